@@ -1,0 +1,107 @@
+"""Every error that voicemem raises, each with a stable code and a plain sentence.
+
+::
+
+    VoicememError
+    ├── InvalidFrame     what came is no frame of events; its connection is closed
+    ├── Refused          one event or request that cannot be taken; nothing of it is stored
+    ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
+    └── CannotStart      the settings or the database do not allow the service to start
+
+`CODES` is the one table that maps a code to its HTTP status and its websocket close code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Code(NamedTuple):
+    """What a code means to the outside."""
+
+    status: int
+    """HTTP status of the problem document."""
+    close: int | None
+    """Websocket close code, or None where the connection lives on."""
+    sentence: str
+    """The plain sentence that stands where nothing more exact can be said."""
+
+
+CODES: dict[str, Code] = {
+    # What is no frame of events
+    "invalid_json": Code(400, 1007, "The frame is not UTF-8 encoded JSON."),
+    "too_deep": Code(400, 1007, "The JSON is nested deeper than 32 levels."),
+    "not_events": Code(400, 1007, "A frame is one event or an array of events, each a JSON object."),
+    "binary_frame": Code(400, 1003, "Frames are JSON text; binary frames are not taken."),
+    "too_big": Code(413, 1009, "A frame may be at most 1 MiB."),
+    "flood": Code(429, 1008, "Too many frames that cannot be stored."),
+    # One event that cannot be taken
+    "unknown_type": Code(400, None, "The event's type is not known."),
+    "missing_field": Code(400, None, "A required field is missing."),
+    "invalid_field": Code(400, None, "A field has a value that it cannot have."),
+    "text_too_long": Code(400, None, "A text may be at most 256 KiB of UTF-8."),
+    "reserved_metadata": Code(400, None, "The event's metadata uses a key that is reserved for voicemem."),
+    "last_seq_mismatch": Code(400, None, "last_seq is not the seq before the end's own."),
+    # The order of a producer's events
+    "not_open": Code(409, None, "No session is open on this connection; send session.open first."),
+    "session_required": Code(400, None, "The connection carries several sessions; the event must name its own."),
+    "seq_conflict": Code(409, None, "Another event was stored under this seq."),
+    "seq_gap": Code(409, None, "Events are missing before this seq; send on from the expected one."),
+    "seq_required": Code(400, None, "A producer gives all of its events a seq, or none."),
+    "session_ended": Code(409, None, "The session has ended; it takes no new events."),
+    "superseded": Code(409, None, "A newer connection has opened this producer."),
+    # Requests
+    "unknown_session": Code(404, None, "There is no such session."),
+    "session_exists": Code(409, None, "The session exists with another configuration."),
+    "position_conflict": Code(409, None, "The journal has moved on from the expected position."),
+    "invalid_query": Code(400, None, "A query parameter is unknown or has a value that it cannot have."),
+    "invalid_cursor": Code(400, None, "The cursor was not given out by this store for this project."),
+    "not_found": Code(404, None, "There is nothing at this path."),
+    "method_not_allowed": Code(405, None, "The path does not take this method."),
+    # Access
+    "unauthorized": Code(401, 1008, "A valid key is needed."),
+    "forbidden": Code(403, 1008, "The key does not have the scope that this needs."),
+    "foreign_host": Code(403, 1008, "Without keys the service answers only to loopback hosts."),
+    "foreign_origin": Code(403, 1008, "Without keys the service answers only to pages from loopback."),
+    # The service itself
+    "timeout": Code(408, 1008, "What was announced did not arrive in time."),
+    "draining": Code(503, 1012, "The service is shutting down; connect again."),
+    "store_unavailable": Code(503, 1013, "The store cannot be written now; try again."),
+    "internal": Code(500, 1011, "Something went wrong inside voicemem."),
+    # Starting and calling out
+    "cannot_start": Code(500, None, "The service cannot start with these settings."),
+    "address_not_allowed": Code(400, None, "The address is not a public one, and not on the allow-list."),
+}
+
+
+class VoicememError(Exception):
+    """The base of all errors here. `code` is a key of `CODES`; `detail` never holds payload text."""
+
+    code = "internal"
+
+    def __init__(self, code: str, detail: str | None = None) -> None:
+        self.code = code
+        self.detail = detail or CODES[code].sentence
+        super().__init__(f"{code}: {self.detail}")
+
+
+class InvalidFrame(VoicememError):
+    """What came is no frame of events: nothing in it is stored, and a websocket is closed with the code's close code."""
+
+
+class Refused(VoicememError):
+    """One event or request cannot be taken, by fault of its sender. Nothing of its content is stored."""
+
+
+class StoreUnavailable(VoicememError):
+    """The store is down, or nobody knows whether a commit took place: acknowledge nothing, forget cached state."""
+
+    def __init__(self, detail: str | None = None) -> None:
+        super().__init__("store_unavailable", detail)
+
+
+class CannotStart(VoicememError):
+    """The service must not start: bad settings, a database of a newer version, a file that another server holds."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("cannot_start", detail)

@@ -1,0 +1,144 @@
+"""From the state of a call to its chat messages (design, sections 2 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from voicemem.heard import Cut, Heard, Spoken, Track, heard, heard_to_end
+from voicemem.messages import Message, ToolUse, ordered_metadata
+from voicemem.series import ALWAYS, NEVER
+from voicemem.speech import spoken_text
+from voicemem.state import Reply, State, Turn, Typed, Utterance
+
+
+def messages(state: State, unfinished: bool = False) -> list[Message]:
+    """The memory in its order; with `unfinished`, replies and partials in progress as well."""
+    return [message for number in state.numbers for message in turn_messages(state, state.turns[number], unfinished)]
+
+
+def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
+    """The messages of one turn: the user first, then by begin time, then by arrival (rule 7)."""
+    closed = state.closed_ts is not None
+    users = [
+        *(entry for u in turn.utterances if (entry := utterance_entry(turn, u, unfinished, closed))),
+        *(typed_entry(turn, typed) for typed in turn.typed),
+    ]
+    replies = [entry for told in told_replies(turn) if (entry := reply_entry(turn, told, unfinished or closed))]
+    return [entry.message for entry in [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]]
+
+
+class Entry(NamedTuple):
+    """A message and the position at which it first arrived."""
+
+    message: Message
+    order: int
+
+
+def by_begin(entry: Entry) -> tuple[int, int]:
+    return entry.message.timestamp, entry.order
+
+
+def utterance_entry(turn: Turn, utterance: Utterance, unfinished: bool, closed: bool) -> Entry | None:
+    text, begin = spoken_text(utterance, with_partials=unfinished or closed)
+    if not text:
+        return None
+    metadata = {"source": "asr"} | utterance.metadata
+    if utterance.user is not None:
+        metadata["user"] = utterance.user
+    if closed and any(not segment.final and segment.text.strip() for segment in utterance.segments):
+        metadata["partial"] = True
+    return Entry(Message("user", text, turn.number, begin, ordered_metadata(metadata)), utterance.order)
+
+
+def typed_entry(turn: Turn, typed: Typed) -> Entry:
+    return Entry(Message("user", typed.text, turn.number, typed.begin, ordered_metadata(typed.metadata)), typed.order)
+
+
+class Told(NamedTuple):
+    """A reply that has text, with all the evidence about it and the interruptions that count."""
+
+    reply: Reply
+    spoken: Spoken
+    cuts: list[Cut]
+
+
+def told_replies(turn: Turn) -> list[Told]:
+    """The replies of a turn that ever had text, by begin time.
+
+    What names the turn alone is about its newest reply begun by then, else its first to come (rule 5): each reply
+    takes what happened from its begin until the next one's.
+    """
+    replies = sorted((r for r in turn.replies if r.generation.text()), key=lambda r: (r.begin, r.order))
+    told = []
+    for index, reply in enumerate(replies):
+        since = reply.begin if index else ALWAYS
+        until = replies[index + 1].begin - 1 if index + 1 < len(replies) else NEVER
+        spoken = account(turn, reply, since, until)
+        resumes = [*reply.resumes, *turn_resumes(turn, replies, index)]
+        cuts = [
+            cut
+            for cut in spoken.cuts
+            if not any(resume >= cut.ts for resume in resumes) and not heard_to_end(spoken, cut.ts)
+        ]
+        told.append(Told(reply, spoken, [] if reply.restored else cuts))
+    return told
+
+
+def account(turn: Turn, reply: Reply, since: int, until: int) -> Spoken:
+    return Spoken(
+        original=reply.generation.text(),
+        generated=reply.generation.text,
+        complete=reply.generation.complete,
+        tracks=[Track(reply.playback, ALWAYS, NEVER), Track(turn.playback, since, until)],
+        cuts=[*reply.cuts, *(cut for cut in turn.cuts if since <= cut.ts <= until)],
+    )
+
+
+def turn_resumes(turn: Turn, replies: list[Reply], index: int) -> Iterator[int]:
+    """The false alarms that name the turn alone, and mean this reply: the newest one interrupted by then."""
+    for resume in turn.resumes:
+        interrupted = [
+            i
+            for i, reply in enumerate(replies)
+            if any(cut.ts <= resume for cut in reply.cuts) or any(reply.begin <= cut.ts <= resume for cut in turn.cuts)
+        ]
+        if index == (interrupted[-1] if interrupted else 0):
+            yield resume
+
+
+def reply_entry(turn: Turn, told: Told, unfinished: bool) -> Entry | None:
+    reply, spoken, cuts = told
+    if not (cuts or spoken.complete or unfinished):
+        return None
+    content, metadata = spoken.original, {"source": reply.source} | reply.metadata
+    for track in spoken.tracks:
+        for ts, values in track.playback.metadata:
+            if track.since <= ts <= track.until:
+                metadata |= values
+    if cuts:
+        found = heard(spoken, cuts)
+        content = found.text
+        metadata |= interruption(spoken.original, found, cuts)
+    return Entry(Message("assistant", content, turn.number, reply.begin, ordered_metadata(metadata)), reply.order)
+
+
+def interruption(original: str, found: Heard, cuts: list[Cut]) -> dict[str, Any]:
+    """What an interruption puts into the metadata (rule 3)."""
+    metadata: dict[str, Any] = {}
+    for cut in cuts:
+        metadata |= cut.metadata or {}
+    metadata |= {"interrupted": True, "interrupt_timestamp": min(cut.ts for cut in cuts), "original": original}
+    if found.how is not None:
+        metadata["heard"] = found.how
+    return metadata
+
+
+def tool_uses(state: State) -> list[ToolUse]:
+    """The tool calls of the memory, in the order of turns and then of arrival."""
+    return [
+        ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered)
+        for number in state.numbers
+        for t in state.turns[number].traces
+        if t.name is not None
+    ]

@@ -1,0 +1,49 @@
+"""What is kept of a call: chat messages, and the tool calls between them (design, section 2).
+
+A message is derived from the journal by the fold and never edited by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Role = Literal["user", "assistant"]
+
+METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
+"""Keys of `metadata` that voicemem writes itself, in the order in which they stand; others follow as they came."""
+
+RESERVED_METADATA = frozenset(METADATA_ORDER)
+
+
+class Message(Struct, frozen=True):
+    """One chat entry of the memory; its fields are in the order of the JSON output."""
+
+    role: Role
+    content: str
+    """What was said; for an interrupted reply exactly what was heard."""
+    turn_id: int
+    timestamp: int
+    """Unix ms when the message began; a producer's numbers pass through unscaled."""
+    metadata: dict[str, Any]
+
+
+class ToolUse(Struct, frozen=True):
+    """One tool call and, once it came, its result; both as the producer gave them."""
+
+    turn_id: int
+    timestamp: int
+    """Unix ms of the call; it stands before the messages of its turn that began later."""
+    call_id: str
+    name: str
+    arguments: Any
+    result: Any = None
+    answered: bool = False
+    """Whether the result has come; an unanswered call is not shown to an LLM."""
+
+
+def ordered_metadata(values: dict[str, Any]) -> dict[str, Any]:
+    """The same metadata with voicemem's own keys first, in their documented order."""
+    own = {key: values[key] for key in METADATA_ORDER if key in values}
+    return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}

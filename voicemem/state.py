@@ -1,0 +1,201 @@
+"""What the fold remembers of a call: turns, and in them utterances, typed messages, replies and tool traces.
+
+These records are encoded as snapshots, so whatever changes here needs a new `VERSION`.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from voicemem.heard import Cut, Playback
+from voicemem.series import ALWAYS, NEVER, Series, TextSeries
+
+VERSION = 1
+"""Of the records here and of the fold's rules; a snapshot of another version is not used."""
+
+
+class Segment(Struct):
+    """One piece of an utterance, keyed by (item, number); with neither, a final closes it."""
+
+    item: str | None
+    number: int | None
+    begin: int
+    """Its earliest `ts`."""
+    order: int
+    """Position of its first event in the journal; the records below have the same field for the same use."""
+    text: str = ""
+    final: bool = False
+
+    @property
+    def keyed(self) -> bool:
+        return self.item is not None or self.number is not None
+
+
+class Utterance(Struct):
+    """What one user said in one turn."""
+
+    user: str | None
+    order: int
+    segments: list[Segment] = []
+    metadata: dict[str, Any] = {}
+
+
+class Typed(Struct):
+    """A whole user message: typed text, a command, or a restored one."""
+
+    order: int
+    begin: int
+    text: str
+    metadata: dict[str, Any]
+
+
+class Generation(Struct):
+    """What the LLM generated of one reply: plain deltas, whole texts, and its ends."""
+
+    plain: TextSeries = field(default_factory=TextSeries)
+    """The deltas joined in the order of their arrival."""
+    wholes: TextSeries = field(default_factory=TextSeries)
+    ends: Series = field(default_factory=Series)
+    final_texts: TextSeries = field(default_factory=TextSeries)
+
+    def add(self, ts: int, text: str, whole: bool) -> None:
+        if whole:
+            self.wholes.add(ts, text)
+            return
+        # A delta that is stamped before its forerunner cannot have been generated before it.
+        times = self.plain.marks.times
+        self.plain.add(max(ts, times[-1]) if times else ts, self.plain.longest + text)
+
+    def finish(self, ts: int, text: str | None) -> None:
+        self.ends.add(ts, 0)
+        if text is not None:
+            self.final_texts.add(ts, text)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.ends.times)
+
+    def text(self, until: int = NEVER) -> str:
+        """What was generated until a `ts`: the newest end's text, else the newest whole text and later deltas."""
+        final = self.final_texts.last(until)
+        if final is not None:
+            return final.text
+        plain = self.plain.last(until)
+        whole = self.wholes.last(until)
+        if whole is None:
+            return plain.text if plain else ""
+        before = self.plain.last(whole.ts)
+        return whole.text + (plain.text[len(before.text) if before else 0 :] if plain else "")
+
+
+class Reply(Struct):
+    """What the agent says in one go."""
+
+    order: int
+    item: str | None
+    generation: Generation = field(default_factory=Generation)
+    playback: Playback = field(default_factory=Playback)
+    begin: int = NEVER
+    source: str = "llm"
+    whole: bool = False
+    """Came as one message; later `llm.*` events without its item are not about it."""
+    restored: bool = False
+    """Came with its interruption in its metadata; no other is looked for."""
+    metadata: dict[str, Any] = {}
+    cuts: list[Cut] = []
+    resumes: list[int] = []
+
+
+class Trace(Struct):
+    """A tool call, and its result once it has come; without a name, a result that waits for its call."""
+
+    order: int
+    ts: int
+    call_id: str
+    name: str | None = None
+    arguments: Any = None
+    result: Any = None
+    answered: bool = False
+
+
+class Latency(Struct):
+    """One reported latency of the pipeline, in ms."""
+
+    name: str
+    latency_ms: float
+    ts: int
+
+
+class Turn(Struct):
+    """One exchange. `playback`, `cuts` and `resumes` here name the turn only; reading finds which reply they mean."""
+
+    number: int
+    utterances: list[Utterance] = []
+    typed: list[Typed] = []
+    replies: list[Reply] = []
+    playback: Playback = field(default_factory=Playback)
+    cuts: list[Cut] = []
+    resumes: list[int] = []
+    traces: list[Trace] = []
+    latencies: list[Latency] = []
+
+
+class State(Struct):
+    """The fold of a journal up to `position`."""
+
+    position: int = 0
+    turns: dict[int, Turn] = {}
+    numbers: list[int] = []
+    """The turns' numbers, sorted."""
+    items: dict[str, int] = {}
+    """The turn in which each item began."""
+    unplaced: dict[str, Reply] = {}
+    """Replies that were interrupted or played, by name, before they began."""
+    ids: set[str] = set()
+    calls: dict[str, int] = {}
+    """The turn of each tool call."""
+    newest_turn: int = 0
+    utterance_turn: int = 0
+    """The turn of the newest utterance; 0 before any."""
+    final_turn: int = ALWAYS
+    """The newest turn with a final: replies of earlier turns no longer play."""
+    played: tuple[int, int, int] = (ALWAYS, 0, 0)
+    """Turn, begin and order of the latest reply that was played: earlier ones no longer play."""
+    unheard_from: int = 0
+    """In turns before this one every reply was heard to its end or interrupted."""
+    speaking: dict[str, int] = {}
+    """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
+    last_final: str = ""
+    """The newest final of such a producer; what it already contains is no new utterance."""
+    newest_reply: tuple[int, int] | None = None
+    """Turn and order of the reply that began last."""
+    closed_ts: int | None = None
+    dirty: set[int] = set()
+    """Turns that changed since their messages were last made."""
+
+    def turn(self, number: int) -> Turn:
+        turn = self.turns.get(number)
+        if turn is None:
+            turn = self.turns[number] = Turn(number)
+            insort(self.numbers, number)
+        return turn
+
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(State)
+
+
+def snapshot(state: State) -> bytes:
+    """The state as bytes, for `restore`."""
+    return ENCODER.encode(state)
+
+
+def restore(blob: bytes) -> State:
+    """The state that `snapshot` encoded, with every turn to be read anew."""
+    state = DECODER.decode(blob)
+    state.dirty = set(state.turns)
+    return state
