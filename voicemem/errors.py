@@ -52,6 +52,7 @@ CODES: dict[str, Code] = {
     "superseded": Code(409, None, "A newer connection has opened this producer."),
     # Requests
     "unknown_session": Code(404, None, "There is no such session."),
+    "session_erased": Code(410, None, "The session was erased; its id is not used again."),
     "session_exists": Code(409, None, "The session exists with another configuration."),
     "position_conflict": Code(409, None, "The journal has moved on from the expected position."),
     "invalid_query": Code(400, None, "A query parameter is unknown or has a value that it cannot have."),
@@ -86,7 +87,7 @@ class VoicememError(Exception):
 
 
 class InvalidFrame(VoicememError):
-    """What came is no frame of events: nothing in it is stored, and a websocket is closed with the code's close code."""
+    """What came is no frame of events: nothing in it is stored, and a websocket is closed with its close code."""
 
 
 class Refused(VoicememError):

@@ -1,0 +1,153 @@
+"""The configuration of one session: its fields, merge patches of it, and the secrets in it (design, section 6).
+
+A configuration is kept as the JSON object that was given, without its secrets; `read` makes it typed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from voicemem.errors import Refused
+from voicemem.events import Fields, Name
+
+MAX_LABELS = 64
+SECRETS = (("llm", "api_key"), ("webhook", "secret"))
+"""Never journaled, never shown: where each stands in a configuration."""
+CALLING_OUT = (("llm", "url"), ("llm", "api_key"), ("webhook", "url"), ("webhook", "secret"))
+"""Settings that make the server call somebody; setting them needs the scope `admin`."""
+
+Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
+Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
+
+
+class SystemMessage(Struct, frozen=True):
+    """What every LLM call begins with, as OpenAI has it; fields beside these pass through."""
+
+    role: str
+    content: str | list[Any]
+
+
+class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The LLM of a session. `vendor` "custom" gets every field of every message, any other role and content only."""
+
+    vendor: str | None = None
+    model: str | None = None
+    style: Literal["openai", "anthropic", "gemini"] = "openai"
+    url: str | None = None
+    api_key: str | None = None
+    params: Fields = {}
+    max_history: Annotated[int, Meta(ge=1, le=1024)] = 32
+    system_messages: tuple[Fields, ...] = ()
+    greeting_message: str | None = None
+    failure_message: str | None = None
+
+
+class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """A session's own receiver; without `url` there is none."""
+
+    url: str | None = None
+    secret: str | None = None
+    contents: Literal["full", "standard"] = "full"
+
+
+class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of a session, with their defaults. Durations are in seconds; 0 turns `idle_timeout` off."""
+
+    name: str | None = None
+    channel: str | None = None
+    user_id: Name | None = None
+    labels: Labels = {}
+    llm: LlmConfig = LlmConfig()
+    interruptable: bool = True
+    webhook: WebhookConfig = WebhookConfig()
+    idle_timeout: Seconds = 60
+    reopen_window: Seconds = 3600
+    max_duration: Seconds = 72 * 3600
+    ttl_seconds: Seconds | None = None
+
+
+class Settled(Struct, frozen=True):
+    """A configuration, or a patch of one, with its secrets taken out."""
+
+    public: Fields
+    secrets: dict[str, str | None]
+    """By dotted path, "llm.api_key"; None where a patch takes one away."""
+
+
+def read(public: Fields) -> SessionConfig:
+    """The typed configuration, with defaults, of what was given and settled."""
+    return msgspec.convert(public, SessionConfig)
+
+
+def settle(given: Fields) -> Settled:
+    """Check a configuration or a merge patch of one, and take its secrets out.
+
+    Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
+    `llm.system_messages`.
+    """
+    tidy = dict(given)
+    if "system_messages" in tidy:
+        llm = tidy.get("llm")
+        tidy["llm"] = (
+            {**llm, "system_messages": tidy["system_messages"]}
+            if isinstance(llm, dict)
+            else {"system_messages": tidy["system_messages"]}
+        )
+        del tidy["system_messages"]
+    try:
+        config = msgspec.convert(without_nulls(tidy), SessionConfig)
+        msgspec.convert(config.llm.system_messages, tuple[SystemMessage, ...])
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", f"In the configuration: {plain(error)}") from None
+    secrets: dict[str, str | None] = {}
+    for section, key in SECRETS:
+        values = tidy.get(section)
+        if isinstance(values, dict) and key in values:
+            secrets[f"{section}.{key}"] = values[key]
+            tidy[section] = {name: value for name, value in values.items() if name != key}
+    return Settled(tidy, secrets)
+
+
+def without_nulls(value: Any) -> Any:
+    """A merge patch without what it takes away, which then must be valid as a configuration."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def plain(error: msgspec.ValidationError) -> str:
+    """What a validation error says, without the value that was sent."""
+    message = str(error)
+    if "'" in message:
+        message = message[: message.index("'")].rstrip() + message[message.rindex("'") + 1 :]
+    return message.replace(" - at `$.", " at `").replace("`$`", "the top")
+
+
+def merged(config: Fields, patch: Fields) -> Fields:
+    """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then has too many labels."""
+    result = merge_patch(config, patch)
+    labels = result.get("labels")
+    if isinstance(labels, dict) and len(labels) > MAX_LABELS:
+        raise Refused("invalid_field", f"A session has at most {MAX_LABELS} labels.")
+    return result
+
+
+def merge_patch(target: Fields, patch: Fields) -> Fields:
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            inner = result.get(key)
+            result[key] = merge_patch(inner if isinstance(inner, dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def calls_out(given: Fields) -> bool:
+    """Whether a configuration or patch sets anything that makes the server call out."""
+    return any(isinstance(given.get(section), dict) and key in given[section] for section, key in CALLING_OUT)

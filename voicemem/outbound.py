@@ -1,0 +1,185 @@
+"""The guard of everything that voicemem calls on behalf of a tenant: no address inside the operator's network.
+
+A URL that came through the API is checked twice. `check_url` refuses when it is configured what its text alone gives
+away. `guarded_connector` refuses when a connection is made, at the one place that sees the final address: aiohttp asks
+no resolver about an IP literal, and what a name resolves to can change between a check and the call. The guard holds
+only without a proxy and without redirects: leave `trust_env` False and send with `allow_redirects=False`.
+
+The ranges are listed here because `ipaddress.is_private` and `is_global` are no deny lists: they let multicast, NAT64,
+IPv4-compatible and other addresses through, which ones depending on the version of Python.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+
+from voicemem.errors import CODES, CannotStart, Refused
+
+Network = IPv4Network | IPv6Network
+
+DENIED: tuple[Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this host
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT; metadata of Alibaba Cloud
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # the host agent of Azure
+        "169.254.0.0/16",  # link-local; metadata of most clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments; metadata of Oracle Cloud
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+        # Only 2000::/3 is global unicast. The three blocks around it hold loopback, discard, segment routing, unique
+        # local (with metadata of AWS), link-local, site-local and multicast.
+        "::/3",
+        "4000::/2",
+        "8000::/1",
+        "2001::/23",  # protocol assignments, Teredo, ORCHID, benchmarks
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+)
+
+CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
+    (IPv6Network("::ffff:0:0/96"), 0),  # IPv4-mapped
+    (IPv6Network("::/96"), 0),  # IPv4-compatible; :: and ::1 become 0.0.0.0 and 0.0.0.1, which are denied
+    (IPv6Network("64:ff9b::/96"), 0),  # NAT64
+    (IPv6Network("2002::/16"), 80),  # 6to4
+)
+"""IPv6 networks whose addresses carry the IPv4 address that is really called, and how many bits stand behind it."""
+
+MAX_URL_LENGTH = 2048
+
+WEB_PORTS = frozenset({80, 443})
+NO_WEB_PORTS = frozenset(
+    {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
+)
+"""From 1024 up what browsers refuse too (WHATWG Fetch, "bad port"): servers there could take a POST for commands."""
+
+_NETLOC = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+class AddressNotAllowedError(OSError):
+    """A connection was refused by the guard; an OSError, so that a name's next address is tried.
+
+    All carry the same text: only then are several, one for each address of a name, raised as one of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, CODES["address_not_allowed"].sentence)
+
+
+def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """The operator's allow-list, from addresses and CIDR networks (`10.1.0.0/16`)."""
+    try:
+        return tuple(ip_network(text.strip()) for text in texts)
+    except ValueError as error:
+        raise CannotStart(f"The allow-list of addresses has an entry that is no network: {error}.") from None
+
+
+def blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
+    """Whether a tenant may not have this IP address called. What is no plain IP address is blocked too."""
+    try:
+        literal = ip_address(address)
+    except ValueError:
+        return True
+    called = _called(literal)
+    if any(literal in network or called in network for network in allowed):
+        return False
+    return any(called in network for network in DENIED)
+
+
+def guarded_connector(
+    *, allowed: Sequence[Network] = (), resolver: AbstractResolver | None = None, keepalive_s: float = 2.0
+) -> aiohttp.TCPConnector:
+    """A connector that opens no socket to a blocked address, whatever name or literal led there.
+
+    Without a limit of connections of its own: waiting for a place would look like a slow receiver.
+    """
+
+    def open_socket(address_info: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, address = address_info
+        if blocked(address[0], allowed):
+            raise AddressNotAllowedError
+        return socket.socket(family, kind, protocol)
+
+    return aiohttp.TCPConnector(resolver=resolver, socket_factory=open_socket, limit=0, keepalive_timeout=keepalive_s)
+
+
+def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
+    """Refuses a URL that a tenant may not have called, as far as its text shows.
+
+    Plain http is taken: receivers on an allow-listed network often have no certificate. It hides nothing on the way.
+    """
+    host, port = _host_and_port(url)
+    if port is not None and port not in WEB_PORTS and (port < 1024 or port > 65535 or port in NO_WEB_PORTS):
+        raise _invalid("The URL's port is not one for web services.")
+    address = _literal(host)
+    if address is not None and blocked(address, allowed):
+        raise Refused("address_not_allowed")
+
+
+def _called(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The address that packets to this one reach in the end."""
+    for network, bits_behind in CARRIERS:
+        if address in network:
+            return IPv4Address(int(address) >> bits_behind & 0xFFFFFFFF)
+    return address
+
+
+def _host_and_port(url: str) -> tuple[str, int | None]:
+    """The host in lower case (IPv6 in brackets) and the port, when one is given.
+
+    Parsers disagree about URLs out of the ordinary, and a disagreement is a hole: only ordinary ones pass.
+    """
+    if len(url) > MAX_URL_LENGTH:
+        raise _invalid(f"A URL may be at most {MAX_URL_LENGTH} characters long.")
+    if not url.isprintable() or " " in url or "\\" in url:
+        raise _invalid("A URL has no white space, control characters or backslashes.")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _invalid("The URL cannot be read.") from None
+    if parts.scheme not in ("http", "https"):
+        raise _invalid("The URL must begin with https:// or http://.")
+    if "@" in parts.netloc:
+        raise _invalid("A URL carries no user name or password.")
+    if "#" in url:
+        raise _invalid("A URL for calls has no fragment.")
+    match = _NETLOC.fullmatch(parts.netloc)
+    if match is None:
+        raise _invalid("The URL needs a plain host; give an international name in its xn-- form.")
+    port = match["port"]
+    return match["host"].lower().rstrip("."), None if port is None else int(port)
+
+
+def _literal(host: str) -> str | None:
+    """The IP address that a host is or always means; None for a name. Refuses other spellings (0x7f000001, 127.1)."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return "127.0.0.1"
+    if host and not host.startswith("[") and not _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return None
+    try:
+        return str(ip_address(host.strip("[]")))
+    except ValueError:
+        raise _invalid("The URL's host is no proper name or IP address.") from None
+
+
+def _invalid(sentence: str) -> Refused:
+    return Refused("invalid_field", sentence)

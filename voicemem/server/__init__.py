@@ -1,0 +1,1 @@
+"""The edges that listen, and the one that posts: each file speaks one protocol."""

@@ -1,0 +1,254 @@
+"""The port: what voicemem needs of a store (design, section 9).
+
+Three uses, one object per engine: `Journal` (streams and their events), `Outbox` (exports on their way), `Directory`
+(keys, endpoints, the store's own identity). One contract suite runs on all engines: `tests/store/test_contract.py`.
+
+Every method that writes returns after its commit is on disk, and raises `StoreUnavailable` when the commit failed or
+its outcome is unknown. Times are Unix ms, given by the caller; they come from one clock per service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from voicemem.admission import Ending, Offer, Outcome, Stream
+from voicemem.config import Settled
+
+
+class Row(NamedTuple):
+    """One entry of a journal. `producer` and `seq` are None for the server's own events."""
+
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    payload: bytes
+
+
+class Opened(NamedTuple):
+    """A producer's new lease on a session: it sends on from `next_seq`, and older epochs are refused."""
+
+    stream: Stream
+    epoch: int
+    next_seq: int
+    created: bool
+    reopened: bool
+
+
+class Appended(NamedTuple):
+    """The outcomes of a batch, in its order, and the stream and the producer's `next_seq` after it."""
+
+    outcomes: list[Outcome]
+    stream: Stream
+    next_seq: int
+
+
+class Snapshot(NamedTuple):
+    """An encoded fold state; `version` is that of the fold that made it."""
+
+    position: int
+    version: int
+    state: bytes
+
+
+class StreamFilter(Struct, frozen=True, kw_only=True):
+    """Which sessions to list: all conditions hold at once. `after` is the (started_ms, key) of the last one seen."""
+
+    project: str
+    state: str | None = None
+    user_id: str | None = None
+    label: tuple[str, str] | None = None
+    started_after: int | None = None
+    started_before: int | None = None
+    after: tuple[int, int] | None = None
+    limit: int = 100
+
+
+class Journal(Protocol):
+    """Streams and their append-only lists of events."""
+
+    async def create(
+        self, project: str, session_id: str, settled: Settled, now_ms: int
+    ) -> tuple[Stream, Literal["created", "same", "different"]]:
+        """A new session; or the one that is there, and whether its configuration is the same."""
+
+    async def open(
+        self, project: str, session_id: str, producer: str, settled: Settled, from_seq: int | None, now_ms: int
+    ) -> Opened:
+        """Raise a producer's epoch, on a new session or an existing one (whose configuration then stays).
+
+        Reopens a session after an idle close. A `from_seq` above `next_seq` is journaled as `session.gap`.
+        Raises `Refused` (`session_erased`).
+        """
+
+    async def append(
+        self, key: int, producer: str, epoch: int | None, offers: Sequence[Offer], now_ms: int
+    ) -> Appended:
+        """Take a producer's events, each alone, by the rules of `voicemem.admission`; `epoch` None is not checked."""
+
+    async def silence(self, key: int, now_ms: int | None) -> None:
+        """Note since when a session has no connection; None when it has one."""
+
+    async def restart(self, now_ms: int) -> None:
+        """Time without a server is not silence: every session is silent from now on, and those that ended are due."""
+
+    async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
+        """Apply a merge patch of the configuration, and journal it as the server's own event."""
+
+    async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
+        """Journal `session.closed` and make its exports, in one transaction; None when the session is not running.
+
+        Without `ending` the session is closed only if it is due (see `admission.due_close`).
+        """
+
+    async def close_ended(self, key: int, connected: Sequence[str], notice_id: str, now_ms: int) -> Stream | None:
+        """Close a session whose end was committed, when every producer that is connected has ended."""
+
+    async def due(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that are to be closed by now."""
+
+    async def stream(self, project: str, session_id: str) -> Stream | None:
+        """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
+
+    async def stream_by_key(self, key: int) -> Stream | None: ...
+
+    async def streams(self, wanted: StreamFilter) -> list[Stream]:
+        """Sessions, the newest first."""
+
+    async def rows(self, key: int, after: int, limit: int) -> list[Row]:
+        """Entries of positions above `after`, in order."""
+
+    async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
+        """The snapshot of this fold version, unless it is of a position above `at_most`."""
+
+    async def save_snapshot(self, key: int, snapshot: Snapshot) -> None: ...
+
+    async def erase(self, key: int, now_ms: int) -> None:
+        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back."""
+
+
+class Endpoint(Struct, frozen=True):
+    """A receiver of webhooks. `stream` is the session that it belongs to; None for the operator's."""
+
+    key: int
+    stream: int | None
+    url: str
+    secret: str | None
+    contents: Literal["full", "standard"]
+    public_only: bool
+    """Whether its address must be a public one: true for what came through the API."""
+    disabled_ms: int | None
+
+
+class Export(Struct, frozen=True):
+    """A finished session on its way to one endpoint."""
+
+    key: int
+    stream: int
+    endpoint: Endpoint
+    notice_id: str
+    event_type: int
+    position: int
+    """The body is the memory at this position of the journal."""
+    payload: bytes | None
+    """Frozen before the first attempt."""
+    attempts: int
+    lease: int
+    """Raised by every claim; a finish counts only under the lease that it was claimed with."""
+
+
+class Attempt(NamedTuple):
+    """One delivery attempt, as it is logged."""
+
+    started_ms: int
+    duration_ms: int
+    status: int | None
+    error: str | None
+    excerpt: str
+
+
+class Delivery(NamedTuple):
+    """How an export stands, for reading."""
+
+    notice_id: str
+    url: str
+    event_type: int
+    state: str
+    """`pending`, `delivered` or `failed`."""
+    attempts: list[Attempt]
+
+
+class Outbox(Protocol):
+    """Exports: made by `Journal.close`, claimed, attempted, finished."""
+
+    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[int], limit: int) -> list[Export]:
+        """Lease due exports, the oldest first, but for endpoints that are `busy`; nobody else gets them meanwhile."""
+
+    async def freeze(self, export: Export, payload: bytes) -> bytes:
+        """Keep the body's payload; the one that was kept first is returned, whoever made it."""
+
+    async def finish_export(
+        self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
+    ) -> bool:
+        """Log an attempt, and what comes next; False, and nothing done, when the lease was lost."""
+
+    async def disable_endpoint(self, key: int, now_ms: int) -> None:
+        """Nothing is sent to this endpoint any more; what waits for it is failed."""
+
+    async def next_export_ms(self) -> int | None:
+        """When the next export is due; None when none waits."""
+
+    async def deliveries(self, stream: int) -> list[Delivery]:
+        """What became of a session's exports, with every attempt."""
+
+
+class Key(Struct, frozen=True):
+    """An API key as it is stored: only the SHA-256 of its secret."""
+
+    id: str
+    project: str
+    name: str
+    hash: bytes
+    scopes: tuple[str, ...]
+    created_ms: int
+    revoked_ms: int | None = None
+
+
+class Directory(Protocol):
+    """Keys, endpoints, and the store's own identity."""
+
+    @property
+    def incarnation(self) -> str:
+        """Changes when the store is restored from a backup: positions and seqs of another one are not trusted."""
+
+    @property
+    def cursor_secret(self) -> bytes:
+        """Signs the cursors that are given out."""
+
+    async def keys(self) -> list[Key]: ...
+
+    async def key(self, key_id: str) -> Key | None: ...
+
+    async def has_keys(self) -> bool:
+        """Whether any key was ever made, revoked ones included."""
+
+    async def add_key(self, key: Key) -> None: ...
+
+    async def revoke_key(self, key_id: str, now_ms: int) -> bool: ...
+
+    async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
+        """The receiver of every session's history, from the command line; a new URL is enabled again."""
+
+
+class Store(Journal, Outbox, Directory, Protocol):
+    """One object per engine."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last commit succeeded."""
+
+    async def close_store(self) -> None:
+        """Finish what waits, and let go of the file."""

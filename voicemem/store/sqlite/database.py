@@ -1,0 +1,203 @@
+"""The file itself: opening and migrating it, one writer thread that group-commits, one reader.
+
+SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+
+from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
+
+T = TypeVar("T")
+Job = Callable[[apsw.Connection], Any]
+IN_MEMORY = ":memory:"
+MAX_JOBS = 4096
+"""Jobs in one transaction: a bound on how long a commit can take to build."""
+
+
+class Waiting(NamedTuple):
+    """A job in the writer's queue, and who waits for it."""
+
+    job: Job
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Database:
+    """One SQLite file. `write` runs a job in the next transaction and returns after its commit is on disk."""
+
+    def __init__(self, path: str, exclusive: bool = True) -> None:
+        """Open and migrate. Raises `CannotStart`; with `exclusive`, also when another server holds the file."""
+        self.path = path
+        self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
+        try:
+            self.writer = connect(path)
+            migrate(self.writer)
+            self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
+        except apsw.Error as error:
+            raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
+        self.healthy = True
+        self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
+        self.thread.start()
+        self.readers = ThreadPoolExecutor(1, "voicemem-reader")
+
+    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The job's result, after the commit. A job that raises a `VoicememError` must do so before it writes.
+
+        A job may run more than once (the first time in a transaction that was rolled back).
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self.waiting.put(Waiting(job, future, loop))
+        return await future
+
+    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The result of a job that only reads; it sees everything that was committed before."""
+        if self.reader is self.writer:
+            return await self.write(job)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.readers, job, self.reader)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+
+    def close(self) -> None:
+        """Finish what waits, checkpoint, and let go of the file."""
+        self.waiting.put(None)
+        self.thread.join()
+        self.readers.shutdown()
+        self.reader.close()
+        self.writer.close()
+        if self.lock is not None:
+            os.close(self.lock)
+
+    def run(self) -> None:
+        """The writer thread: whatever waits goes into one transaction."""
+        while (first := self.waiting.get()) is not None:
+            batch, last = [first], False
+            while not self.waiting.empty() and len(batch) < MAX_JOBS:
+                more = self.waiting.get()
+                if more is None:
+                    last = True
+                    break
+                batch.append(more)
+            self.commit(batch)
+            if last:
+                return
+
+    def commit(self, batch: list[Waiting]) -> None:
+        try:
+            self.writer.execute("begin immediate")
+            results = [attempt(waiting.job, self.writer) for waiting in batch]
+            self.writer.execute("commit")
+            self.healthy = True
+        except apsw.Error as error:
+            self.healthy = False
+            self.roll_back()
+            down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
+            settle(batch, [down] * len(batch))
+            return
+        except Exception as error:  # a job with a fault of its own must not take the others down with it
+            self.roll_back()
+            if len(batch) == 1:
+                settle(batch, [error])
+            else:
+                for waiting in batch:
+                    self.commit([waiting])
+            return
+        settle(batch, results)
+
+    def roll_back(self) -> None:
+        if self.writer.in_transaction:
+            try:
+                self.writer.execute("rollback")
+            except apsw.Error:
+                self.healthy = False
+
+
+def attempt(job: Job, connection: apsw.Connection) -> Any:
+    try:
+        return job(connection)
+    except VoicememError as error:
+        return error
+
+
+def settle(batch: list[Waiting], results: list[Any]) -> None:
+    """Hand the results to their waiters, with one call into each of their loops."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for waiting, result in zip(batch, results, strict=True):
+        by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
+    for loop, pairs in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(resolve, pairs)
+
+
+def resolve(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, result in pairs:
+        if future.done():
+            continue
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+def connect(path: str, read_only: bool = False) -> apsw.Connection:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(5_000)
+    if read_only:
+        connection.execute("pragma query_only = on")
+        connection.execute("pragma wal_autocheckpoint = 0")  # only the writer checkpoints
+        return connection
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")
+    connection.execute("pragma secure_delete = on")
+    if connection.pragma("synchronous") != 2:
+        raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
+    if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
+        raise CannotStart(f"The database {path} cannot be put into WAL mode.")
+    return connection
+
+
+def lock_file(path: str) -> int:
+    """Hold `PATH.lock` for this process: one server per file. A killed process lets go of it by itself."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotStart(f"The folder of {path} cannot be written: {error.strerror}.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CannotStart(f"Another server holds {path}; one server per file.") from None
+    return descriptor
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program."""
+    folder = resources.files("voicemem.store.sqlite") / "migrations"
+    files = sorted((int(f.name[:4]), f) for f in folder.iterdir() if f.name.endswith(".sql"))
+    version = connection.pragma("user_version")
+    if version > files[-1][0]:
+        raise CannotStart(f"The database has schema {version}, newer than this program's {files[-1][0]}.")
+    for number, file in files:
+        if number > version:
+            with connection:
+                connection.execute(file.read_text())
+                connection.execute(f"pragma user_version = {number}")
+    with connection:
+        for name in ("incarnation", "cursor_secret"):
+            connection.execute("insert or ignore into meta values (?, ?)", (name, secrets.token_bytes(16)))

@@ -1,0 +1,78 @@
+"""The directory's port on SQLite: keys, the operator's endpoint, the store's identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from voicemem.store.base import Key
+from voicemem.store.sqlite.database import Database
+
+KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
+
+
+class SqliteDirectory:
+    """Keys and identity; the methods are documented in `voicemem.store.base.Directory`."""
+
+    database: Database
+    identity: dict[str, bytes]
+
+    @property
+    def incarnation(self) -> str:
+        return self.identity["incarnation"].hex()
+
+    @property
+    def cursor_secret(self) -> bytes:
+        return self.identity["cursor_secret"]
+
+    async def keys(self) -> list[Key]:
+        query = f"select {KEY} from keys order by created_ms, id"  # noqa: S608 (a constant)
+        return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(query)])
+
+    async def key(self, key_id: str) -> Key | None:
+        query = f"select {KEY} from keys where id = ?"  # noqa: S608
+        row = await self.database.read(lambda connection: connection.execute(query, (key_id,)).fetchone())
+        return None if row is None else to_key(row)
+
+    async def has_keys(self) -> bool:
+        (found,) = await self.database.read(
+            lambda connection: connection.execute("select exists (select 1 from keys)").fetchone()
+        )
+        return bool(found)
+
+    async def add_key(self, key: Key) -> None:
+        values = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
+        await self.database.write(
+            lambda connection: connection.execute("insert into keys values (?, ?, ?, ?, ?, ?, ?)", values).fetchall()
+        )
+
+    async def revoke_key(self, key_id: str, now_ms: int) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute("update keys set revoked_ms = ? where id = ? and revoked_ms is null", (now_ms, key_id))
+            return bool(connection.changes())
+
+        return await self.database.write(job)
+
+    async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
+        def job(connection: apsw.Connection) -> None:
+            row = connection.execute("select key, url from endpoints where stream is null").fetchone()
+            if url is None:
+                connection.execute("update endpoints set disabled_ms = 0 where stream is null")
+            elif row is None:
+                connection.execute(
+                    "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)", (url, secret)
+                )
+            else:
+                connection.execute(
+                    "update endpoints set url = ?, secret = ?,"
+                    " disabled_ms = case when url = ? and disabled_ms > 0 then disabled_ms end where key = ?",
+                    (url, secret, url, row[0]),
+                )
+
+        await self.database.write(job)
+
+
+def to_key(row: tuple[Any, ...]) -> Key:
+    key_id, project, name, digest, scopes, created_ms, revoked_ms = row
+    return Key(key_id, project, name, digest, tuple(scopes.split(",")), created_ms, revoked_ms)

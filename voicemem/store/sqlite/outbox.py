@@ -1,0 +1,107 @@
+"""The outbox's port on SQLite: leases, frozen bodies, the attempt log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import apsw
+
+from voicemem.store.base import Attempt, Delivery, Endpoint, Export
+from voicemem.store.sqlite.database import Database
+
+EXPORT = "x.key, x.stream, x.notice_id, x.event_type, x.position, x.payload, x.attempts, x.lease"
+ENDPOINT = "e.key, e.stream, e.url, e.secret, e.contents, e.public_only, e.disabled_ms"
+
+
+class SqliteOutbox:
+    """Exports; the methods are documented in `voicemem.store.base.Outbox`."""
+
+    database: Database
+
+    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[int], limit: int) -> list[Export]:
+        marks = ",".join("?" * len(busy))
+        query = (
+            f"select {EXPORT}, {ENDPOINT} from exports x join endpoints e on e.key = x.endpoint"  # noqa: S608
+            f" where x.due_ms <= ? and x.leased_until_ms <= ? and x.endpoint not in ({marks})"
+            " order by x.due_ms limit ?"
+        )
+
+        def job(connection: apsw.Connection) -> list[Export]:
+            rows = connection.execute(query, (now_ms, now_ms, *busy, limit)).fetchall()
+            exports = [to_export(row) for row in rows]
+            connection.executemany(
+                "update exports set lease = ?, leased_until_ms = ? where key = ?",
+                [(export.lease, now_ms + lease_ms, export.key) for export in exports],
+            )
+            return exports
+
+        return await self.database.write(job)
+
+    async def freeze(self, export: Export, payload: bytes) -> bytes:
+        def job(connection: apsw.Connection) -> bytes:
+            connection.execute(
+                "update exports set payload = ? where key = ? and payload is null", (payload, export.key)
+            )
+            row = connection.execute("select payload from exports where key = ?", (export.key,)).fetchone()
+            return payload if row is None else row[0]
+
+        return await self.database.write(job)
+
+    async def finish_export(
+        self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
+    ) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute(
+                "update exports set state = ?, due_ms = ?, attempts = attempts + 1, leased_until_ms = 0"
+                " where key = ? and lease = ?",
+                (state, due_ms, export.key, export.lease),
+            )
+            if not connection.changes():
+                return False
+            connection.execute(
+                "insert into attempts values (?, ?, ?, ?, ?, ?, ?)", (export.key, export.attempts + 1, *attempt)
+            )
+            return True
+
+        return await self.database.write(job)
+
+    async def disable_endpoint(self, key: int, now_ms: int) -> None:
+        def job(connection: apsw.Connection) -> None:
+            connection.execute("update endpoints set disabled_ms = ? where key = ?", (now_ms, key))
+            connection.execute(
+                "update exports set state = 'failed', due_ms = null where endpoint = ? and state = 'pending'", (key,)
+            )
+
+        await self.database.write(job)
+
+    async def next_export_ms(self) -> int | None:
+        query = "select min(max(due_ms, leased_until_ms)) from exports where due_ms is not null"
+        (earliest,) = await self.database.read(lambda connection: connection.execute(query).fetchone())
+        return None if earliest is None else int(earliest)
+
+    async def deliveries(self, stream: int) -> list[Delivery]:
+        def job(connection: apsw.Connection) -> list[Delivery]:
+            exports = connection.execute(
+                "select x.key, x.notice_id, e.url, x.event_type, x.state from exports x"
+                " join endpoints e on e.key = x.endpoint where x.stream = ? order by x.key",
+                (stream,),
+            ).fetchall()
+            return [Delivery(*values, attempts_of(connection, key)) for key, *values in exports]
+
+        return await self.database.read(job)
+
+
+def attempts_of(connection: apsw.Connection, export: int) -> list[Attempt]:
+    query = "select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number"
+    return [Attempt(*row) for row in connection.execute(query, (export,))]
+
+
+def to_export(row: tuple[Any, ...]) -> Export:
+    key, stream, notice_id, event_type, position, payload, attempts, lease, *endpoint = row
+    return Export(key, stream, to_endpoint(endpoint), notice_id, event_type, position, payload, attempts, lease + 1)
+
+
+def to_endpoint(values: Sequence[Any]) -> Endpoint:
+    key, stream, url, secret, contents, public_only, disabled_ms = values
+    return Endpoint(key, stream, url, secret, contents, bool(public_only), disabled_ms)

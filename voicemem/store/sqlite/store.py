@@ -1,0 +1,29 @@
+"""The embedded store in one object."""
+
+from __future__ import annotations
+
+import asyncio
+
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.directory import SqliteDirectory
+from voicemem.store.sqlite.journal import SqliteJournal
+from voicemem.store.sqlite.outbox import SqliteOutbox
+
+
+class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
+    """A `voicemem.store.base.Store` on one SQLite file.
+
+    `exclusive` takes the file for this process; commands that work beside a server open it without.
+    Raises `CannotStart`.
+    """
+
+    def __init__(self, path: str, exclusive: bool = True) -> None:
+        self.database = Database(path, exclusive)
+        self.identity = dict(self.database.writer.execute("select name, value from meta"))
+
+    @property
+    def healthy(self) -> bool:
+        return self.database.healthy
+
+    async def close_store(self) -> None:
+        await asyncio.to_thread(self.database.close)
