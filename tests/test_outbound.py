@@ -84,10 +84,10 @@ def test_any_text_has_an_answer(text: str) -> None:
 
 def test_the_allow_list_opens_its_networks_only() -> None:
     """The operator's networks are open, also where IPv6 carries them; all others stay blocked."""
-    allowed = allowed_networks(["10.1.0.0/16", " fd00::/8 ", "127.0.0.1"])
-    for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd00:ec2::254", "127.0.0.1"):
+    allowed = allowed_networks(["10.1.0.0/16", " fd00::/8 ", "127.0.0.1", "::1"])
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd00:ec2::254", "127.0.0.1", "::1"):
         assert not blocked(address, allowed)
-    for address in ("10.2.0.1", "127.0.0.2", "::1", "fe80::1"):
+    for address in ("10.2.0.1", "127.0.0.2", "::2", "fe80::1"):
         assert blocked(address, allowed)
 
 

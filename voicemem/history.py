@@ -69,7 +69,7 @@ def told_replies(turn: Turn) -> list[Told]:
     What names the turn alone is about its newest reply begun by then, else its first to come (rule 5): each reply
     takes what happened from its begin until the next one's.
     """
-    replies = sorted((r for r in turn.replies if r.generation.text()), key=lambda r: (r.begin, r.order))
+    replies = sorted((r for r in turn.replies if r.restored or r.generation.text()), key=lambda r: (r.begin, r.order))
     told = []
     for index, reply in enumerate(replies):
         since = reply.begin if index else ALWAYS

@@ -152,10 +152,7 @@ async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _At
         attempt.status = response.status
         attempt.error = "redirect" if 300 <= response.status < 400 else None
         attempt.retry_after = response.headers.get("Retry-After")
-        while len(attempt.body) < READ_BYTES:
-            piece = await response.content.read(READ_BYTES - len(attempt.body))
-            if not piece:
-                break
+        while piece := await response.content.read(READ_BYTES - len(attempt.body)):
             attempt.body += piece
     finally:
         response.close()  # one that was read to its end has given its connection back before

@@ -143,6 +143,17 @@ class Endpoint(Struct, frozen=True):
     disabled_ms: int | None
 
 
+class Closing(Struct, frozen=True):
+    """What stands around the contents of an export, as it was at the close."""
+
+    session_id: str
+    name: str | None
+    channel: str | None
+    labels: dict[str, str]
+    started_ms: int
+    stopped_ms: int
+
+
 class Export(Struct, frozen=True):
     """A finished session on its way to one endpoint."""
 
@@ -153,6 +164,7 @@ class Export(Struct, frozen=True):
     event_type: int
     position: int
     """The body is the memory at this position of the journal."""
+    closing: Closing
     payload: bytes | None
     """Frozen before the first attempt."""
     attempts: int

@@ -8,6 +8,7 @@ import apsw
 
 from voicemem.store.base import Key
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.rows import one
 
 KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
 
@@ -36,9 +37,7 @@ class SqliteDirectory:
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
-        (found,) = await self.database.read(
-            lambda connection: connection.execute("select exists (select 1 from keys)").fetchone()
-        )
+        (found,) = await self.database.read(lambda connection: one(connection, "select exists (select 1 from keys)"))
         return bool(found)
 
     async def add_key(self, key: Key) -> None:

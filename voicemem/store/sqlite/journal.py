@@ -8,10 +8,12 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
+from voicemem import config
 from voicemem.admission import Ending, Offer, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled
 from voicemem.errors import Refused
-from voicemem.store.base import Appended, Opened, Row, Snapshot, StreamFilter
+from voicemem.exports import HISTORY_EVENT
+from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import Append, apply_settled, reopen, save_secrets
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.rows import (
@@ -22,13 +24,11 @@ from voicemem.store.sqlite.rows import (
     insert_stream,
     load_producer,
     load_stream,
+    one,
     save_producer,
     to_stream,
     update_stream,
 )
-
-HISTORY_EVENT = 103
-"""Agora's number for "agent history": what the close of a session exports."""
 
 
 class SqliteJournal:
@@ -225,7 +225,7 @@ def new_stream(connection: apsw.Connection, project: str, session_id: str, settl
 
 def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Ending | None:
     """The end of a session that `restart` made due at once."""
-    (due,) = connection.execute("select due_ms from streams where key = ?", (stream.key,)).fetchone()
+    (due,) = one(connection, "select due_ms from streams where key = ?", (stream.key,))
     return stream.ending if due is not None and due <= now_ms else None
 
 
@@ -235,11 +235,15 @@ def close_stream(connection: apsw.Connection, stream: Stream, how: Ending, notic
     stream.state, stream.ended_ms, stream.reason = "ended", now_ms, how.reason
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     update_stream(connection, stream)
+    settings = config.read(stream.config)
+    closing = msgspec.json.encode(
+        Closing(stream.id, settings.name, settings.channel, settings.labels, stream.started_ms, now_ms)
+    )
     connection.execute(
-        "insert into exports (stream, endpoint, notice_id, event_type, position, state, attempts, due_ms, lease,"
-        " leased_until_ms) select ?, key, ?, ?, ?, 'pending', 0, ?, 0, 0 from endpoints"
+        "insert into exports (stream, endpoint, notice_id, event_type, position, closing, state, attempts, due_ms,"
+        " lease, leased_until_ms) select ?, key, ?, ?, ?, ?, 'pending', 0, ?, 0, 0 from endpoints"
         " where disabled_ms is null and (stream = ? or stream is null)",
-        (stream.key, notice_id, HISTORY_EVENT, stream.position, now_ms, stream.key),
+        (stream.key, notice_id, HISTORY_EVENT, stream.position, closing, now_ms, stream.key),
     )
     return stream
 

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import apsw
+import msgspec
 
-from voicemem.store.base import Attempt, Delivery, Endpoint, Export
+from voicemem.store.base import Attempt, Closing, Delivery, Endpoint, Export
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.rows import one
 
-EXPORT = "x.key, x.stream, x.notice_id, x.event_type, x.position, x.payload, x.attempts, x.lease"
+EXPORT = "x.key, x.stream, x.notice_id, x.event_type, x.position, x.closing, x.payload, x.attempts, x.lease"
 ENDPOINT = "e.key, e.stream, e.url, e.secret, e.contents, e.public_only, e.disabled_ms"
+CLOSING = msgspec.json.Decoder(Closing)
 
 
 class SqliteOutbox:
@@ -77,17 +80,20 @@ class SqliteOutbox:
 
     async def next_export_ms(self) -> int | None:
         query = "select min(max(due_ms, leased_until_ms)) from exports where due_ms is not null"
-        (earliest,) = await self.database.read(lambda connection: connection.execute(query).fetchone())
+        (earliest,) = await self.database.read(lambda connection: one(connection, query))
         return None if earliest is None else int(earliest)
 
     async def deliveries(self, stream: int) -> list[Delivery]:
         def job(connection: apsw.Connection) -> list[Delivery]:
-            exports = connection.execute(
+            rows: list[tuple[Any, ...]] = connection.execute(
                 "select x.key, x.notice_id, e.url, x.event_type, x.state from exports x"
                 " join endpoints e on e.key = x.endpoint where x.stream = ? order by x.key",
                 (stream,),
             ).fetchall()
-            return [Delivery(*values, attempts_of(connection, key)) for key, *values in exports]
+            return [
+                Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
+                for key, notice_id, url, event_type, state in rows
+            ]
 
         return await self.database.read(job)
 
@@ -98,8 +104,19 @@ def attempts_of(connection: apsw.Connection, export: int) -> list[Attempt]:
 
 
 def to_export(row: tuple[Any, ...]) -> Export:
-    key, stream, notice_id, event_type, position, payload, attempts, lease, *endpoint = row
-    return Export(key, stream, to_endpoint(endpoint), notice_id, event_type, position, payload, attempts, lease + 1)
+    key, stream, notice_id, event_type, position, closing, payload, attempts, lease, *endpoint = row
+    return Export(
+        key=key,
+        stream=stream,
+        endpoint=to_endpoint(endpoint),
+        notice_id=notice_id,
+        event_type=event_type,
+        position=position,
+        closing=CLOSING.decode(closing),
+        payload=payload,
+        attempts=attempts,
+        lease=lease + 1,
+    )
 
 
 def to_endpoint(values: Sequence[Any]) -> Endpoint:

@@ -11,15 +11,22 @@ import msgspec
 from voicemem.admission import Producer, Stream, due_ms
 
 SESSION = "session"
-COLUMNS = (
-    "key, project, kind, id, state, position, started_ms, ended_ms, reason, config,"
-    " silent_since_ms, ending_ms, ending_ts, ending_reason"
-)
+COLUMNS = ", ".join(Stream.__struct_fields__)
+
+CONFIG = COLUMNS.split(", ").index("config")
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
-    *before, config, silent_since_ms, ending_ms, ending_ts, ending_reason = row
-    return Stream(*before, msgspec.json.decode(config), silent_since_ms, ending_ms, ending_ts, ending_reason)
+    values: list[Any] = list(row)
+    values[CONFIG] = msgspec.json.decode(values[CONFIG])
+    return Stream(*values)
+
+
+def one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The single row of a query that always has one."""
+    row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
+    assert row is not None
+    return row
 
 
 def find_stream(connection: apsw.Connection, project: str, session_id: str) -> Stream | None:

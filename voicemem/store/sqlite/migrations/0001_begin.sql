@@ -78,6 +78,7 @@ create table exports (
     notice_id text not null,
     event_type integer not null,
     position integer not null,
+    closing blob not null,
     payload blob,
     state text not null,
     attempts integer not null,

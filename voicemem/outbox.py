@@ -1,0 +1,133 @@
+"""The outbox: finished sessions go to their receivers, at least once, with one frozen body (design, section 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from voicemem.errors import StoreUnavailable
+from voicemem.exports import Answer, Shipment, envelope, history_payload, next_delay_s, verdict
+from voicemem.memories import Memories
+from voicemem.store.base import Attempt, Export, Store
+
+MAX_IN_FLIGHT = 8
+"""To one endpoint at a time."""
+MAX_TASKS = 256
+LEASE_MS = 60_000
+"""Longer than an attempt can take; a process that dies with a lease is succeeded after it."""
+LONGEST_WAIT_S = 1.0
+"""Between two looks at the store, when nobody wakes the outbox."""
+
+Send = Callable[[Shipment], Awaitable[Answer]]
+
+
+class Outbox:
+    """Delivers exports with `send`, one loop per outbox. `clock` gives Unix ms, `jitter` a number in [0, 1)."""
+
+    def __init__(
+        self, store: Store, memories: Memories, send: Send, clock: Callable[[], int], jitter: Callable[[], float]
+    ) -> None:
+        self.store = store
+        self.memories = memories
+        self.send = send
+        self.clock = clock
+        self.jitter = jitter
+        self.in_flight: Counter[int] = Counter()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, wake: asyncio.Event) -> None:
+        """Deliver whatever is due, for ever; `wake` says that there is something new."""
+        while True:
+            try:
+                started = await self.start_due()
+            except StoreUnavailable:
+                started = 0
+            if not started:
+                await self.rest(wake)
+
+    async def finish_running(self, timeout_s: float) -> None:
+        """Let the attempts that are under way come to their end."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=timeout_s)
+
+    async def rest(self, wake: asyncio.Event) -> None:
+        waiting = asyncio.ensure_future(wake.wait())
+        try:
+            await asyncio.wait({waiting, *self.tasks}, timeout=LONGEST_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        wake.clear()
+
+    async def start_due(self) -> int:
+        """Claim what is due and start its attempts; how many were started."""
+        busy = [endpoint for endpoint, count in self.in_flight.items() if count >= MAX_IN_FLIGHT]
+        most = max((count for count in self.in_flight.values() if count < MAX_IN_FLIGHT), default=0)
+        limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
+        exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
+        for export in exports:
+            self.in_flight[export.endpoint.key] += 1
+            task = asyncio.create_task(self.deliver(export))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        return len(exports)
+
+    async def deliver(self, export: Export) -> None:
+        """One attempt of one export, and what comes of it."""
+        try:
+            payload = export.payload or await self.store.freeze(export, await self.make_payload(export))
+            started = self.clock()
+            answer = await self.send(shipment(export, payload, started))
+            await self.finish(export, answer, started)
+        except StoreUnavailable:
+            return  # the lease runs out, and it is tried again
+        finally:
+            self.in_flight[export.endpoint.key] -= 1
+            if not self.in_flight[export.endpoint.key]:
+                del self.in_flight[export.endpoint.key]
+
+    async def make_payload(self, export: Export) -> bytes:
+        """The memory at the position of the close, whatever has followed since."""
+        closing = export.closing
+        return history_payload(
+            session_id=closing.session_id,
+            name=closing.name,
+            channel=closing.channel,
+            started_ms=closing.started_ms,
+            stopped_ms=closing.stopped_ms,
+            labels=closing.labels,
+            contents=await self.memories.as_of(export.stream, export.position),
+            fields=export.endpoint.contents,
+        )
+
+    async def finish(self, export: Export, answer: Answer, started_ms: int) -> None:
+        attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
+        match verdict(answer):
+            case "delivered":
+                await self.store.finish_export(export, attempt, "delivered", None)
+            case "gone":
+                await self.store.finish_export(export, attempt, "failed", None)
+                await self.store.disable_endpoint(export.endpoint.key, self.clock())
+            case "retry":
+                now = self.clock()
+                delay = next_delay_s(export.attempts + 1, answer, self.jitter(), now // 1000)
+                due = None if delay is None else now + int(delay * 1000)
+                await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+
+
+def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:
+    """One attempt: the frozen payload, with the time of this attempt around it."""
+    return Shipment(
+        url=export.endpoint.url,
+        secret=export.endpoint.secret,
+        public_only=export.endpoint.public_only,
+        notice_id=export.notice_id,
+        body=envelope(
+            notice_id=export.notice_id,
+            event_type=export.event_type,
+            notify_ms=now_ms,
+            session_id=export.closing.session_id,
+            payload=payload,
+        ),
+        timestamp_s=now_ms // 1000,
+    )

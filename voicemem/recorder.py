@@ -1,0 +1,142 @@
+"""The recorder: what producers send goes to the journal, then into the fold, then is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
+from voicemem.config import Settled
+from voicemem.errors import StoreUnavailable
+from voicemem.events import Auth, SessionEnd, SessionOpen
+from voicemem.fold import Entry
+from voicemem.memories import Memories
+from voicemem.store.base import Appended, Journal, Opened
+from voicemem.wire import Arrived, Rejected
+
+DEFAULT_PRODUCER = "main"
+DEFAULT_REASON = "ended"
+"""The reason of a `session.end` that gives none."""
+
+
+class Problem(NamedTuple):
+    """One event that was not taken, as its sender is told."""
+
+    seq: int | None
+    code: str
+    detail: str
+    expected: int | None = None
+
+
+class Recorded(NamedTuple):
+    """What became of a batch: `acked` is the highest seq that is on disk, `problems` go out before it."""
+
+    acked: int | None
+    problems: list[Problem]
+    next_seq: int
+    stream: Stream
+    ended: bool
+    """Whether the batch held the producer's end."""
+
+
+class Line:
+    """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
+
+    def __init__(self, stream: Stream, producer: str, epoch: int | None) -> None:
+        self.key = stream.key
+        self.project = stream.project
+        self.session_id = stream.id
+        self.producer = producer
+        self.epoch = epoch
+        self.waiting_for: int | None = None
+        """The seq that a reported gap waits for; what is higher is passed over in silence."""
+
+
+class Recorder:
+    """Takes batches of events of one line at a time; `clock` gives Unix ms."""
+
+    def __init__(self, journal: Journal, memories: Memories, clock: Callable[[], int]) -> None:
+        self.journal = journal
+        self.memories = memories
+        self.clock = clock
+
+    async def open(self, project: str, session_id: str, frame: SessionOpen, settled: Settled) -> tuple[Opened, int]:
+        """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`."""
+        producer = frame.producer or DEFAULT_PRODUCER
+        opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
+        memory = await self.memories.at(opened.stream)
+        return opened, memory.state.newest_turn + 1
+
+    async def record(self, line: Line, arrivals: Sequence[Arrived | Rejected]) -> Recorded:
+        """Journal a batch, fold what was stored, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
+        now = self.clock()
+        offers = [offer(arrival, now) for arrival in arrivals if is_offered(arrival)]
+        try:
+            appended = await self.journal.append(line.key, line.producer, line.epoch, offers, now)
+        except StoreUnavailable:
+            self.memories.forget_all()
+            raise
+        offered = iter(appended.outcomes)
+        outcomes = [next(offered) if is_offered(arrival) else None for arrival in arrivals]
+        self.memories.note(line.key, entries(arrivals, outcomes, now))
+        return answer(line, arrivals, outcomes, appended)
+
+
+def is_offered(arrival: Arrived | Rejected) -> bool:
+    """An event whose seq cannot be read consumes nothing when it cannot be taken."""
+    return isinstance(arrival, Arrived) or arrival.seq is not None
+
+
+def offer(arrival: Arrived | Rejected, now_ms: int) -> Offer:
+    if isinstance(arrival, Rejected):
+        return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
+    event = arrival.event
+    ending = None
+    if isinstance(event, SessionEnd):
+        ending = Ending(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_REASON)
+    return Offer(event.seq, now_ms, arrival.payload, update=arrival.update, ending=ending)
+
+
+def entries(
+    arrivals: Sequence[Arrived | Rejected], outcomes: Sequence[Outcome | None], received_ms: int
+) -> list[Entry]:
+    """The journal entries that a batch has become, for the fold; refused ones change nothing in it."""
+    return [
+        Entry(outcome.position, received_ms, arrival.event)
+        for arrival, outcome in zip(arrivals, outcomes, strict=True)
+        if outcome is not None
+        and outcome.position is not None
+        and isinstance(arrival, Arrived)
+        and not isinstance(arrival.event, (SessionOpen, Auth))
+    ]
+
+
+def answer(
+    line: Line, arrivals: Sequence[Arrived | Rejected], outcomes: Sequence[Outcome | None], appended: Appended
+) -> Recorded:
+    acked, problems, ended = None, [], False
+    for arrival, outcome in zip(arrivals, outcomes, strict=True):
+        problem = problem_of(line, arrival, outcome)
+        if problem is not None:
+            problems.append(problem)
+        if outcome is None or outcome.code is not None:
+            continue
+        seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
+        acked = max(acked or 0, seq) if seq is not None else acked
+        ended = ended or (isinstance(arrival, Arrived) and isinstance(arrival.event, SessionEnd))
+    return Recorded(acked, problems, appended.next_seq, appended.stream, ended)
+
+
+def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
+    """What to tell the sender of one event; None when all is well, or when a gap was told already."""
+    if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
+        return Problem(arrival.seq, arrival.code, arrival.detail)
+    if outcome is None or outcome.code is None:
+        line.waiting_for = None
+        return None
+    seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
+    if outcome.code == "seq_gap":
+        if line.waiting_for == outcome.expected:
+            return None
+        line.waiting_for = outcome.expected
+    return Problem(seq, outcome.code, sentence(outcome), outcome.expected)

@@ -1,0 +1,137 @@
+"""Sessions from their creation to their close: who is connected, what is due, how they are listed and read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from voicemem import config
+from voicemem.admission import Ending, Stream
+from voicemem.errors import Refused
+from voicemem.events import Fields
+from voicemem.store.base import Store, StreamFilter
+
+CLOSED_BY_REQUEST = "api"
+"""The reason of a close over REST that gives none."""
+SWEEP_BATCH = 200
+
+
+class Sessions:
+    """The life of sessions. `clock` gives Unix ms, `new_id` a fresh random text of safe characters."""
+
+    def __init__(self, store: Store, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
+        self.store = store
+        self.clock = clock
+        self.new_id = new_id
+        self.connected: dict[int, dict[str, int]] = {}
+        """Connections by stream and producer."""
+        self.closed = asyncio.Event()
+        """Set at every close: exports wait."""
+
+    # Reading
+
+    async def get(self, project: str, session_id: str) -> Stream:
+        """Raises `Refused` (`unknown_session`)."""
+        stream = await self.store.stream(project, session_id)
+        if stream is None:
+            raise Refused("unknown_session")
+        return stream
+
+    async def list(self, wanted: StreamFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
+        """A page of sessions, the newest first, and the cursor of the next page. Raises `Refused`."""
+        after = None if cursor is None else self.read_cursor(wanted.project, cursor)
+        page = await self.store.streams(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
+        if len(page) <= wanted.limit:
+            return page, None
+        page = page[: wanted.limit]
+        return page, self.write_cursor(wanted.project, page[-1])
+
+    def write_cursor(self, project: str, last: Stream) -> str:
+        body = msgspec.json.encode([last.started_ms, last.key])
+        return base64.urlsafe_b64encode(self.sign(project, body) + body).decode().rstrip("=")
+
+    def read_cursor(self, project: str, cursor: str) -> tuple[int, int]:
+        try:
+            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except (binascii.Error, ValueError):
+            raise Refused("invalid_cursor") from None
+        signature, body = raw[:16], raw[16:]
+        if not hmac.compare_digest(signature, self.sign(project, body)):
+            raise Refused("invalid_cursor")
+        return msgspec.json.decode(body, type=tuple[int, int])
+
+    def sign(self, project: str, body: bytes) -> bytes:
+        """Cursors hold for one project and one incarnation of the store."""
+        scope = f"{self.store.incarnation}\0{project}\0".encode()
+        return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:16]
+
+    # Changing
+
+    async def create(self, project: str, session_id: str | None, given: Fields) -> tuple[Stream, bool]:
+        """A session, and whether it is new. Raises `Refused` (`session_exists`) when it is there but different."""
+        stream, how = await self.store.create(project, session_id or self.new_id(), config.settle(given), self.clock())
+        if how == "different":
+            raise Refused("session_exists")
+        return stream, how == "created"
+
+    async def change(self, stream: Stream, patch: Fields) -> Stream:
+        """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
+        settled = config.settle(patch)
+        payload = msgspec.json.encode({"type": "session.update", **without_type(settled.public)})
+        return await self.store.change(stream.key, settled, payload, self.clock())
+
+    async def end(self, stream: Stream, reason: str | None) -> Stream:
+        """End and close at once; a session that was closed before stays as it was."""
+        now = self.clock()
+        closed = await self.store.close(stream.key, Ending(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
+        if closed is None:
+            return await self.get(stream.project, stream.id)
+        self.closed.set()
+        return closed
+
+    async def erase(self, stream: Stream) -> None:
+        await self.store.erase(stream.key, self.clock())
+
+    # Connections and closing
+
+    def connect(self, key: int, producer: str) -> None:
+        """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
+        producers = self.connected.setdefault(key, {})
+        producers[producer] = producers.get(producer, 0) + 1
+
+    async def disconnect(self, key: int, producer: str) -> None:
+        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
+        producers = self.connected.get(key, {})
+        producers[producer] = producers.get(producer, 1) - 1
+        if producers[producer] <= 0:
+            producers.pop(producer)
+        if not producers:
+            self.connected.pop(key, None)
+            await self.store.silence(key, self.clock())
+        await self.close_when_ended(key)
+
+    async def close_when_ended(self, key: int) -> None:
+        """Close a session whose end was committed, unless another connected producer has not ended."""
+        closed = await self.store.close_ended(key, list(self.connected.get(key, {})), self.new_id(), self.clock())
+        if closed is not None:
+            self.closed.set()
+
+    async def sweep(self) -> int:
+        """Close what is due; how many sessions were closed."""
+        now, count = self.clock(), 0
+        for key in await self.store.due(now, SWEEP_BATCH):
+            if await self.store.close(key, None, self.new_id(), now) is not None:
+                count += 1
+        if count:
+            self.closed.set()
+        return count
+
+
+def without_type(values: Fields) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "type"}
