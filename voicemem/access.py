@@ -64,10 +64,10 @@ class Access:
 
     async def grant(self, token: str | None) -> Grant:
         """What the holder of a key may do. Raises `Refused` (`unauthorized`)."""
-        if token is None:
-            if await self.needed():
-                raise Refused("unauthorized")
+        if not await self.needed():
             return EVERYTHING
+        if token is None:
+            raise Refused("unauthorized")
         if self.admin_digest is not None and hmac.compare_digest(digest(token), self.admin_digest):
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID)
         match = KEY.match(token)

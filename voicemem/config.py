@@ -20,6 +20,8 @@ CALLING_OUT = (("llm", "url"), ("llm", "api_key"), ("webhook", "url"), ("webhook
 """Settings that make the server call somebody; setting them needs the scope `admin`."""
 
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
+Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
+"""Whether the address may be called is decided when it is."""
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
 
 
@@ -36,7 +38,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     vendor: str | None = None
     model: str | None = None
     style: Literal["openai", "anthropic", "gemini"] = "openai"
-    url: str | None = None
+    url: Url | None = None
     api_key: str | None = None
     params: Fields = {}
     max_history: Annotated[int, Meta(ge=1, le=1024)] = 32
@@ -48,7 +50,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A session's own receiver; without `url` there is none."""
 
-    url: str | None = None
+    url: Url | None = None
     secret: str | None = None
     contents: Literal["full", "standard"] = "full"
 
@@ -149,5 +151,10 @@ def merge_patch(target: Fields, patch: Fields) -> Fields:
 
 
 def calls_out(given: Fields) -> bool:
-    """Whether a configuration or patch sets anything that makes the server call out."""
+    """Whether a configuration or patch, as it was given, sets anything that makes the server call out."""
     return any(isinstance(given.get(section), dict) and key in given[section] for section, key in CALLING_OUT)
+
+
+def settled_calls_out(settled: Settled) -> bool:
+    """The same for what was settled."""
+    return bool(settled.secrets) or calls_out(settled.public)

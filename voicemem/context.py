@@ -1,4 +1,4 @@
-"""What the next LLM call should get: the memory under a session's settings and a caller's wishes (design, section 7)."""
+"""What the next LLM call should get: the memory under a session's settings and a caller's wishes."""
 
 from __future__ import annotations
 

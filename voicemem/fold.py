@@ -34,7 +34,7 @@ from voicemem.heard import Cut, TimedWord, has_progress, heard_to_end
 from voicemem.history import Told, told_replies
 from voicemem.series import NEVER
 from voicemem.speech import fold_asr
-from voicemem.state import Latency, Reply, State, Trace, Turn, Typed
+from voicemem.state import Failure, Latency, Reply, State, Trace, Turn, Typed
 
 
 class Entry(NamedTuple):
@@ -84,7 +84,7 @@ def change(state: State, event: Journaled, ts: int) -> Iterable[Turn | None]:
         case ToolCall() | ToolResult() | Metric():
             return [fold_trace(state, event, ts)]
         case SessionClosed():
-            return close(state, ts)
+            return close(state, ts, event.reason)
         case SessionReopened():
             return reopen(state)
         case SessionUpdate() | SessionEnd() | SessionGap() | RefusedEvent():
@@ -107,6 +107,7 @@ def fold_llm(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> Tur
             reply.generation.finish(ts, event.text)
         case LlmError():
             reply.generation.finish(ts, None)
+            turn.failures.append(Failure(ts, event.code))
             if event.text:
                 begin_whole(state, turn, None, ts, event.text, "llm_failure")
     return turn
@@ -275,6 +276,7 @@ def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
         event.audio_end_ms,
         event.estimated,
         metadata=event.metadata,
+        cause=event.cause,
     )
     turn, reply = named(state, event)
     if turn is None and reply is None:
@@ -311,7 +313,7 @@ def newest_interrupted(state: State) -> tuple[Turn | None, Reply | None]:
 # The close (rule 8), and what is no chat message (rule 10)
 
 
-def close(state: State, ts: int) -> Iterable[Turn]:
+def close(state: State, ts: int, reason: str) -> Iterable[Turn]:
     """Cut what is still being generated or known to be still playing; partials are kept on reading."""
     if state.closed_ts is not None:
         return []
@@ -321,7 +323,7 @@ def close(state: State, ts: int) -> Iterable[Turn]:
             spoken = told.spoken
             playing = has_progress(spoken) and is_playing(state, turn, told)
             if not told.cuts and not told.reply.restored and (playing or not spoken.complete):
-                told.reply.cuts.append(Cut(ts, state.position, closing=True))
+                told.reply.cuts.append(Cut(ts, state.position, closing=True, cause=reason))
     return state.turns.values()
 
 

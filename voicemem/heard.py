@@ -35,6 +35,7 @@ class Cut(Struct, frozen=True):
     estimated: bool = False
     closing: bool = False
     """Made by the close of the session, not by the user."""
+    cause: str | None = None
     metadata: dict[str, Any] | None = None
 
 

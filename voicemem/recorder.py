@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
-from voicemem.config import Settled
+from voicemem.config import Settled, settled_calls_out
 from voicemem.errors import StoreUnavailable
-from voicemem.events import Auth, SessionEnd, SessionOpen
+from voicemem.events import Auth, Event, SessionEnd, SessionOpen
 from voicemem.fold import Entry
 from voicemem.memories import Memories
 from voicemem.store.base import Appended, Journal, Opened
@@ -42,12 +42,14 @@ class Recorded(NamedTuple):
 class Line:
     """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
 
-    def __init__(self, stream: Stream, producer: str, epoch: int | None) -> None:
+    def __init__(self, stream: Stream, producer: str, epoch: int | None, may_call_out: bool) -> None:
         self.key = stream.key
         self.project = stream.project
         self.session_id = stream.id
         self.producer = producer
         self.epoch = epoch
+        self.may_call_out = may_call_out
+        """Whether its updates may set what makes the server call out (scope `admin`)."""
         self.waiting_for: int | None = None
         """The seq that a reported gap waits for; what is higher is passed over in silence."""
 
@@ -70,6 +72,7 @@ class Recorder:
     async def record(self, line: Line, arrivals: Sequence[Arrived | Rejected]) -> Recorded:
         """Journal a batch, fold what was stored, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
         now = self.clock()
+        arrivals = [vetted(line, arrival) for arrival in arrivals]
         offers = [offer(arrival, now) for arrival in arrivals if is_offered(arrival)]
         try:
             appended = await self.journal.append(line.key, line.producer, line.epoch, offers, now)
@@ -80,6 +83,24 @@ class Recorder:
         outcomes = [next(offered) if is_offered(arrival) else None for arrival in arrivals]
         self.memories.note(line.key, entries(arrivals, outcomes, now))
         return answer(line, arrivals, outcomes, appended)
+
+
+def vetted(line: Line, arrival: Arrived | Rejected) -> Arrived | Rejected:
+    """The event, or why this line may not carry it."""
+    if isinstance(arrival, Rejected):
+        return arrival
+    event = arrival.event
+    if isinstance(event, (SessionOpen, Auth)):
+        return rejected(event, "unknown_type", "session.open and auth are frames of a websocket.")
+    if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
+        return rejected(event, "invalid_field", "The event names another session or producer than the request.")
+    if arrival.update is not None and settled_calls_out(arrival.update) and not line.may_call_out:
+        return rejected(event, "forbidden", "Settings that make the server call out need the scope admin.")
+    return arrival
+
+
+def rejected(event: Event, code: str, detail: str) -> Rejected:
+    return Rejected(code, detail, event.session_id, event.producer, event.seq)
 
 
 def is_offered(arrival: Arrived | Rejected) -> bool:

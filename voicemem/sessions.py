@@ -6,20 +6,24 @@ import asyncio
 import base64
 import binascii
 import hmac
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from voicemem import config
 from voicemem.admission import Ending, Stream
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Fields
+from voicemem.recorder import Line
 from voicemem.store.base import Store, StreamFilter
 
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 SWEEP_BATCH = 200
+SWEEP_S = 0.2
 
 
 class Sessions:
@@ -29,8 +33,8 @@ class Sessions:
         self.store = store
         self.clock = clock
         self.new_id = new_id
-        self.connected: dict[int, dict[str, int]] = {}
-        """Connections by stream and producer."""
+        self.connected: dict[tuple[str, str], Counter[str]] = {}
+        """How many connections each producer has, by project and session id."""
         self.closed = asyncio.Event()
         """Set at every close: exports wait."""
 
@@ -100,26 +104,30 @@ class Sessions:
 
     # Connections and closing
 
-    def connect(self, key: int, producer: str) -> None:
+    def connect(self, project: str, session_id: str, producer: str) -> None:
         """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
-        producers = self.connected.setdefault(key, {})
-        producers[producer] = producers.get(producer, 0) + 1
+        self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    async def disconnect(self, key: int, producer: str) -> None:
-        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
-        producers = self.connected.get(key, {})
-        producers[producer] = producers.get(producer, 1) - 1
+    def forget_connection(self, project: str, session_id: str, producer: str) -> bool:
+        """The opposite of `connect`; whether the session has no connection any more."""
+        producers = self.connected.get((project, session_id), Counter[str]())
+        producers[producer] -= 1
         if producers[producer] <= 0:
-            producers.pop(producer)
+            del producers[producer]
         if not producers:
-            self.connected.pop(key, None)
-            await self.store.silence(key, self.clock())
-        await self.close_when_ended(key)
+            self.connected.pop((project, session_id), None)
+        return not producers
 
-    async def close_when_ended(self, key: int) -> None:
+    async def disconnect(self, line: Line) -> None:
+        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
+        if self.forget_connection(line.project, line.session_id, line.producer):
+            await self.store.silence(line.key, self.clock())
+        await self.close_when_ended(line)
+
+    async def close_when_ended(self, line: Line) -> None:
         """Close a session whose end was committed, unless another connected producer has not ended."""
-        closed = await self.store.close_ended(key, list(self.connected.get(key, {})), self.new_id(), self.clock())
-        if closed is not None:
+        connected = list(self.connected.get((line.project, line.session_id), ()))
+        if await self.store.close_ended(line.key, connected, self.new_id(), self.clock()) is not None:
             self.closed.set()
 
     async def sweep(self) -> int:
@@ -131,6 +139,14 @@ class Sessions:
         if count:
             self.closed.set()
         return count
+
+
+async def sweep_forever(sessions: Sessions) -> None:
+    """Close what is due, a few times a second."""
+    while True:
+        with suppress(StoreUnavailable):  # what is due now is due later too
+            await sessions.sweep()
+        await asyncio.sleep(SWEEP_S)
 
 
 def without_type(values: Fields) -> dict[str, Any]:

@@ -130,6 +130,13 @@ class Latency(Struct):
     ts: int
 
 
+class Failure(Struct):
+    """A failed LLM call."""
+
+    ts: int
+    code: str | int | None
+
+
 class Turn(Struct):
     """One exchange. `playback`, `cuts` and `resumes` here name the turn only; reading finds which reply they mean."""
 
@@ -142,6 +149,7 @@ class Turn(Struct):
     resumes: list[int] = []
     traces: list[Trace] = []
     latencies: list[Latency] = []
+    failures: list[Failure] = []
 
 
 class State(Struct):

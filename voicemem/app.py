@@ -1,0 +1,122 @@
+"""The one place where the parts are put together, started, and stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import string
+import time
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from voicemem import settings as rules
+from voicemem.access import Access
+from voicemem.memories import Memories
+from voicemem.outbound import allowed_networks
+from voicemem.outbox import Outbox
+from voicemem.recorder import Recorder
+from voicemem.server.auth import Gate
+from voicemem.server.ingest import Ingest
+from voicemem.server.rest import application
+from voicemem.server.rest.parts import Parts
+from voicemem.server.webhook import WebhookSender
+from voicemem.sessions import Sessions, sweep_forever
+from voicemem.settings import MEMORY, SQLITE, Address, Settings
+from voicemem.store.base import Store
+from voicemem.store.memory import MemoryStore
+from voicemem.store.sqlite import SqliteStore
+
+LETTERS = string.ascii_letters + string.digits
+GRACE_S = 2.0
+"""For REST requests and webhook attempts that are under way when the service stops."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    return secrets.token_hex(16)
+
+
+def new_secret(length: int) -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(length))
+
+
+def open_store(url: str, exclusive: bool = True) -> Store:
+    """The store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`."""
+    if url == MEMORY:
+        return MemoryStore()
+    return SqliteStore(url.removeprefix(SQLITE), exclusive)
+
+
+def make_access(store: Store, admin_key: str | None = None) -> Access:
+    return Access(store, now_ms, new_secret, admin_key)
+
+
+class App:
+    """The whole service, running."""
+
+    def __init__(self, settings: Settings, store: Store, sender: WebhookSender) -> None:
+        self.settings = settings
+        self.store = store
+        self.sender = sender
+        self.access = make_access(store, settings.admin_key)
+        self.memories = Memories(store)
+        self.sessions = Sessions(store, now_ms, new_id)
+        self.recorder = Recorder(store, self.memories, now_ms)
+        self.outbox = Outbox(store, self.memories, sender.send, now_ms, random.random)
+        self.draining = asyncio.Event()
+        gate = Gate(self.access, settings.insecure)
+        self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
+        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
+        self.runner = web.AppRunner(application(parts, gate), access_log=None, shutdown_timeout=GRACE_S)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.rest_address = settings.rest
+        self.ingest_address = settings.ingest
+
+    async def start(self) -> None:
+        """Take up what the last process left, then listen. Raises `CannotStart`, `OSError`."""
+        rules.check_binding(self.settings, await self.access.needed())
+        await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
+        await self.store.restart(now_ms())
+        await self.sender.open()
+        self.tasks.append(asyncio.create_task(sweep_forever(self.sessions)))
+        self.tasks.append(asyncio.create_task(self.outbox.run(self.sessions.closed)))
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, self.settings.rest.host, self.settings.rest.port)
+        await site.start()
+        self.rest_address = Address(self.settings.rest.host, self.runner.addresses[0][1])
+        self.ingest_address = await self.ingest.start(self.settings.ingest)
+
+    async def stop(self) -> None:
+        """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
+        self.draining.set()
+        await self.ingest.drain()
+        await self.runner.cleanup()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.outbox.finish_running(GRACE_S)
+        await self.memories.save_all()
+        await self.sender.close()
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[App]:
+    """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
+    rules.check(settings)
+    sender = WebhookSender(allowed=allowed_networks(settings.allow_addresses))
+    store = open_store(settings.store)
+    try:
+        app = App(settings, store, sender)
+        try:
+            await app.start()
+            yield app
+        finally:
+            await app.stop()
+    finally:
+        await store.close_store()

@@ -1,0 +1,39 @@
+"""Who is calling: the checks that both servers make before anything else (design, section 10)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from voicemem.access import Access, Grant, token_of
+from voicemem.errors import Refused
+from voicemem.settings import is_loopback
+
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
+
+
+class Gate:
+    """Lets callers in. `open_to_all` is set by `--insecure`."""
+
+    def __init__(self, access: Access, open_to_all: bool = False) -> None:
+        self.access = access
+        self.open_to_all = open_to_all
+
+    async def check_origin(self, host: str | None, origin: str | None) -> None:
+        """Without keys only loopback may call: a web page elsewhere must not reach it through a browser.
+
+        Raises `Refused` (`foreign_host`, `foreign_origin`).
+        """
+        if self.open_to_all or await self.access.needed():
+            return
+        match = HOST.match(host or "")
+        if match is None or not is_loopback(match[1]):
+            raise Refused("foreign_host")
+        if origin is not None and not is_loopback(urlsplit(origin).hostname or ""):
+            raise Refused("foreign_origin")
+
+    async def grant(self, authorization: str | None) -> Grant:
+        """What the caller with this `Authorization` header may do. Raises `Refused` (`unauthorized`)."""
+        if not await self.access.needed():
+            return await self.access.grant(None)
+        return await self.access.grant(token_of(authorization))

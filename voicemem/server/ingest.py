@@ -1,0 +1,134 @@
+"""The ingest server: websocket frames to the recorder, its answers back (design, section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from voicemem.access import Grant
+from voicemem.errors import CODES, Refused
+from voicemem.events import MAX_FRAME_BYTES
+from voicemem.recorder import Line, Recorder
+from voicemem.server.auth import Gate
+from voicemem.server.connection import Connection
+from voicemem.server.problems import MEDIA_TYPE, problem_body
+from voicemem.sessions import Sessions
+from voicemem.settings import Address
+
+LOG = logging.getLogger("voicemem")
+PATH = "/v1/ingest"
+PROTOCOL = Subprotocol("voicemem.v1")
+DRAIN_TIMEOUT_S = 8.0
+
+
+class Holder(NamedTuple):
+    """Which connection has a producer's newest epoch."""
+
+    connection: Connection
+    line: Line
+
+
+class Ingest:
+    """The websocket server: who is connected, and who holds which line."""
+
+    def __init__(self, recorder: Recorder, sessions: Sessions, gate: Gate, incarnation: str) -> None:
+        self.recorder = recorder
+        self.sessions = sessions
+        self.gate = gate
+        self.incarnation = incarnation
+        self.connections: set[Connection] = set()
+        self.holders: dict[tuple[int, str], Holder] = {}
+        self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
+        """Of connections between their handshake and their first frame."""
+        self.draining = False
+        self.server: Server | None = None
+
+    async def start(self, address: Address) -> Address:
+        """Listen; the address with the port that was taken."""
+        self.server = await serve(
+            self.handle,
+            address.host,
+            address.port,
+            process_request=self.admit,
+            subprotocols=[PROTOCOL],
+            compression=None,  # 50 KiB less a connection, and no bombs
+            max_size=MAX_FRAME_BYTES,
+            logger=LOG,
+        )
+        return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
+
+    async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Path, host, origin and key, before the upgrade; a problem document for who may not come in."""
+        try:
+            if urlsplit(request.path).path != PATH:
+                raise Refused("not_found", f"The ingest path is {PATH}.")
+            if urlsplit(request.path).query:
+                raise Refused("invalid_query", "The ingest path takes no query; keys go into a header or a frame.")
+            if self.draining:
+                raise Refused("draining")
+            await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
+            authorization = request.headers.get("Authorization")
+            if authorization is not None or not await self.gate.access.needed():
+                grant = await self.gate.grant(authorization)
+                grant.require("ingest")
+                self.grants[connection] = grant
+        except Refused as refused:
+            return problem(refused)
+        return None
+
+    async def handle(self, websocket: ServerConnection) -> None:
+        """One connection, from its first frame until everything that came was answered."""
+        connection = Connection(websocket, self, self.grants.pop(websocket, None))
+        self.connections.add(connection)
+        try:
+            with suppress(ConnectionClosed):
+                await connection.run()
+        finally:
+            self.connections.discard(connection)
+            await connection.leave()
+
+    async def grant(self, token: str | None) -> Grant:
+        """The grant for a key from a first frame. Raises `Refused`."""
+        grant = await self.gate.access.grant(token)
+        grant.require("ingest")
+        return grant
+
+    async def hold(self, connection: Connection, line: Line) -> None:
+        """Note who has a producer's newest epoch, and tell the connection that had it before."""
+        before = self.holders.get((line.key, line.producer))
+        self.holders[line.key, line.producer] = Holder(connection, line)
+        if before is not None and before.connection is not connection:
+            await before.connection.supersede(before.line)
+
+    def release(self, line: Line) -> None:
+        holder = self.holders.get((line.key, line.producer))
+        if holder is not None and holder.line is line:
+            del self.holders[line.key, line.producer]
+
+    async def drain(self) -> None:
+        """Say goodbye: no new connections, everything received is stored and acknowledged, then 1012."""
+        self.draining = True
+        if self.connections:
+            tasks = [asyncio.create_task(connection.drain()) for connection in self.connections]
+            await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+        if self.server is not None:
+            self.server.close(code=1012, reason="draining")
+            await self.server.wait_closed()
+
+
+def problem(refused: Refused) -> Response:
+    status = http.HTTPStatus(CODES[refused.code].status)
+    body = problem_body(refused.code, refused.detail)
+    headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
+    return Response(status.value, status.phrase, headers, body)

@@ -1,0 +1,59 @@
+"""Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read too."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from aiohttp import web
+
+from voicemem.errors import CODES, VoicememError
+
+LOG = logging.getLogger("voicemem")
+MEDIA_TYPE = "application/problem+json"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def problem_body(code: str, detail: str) -> bytes:
+    """The problem document of a code."""
+    status = CODES[code].status
+    document = {
+        "type": f"urn:voicemem:error:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "reason": code,
+    }
+    return json.dumps(document).encode()
+
+
+def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=CODES[code].status, body=problem_body(code, detail), content_type=MEDIA_TYPE, headers=headers
+    )
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem document; nobody outside ever sees a traceback."""
+    try:
+        return await handler(request)
+    except VoicememError as error:
+        headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthorized" else None
+        return problem_response(error.code, error.detail, headers)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
+    except web.HTTPRequestEntityTooLarge:
+        return problem_response("too_big", "A body may be at most 1 MiB.")
+    except web.HTTPNotFound:
+        return problem_response("not_found", CODES["not_found"].sentence)
+    except web.HTTPException as error:
+        return problem_response("invalid_query", error.reason)
+    except TimeoutError:
+        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
+    except Exception as error:  # the outermost edge: the caller gets a plain 500, the operator the traceback
+        LOG.error("%s %s failed", request.method, request.match_info.route.name or "request", exc_info=error)
+        return problem_response("internal", CODES["internal"].sentence)

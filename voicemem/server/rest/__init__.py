@@ -1,0 +1,35 @@
+"""The REST server: routes by resource, each with the scope that it needs (design, section 6)."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from voicemem.access import Grant
+from voicemem.events import MAX_FRAME_BYTES
+from voicemem.server.auth import Gate
+from voicemem.server.problems import Handler, problems
+from voicemem.server.rest import events, history, operations, sessions
+from voicemem.server.rest.parts import GRANT, PARTS, Parts, Route
+
+ROUTES: tuple[Route, ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
+
+
+def application(parts: Parts, gate: Gate) -> web.Application:
+    """The REST application; whoever has none of a route's scope gets 401 or 403."""
+    app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
+    app[PARTS] = parts
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, guarded(route, gate))
+    return app
+
+
+def guarded(route: Route, gate: Gate) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        await gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
+        if route.scope is not None:
+            grant: Grant = await gate.grant(request.headers.get("Authorization"))
+            grant.require(route.scope)
+            request[GRANT] = grant
+        return await route.handler(request)
+
+    return handler

@@ -1,0 +1,112 @@
+"""What the routes share: the parts they call, and the reading of paths, queries and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from voicemem import wire
+from voicemem.access import Grant
+from voicemem.admission import Stream
+from voicemem.config import plain
+from voicemem.errors import InvalidFrame, Refused
+from voicemem.events import SESSION_ID_PATTERN, Fields
+from voicemem.memories import Memories
+from voicemem.recorder import Recorder
+from voicemem.server.problems import Handler
+from voicemem.sessions import Sessions
+from voicemem.store.base import Store
+
+T = TypeVar("T")
+BODY_TIMEOUT_S = 30.0
+"""aiohttp itself waits for a slow body for ever."""
+
+
+class Parts(NamedTuple):
+    """The use cases that the routes translate to."""
+
+    store: Store
+    memories: Memories
+    recorder: Recorder
+    sessions: Sessions
+    draining: asyncio.Event
+
+
+class Route(NamedTuple):
+    """A path with its handler; `scope` None is open to everybody who can reach the port."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: str | None
+
+
+PARTS = web.AppKey("parts", Parts)
+GRANT = web.RequestKey("grant", Grant)
+
+
+def parts_of(request: web.Request) -> Parts:
+    return request.app[PARTS]
+
+
+def checked_session_id(value: Any) -> str:
+    """A session id as it was given. Raises `Refused` for what cannot be one."""
+    if not isinstance(value, str) or not re.match(SESSION_ID_PATTERN, value):
+        raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
+    return value
+
+
+async def stream_of(request: web.Request) -> Stream:
+    """The session that the path names, in the caller's project. Raises `Refused`."""
+    return await parts_of(request).sessions.get(request[GRANT].project, checked_session_id(request.match_info["id"]))
+
+
+def query_of(request: web.Request, kind: type[T]) -> T:
+    """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    names = list(request.query)
+    if len(set(names)) < len(names):
+        raise Refused("invalid_query", "A query parameter stands twice.")
+    try:
+        return msgspec.convert(dict(request.query), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_query", plain(error)) from None
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """For routes that take no query parameters."""
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB."""
+    async with asyncio.timeout(BODY_TIMEOUT_S):
+        return await request.read()
+
+
+async def object_of(request: web.Request) -> Fields:
+    """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
+    body = await body_of(request)
+    if not body.strip():
+        return {}
+    wire.check_frame(body)
+    try:
+        value: Any = wire.ANYTHING.decode(body)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    except wire.MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    if not isinstance(value, dict):
+        raise InvalidFrame("not_events", "The body is not a JSON object.")
+    if wire.has_large_integer(value):
+        raise Refused("invalid_field", "An integer is outside of ±2^53.")
+    return value
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON response."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
+    )

@@ -1,0 +1,88 @@
+"""The settings of the service, as one frozen value made and checked once (design, section 11).
+
+Flags and environment variables are read in `cli.py`; everything else gets what it needs as arguments.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from voicemem.errors import CannotStart
+
+SQLITE = "sqlite:"
+MEMORY = "memory:"
+
+
+class Address(NamedTuple):
+    """Where a server listens; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that can be set for `voicemem serve`."""
+
+    store: str = f"{SQLITE}voicemem.db"
+    rest: Address = Address("127.0.0.1", 8080)
+    ingest: Address = Address("127.0.0.1", 8765)
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
+    insecure: bool = False
+    admin_key: str | None = None
+    allow_addresses: tuple[str, ...] = ()
+    """Networks that addresses given through the API may be in, though they are not public."""
+
+
+def parse_address(text: str) -> Address:
+    """HOST:PORT, an IPv6 host in brackets. Raises `CannotStart`."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\s\[\]]*)):(\d{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise CannotStart(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8080.")
+    return Address(match[1] or match[2] or "127.0.0.1", int(match[3]))
+
+
+def check(settings: Settings) -> None:
+    """Raise `CannotStart` for what can be found wrong without opening anything."""
+    if not re.fullmatch(r"memory:|sqlite:.+", settings.store):
+        raise CannotStart(f"The store {settings.store!r} is unknown; write sqlite:PATH or memory:.")
+    if settings.webhook_url is not None and not re.match(r"https?://[^/\s]", settings.webhook_url):
+        raise CannotStart("The webhook URL must begin with http:// or https://.")
+    if settings.webhook_secret is not None and settings.webhook_url is None:
+        raise CannotStart("A webhook secret was given, but no webhook URL.")
+    if settings.admin_key is not None and len(settings.admin_key) < 16:
+        raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
+
+
+def check_binding(settings: Settings, keys_needed: bool) -> None:
+    """Raise `CannotStart` when anybody on the network could use a service without keys."""
+    if keys_needed or settings.insecure:
+        return
+    for address in (settings.rest, settings.ingest):
+        if not address.is_loopback:
+            raise CannotStart(
+                f"Without keys the service listens on loopback only, not on {address}. Make a key"
+                " (voicemem keys create), set VOICEMEM_ADMIN_KEY, or say --insecure."
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, with or without brackets, is this machine by name or address."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
