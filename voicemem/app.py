@@ -8,14 +8,15 @@ import random
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
 from voicemem import settings as rules
 from voicemem.access import Access
+from voicemem.config import Settled, webhook_url
 from voicemem.memories import Memories
-from voicemem.outbound import allowed_networks
+from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
@@ -57,6 +58,18 @@ def make_access(store: Store, admin_key: str | None = None) -> Access:
     return Access(store, now_ms, new_secret, admin_key)
 
 
+def webhook_check(settings: Settings) -> Callable[[Settled], None]:
+    """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
+    allowed = allowed_networks(settings.allow_addresses)
+
+    def check(settled: Settled) -> None:
+        url = webhook_url(settled)
+        if url is not None:
+            check_url(url, allowed)
+
+    return check
+
+
 class App:
     """The whole service, running."""
 
@@ -66,8 +79,9 @@ class App:
         self.sender = sender
         self.access = make_access(store, settings.admin_key)
         self.memories = Memories(store)
-        self.sessions = Sessions(store, now_ms, new_id)
-        self.recorder = Recorder(store, self.memories, now_ms)
+        check_settings = webhook_check(settings)
+        self.sessions = Sessions(store, now_ms, new_id, check_settings)
+        self.recorder = Recorder(store, self.memories, now_ms, check_settings)
         self.outbox = Outbox(store, self.memories, sender.send, now_ms, random.random)
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)

@@ -158,3 +158,10 @@ def calls_out(given: Fields) -> bool:
 def settled_calls_out(settled: Settled) -> bool:
     """The same for what was settled."""
     return bool(settled.secrets) or calls_out(settled.public)
+
+
+def webhook_url(settled: Settled) -> str | None:
+    """The receiver's address that a configuration or patch sets, if it sets one."""
+    webhook = settled.public.get("webhook")
+    url = webhook.get("url") if isinstance(webhook, dict) else None
+    return url if isinstance(url, str) else None

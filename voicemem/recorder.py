@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
 from voicemem.config import Settled, settled_calls_out
-from voicemem.errors import StoreUnavailable
-from voicemem.events import Auth, Event, SessionEnd, SessionOpen
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.events import Auth, SessionEnd, SessionOpen
 from voicemem.fold import Entry
 from voicemem.memories import Memories
 from voicemem.store.base import Appended, Journal, Opened
@@ -55,15 +55,26 @@ class Line:
 
 
 class Recorder:
-    """Takes batches of events of one line at a time; `clock` gives Unix ms."""
+    """Takes batches of events of one line at a time.
 
-    def __init__(self, journal: Journal, memories: Memories, clock: Callable[[], int]) -> None:
+    `clock` gives Unix ms; `check_settings` raises `Refused` for settings that may not be set.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        memories: Memories,
+        clock: Callable[[], int],
+        check_settings: Callable[[Settled], None],
+    ) -> None:
         self.journal = journal
         self.memories = memories
         self.clock = clock
+        self.check_settings = check_settings
 
     async def open(self, project: str, session_id: str, frame: SessionOpen, settled: Settled) -> tuple[Opened, int]:
         """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`."""
+        self.check_settings(settled)
         producer = frame.producer or DEFAULT_PRODUCER
         opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
         memory = await self.memories.at(opened.stream)
@@ -72,7 +83,7 @@ class Recorder:
     async def record(self, line: Line, arrivals: Sequence[Arrived | Rejected]) -> Recorded:
         """Journal a batch, fold what was stored, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
         now = self.clock()
-        arrivals = [vetted(line, arrival) for arrival in arrivals]
+        arrivals = [self.vet(line, arrival) for arrival in arrivals]
         offers = [offer(arrival, now) for arrival in arrivals if is_offered(arrival)]
         try:
             appended = await self.journal.append(line.key, line.producer, line.epoch, offers, now)
@@ -84,23 +95,29 @@ class Recorder:
         self.memories.note(line.key, entries(arrivals, outcomes, now))
         return answer(line, arrivals, outcomes, appended)
 
-
-def vetted(line: Line, arrival: Arrived | Rejected) -> Arrived | Rejected:
-    """The event, or why this line may not carry it."""
-    if isinstance(arrival, Rejected):
+    def vet(self, line: Line, arrival: Arrived | Rejected) -> Arrived | Rejected:
+        """The event, or why this line may not carry it."""
+        if isinstance(arrival, Rejected):
+            return arrival
+        try:
+            check_line(line, arrival)
+            if arrival.update is not None:
+                self.check_settings(arrival.update)
+        except Refused as refused:
+            event = arrival.event
+            return Rejected(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
+
+
+def check_line(line: Line, arrival: Arrived) -> None:
+    """Raise `Refused` for an event that this line may not carry."""
     event = arrival.event
     if isinstance(event, (SessionOpen, Auth)):
-        return rejected(event, "unknown_type", "session.open and auth are frames of a websocket.")
+        raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
     if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
-        return rejected(event, "invalid_field", "The event names another session or producer than the request.")
+        raise Refused("invalid_field", "The event names another session or producer than the request.")
     if arrival.update is not None and settled_calls_out(arrival.update) and not line.may_call_out:
-        return rejected(event, "forbidden", "Settings that make the server call out need the scope admin.")
-    return arrival
-
-
-def rejected(event: Event, code: str, detail: str) -> Rejected:
-    return Rejected(code, detail, event.session_id, event.producer, event.seq)
+        raise Refused("forbidden", "Settings that make the server call out need the scope admin.")
 
 
 def is_offered(arrival: Arrived | Rejected) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from voicemem import config
 from voicemem.admission import Ending, Stream
+from voicemem.config import Settled
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Fields
 from voicemem.recorder import Line
@@ -27,12 +28,23 @@ SWEEP_S = 0.2
 
 
 class Sessions:
-    """The life of sessions. `clock` gives Unix ms, `new_id` a fresh random text of safe characters."""
+    """The life of sessions.
 
-    def __init__(self, store: Store, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
+    `clock` gives Unix ms, `new_id` a fresh random text of safe characters; `check_settings` raises `Refused` for
+    settings that may not be set.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        check_settings: Callable[[Settled], None],
+    ) -> None:
         self.store = store
         self.clock = clock
         self.new_id = new_id
+        self.check_settings = check_settings
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
         self.closed = asyncio.Event()
@@ -79,7 +91,9 @@ class Sessions:
 
     async def create(self, project: str, session_id: str | None, given: Fields) -> tuple[Stream, bool]:
         """A session, and whether it is new. Raises `Refused` (`session_exists`) when it is there but different."""
-        stream, how = await self.store.create(project, session_id or self.new_id(), config.settle(given), self.clock())
+        settled = config.settle(given)
+        self.check_settings(settled)
+        stream, how = await self.store.create(project, session_id or self.new_id(), settled, self.clock())
         if how == "different":
             raise Refused("session_exists")
         return stream, how == "created"
@@ -87,6 +101,7 @@ class Sessions:
     async def change(self, stream: Stream, patch: Fields) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
         settled = config.settle(patch)
+        self.check_settings(settled)
         payload = msgspec.json.encode({"type": "session.update", **without_type(settled.public)})
         return await self.store.change(stream.key, settled, payload, self.clock())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -61,7 +62,7 @@ class Ingest:
             address.host,
             address.port,
             process_request=self.admit,
-            subprotocols=[PROTOCOL],
+            select_subprotocol=select_protocol,
             compression=None,  # 50 KiB less a connection, and no bombs
             max_size=MAX_FRAME_BYTES,
             logger=LOG,
@@ -125,6 +126,11 @@ class Ingest:
         if self.server is not None:
             self.server.close(code=1012, reason="draining")
             await self.server.wait_closed()
+
+
+def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """A client may name the protocol, and need not."""
+    return PROTOCOL if PROTOCOL in offered else None
 
 
 def problem(refused: Refused) -> Response:

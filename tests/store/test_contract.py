@@ -1,0 +1,1614 @@
+"""What every engine promises, through the port alone."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from voicemem import config
+from voicemem.admission import GRACE_MS, Ending, Offer, Outcome, Stream
+from voicemem.config import MAX_LABELS, settle
+from voicemem.errors import Refused
+from voicemem.store.base import Attempt, Export, Key, Opened, Snapshot, Store, StreamFilter
+
+NOW = 1_778_390_400_000
+IDLE_MS = 60_000
+REOPEN_MS = 3_600_000
+LEASE_MS = 30_000
+HOOK = "https://own.example/hook"
+OPERATOR = "https://operator.example/hook"
+END = Ending(NOW + 5, "left")
+
+numbers = itertools.count(1)
+"""For names that no other example of a property test uses."""
+on_one_store = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def fields(seq: int | None, **more: Any) -> dict[str, Any]:
+    return {"type": "llm.delta", "turn_id": 1, "text": "word ", **({} if seq is None else {"seq": seq}), **more}
+
+
+def offer(seq: int | None, received_ms: int = NOW, **more: Any) -> Offer:
+    return Offer(seq, received_ms, msgspec.json.encode(fields(seq, **more)))
+
+
+def offers(first: int, last: int) -> list[Offer]:
+    return [offer(seq) for seq in range(first, last + 1)]
+
+
+def refused(seq: int | None, code: str = "invalid_field") -> Offer:
+    return offer(seq, text="never to be stored")._replace(refusal=code)
+
+
+def update(seq: int, patch: dict[str, Any]) -> Offer:
+    return Offer(seq, NOW, msgspec.json.encode({"type": "session.update", "seq": seq}), update=settle(patch))
+
+
+def end(seq: int, ts: int = END.ts, reason: str = END.reason) -> Offer:
+    return Offer(seq, NOW, msgspec.json.encode({"type": "session.end", "seq": seq}), ending=Ending(ts, reason))
+
+
+def stored(*positions: int) -> list[Outcome]:
+    return [Outcome(position) for position in positions]
+
+
+async def begin(
+    store: Store,
+    session_id: str = "s",
+    given: dict[str, Any] | None = None,
+    *,
+    producer: str = "main",
+    from_seq: int | None = None,
+    now_ms: int = NOW,
+) -> Opened:
+    return await store.open("p", session_id, producer, settle(given or {}), from_seq, now_ms)
+
+
+async def begun(store: Store, session_id: str = "s", given: dict[str, Any] | None = None, now_ms: int = NOW) -> int:
+    """The key of a session that is open."""
+    return (await begin(store, session_id, given, now_ms=now_ms)).stream.key
+
+
+async def send(
+    store: Store, key: int, *batch: Offer, producer: str = "main", epoch: int | None = None, now_ms: int = NOW
+) -> list[Outcome]:
+    return (await store.append(key, producer, epoch, batch, now_ms)).outcomes
+
+
+async def close_idle(store: Store, key: int, now_ms: int = NOW) -> Stream:
+    closed = await store.close(key, Ending(now_ms, "idle"), "idle-notice", now_ms)
+    assert closed is not None
+    return closed
+
+
+async def finished(
+    store: Store, session_id: str = "s", hook: str | None = HOOK, notice_id: str = "n", now_ms: int = NOW
+) -> Stream:
+    """A session that is closed, with an export for its own receiver."""
+    key = await begun(store, session_id, {"webhook": {"url": hook}} if hook else {}, now_ms)
+    closed = await store.close(key, END, notice_id, now_ms)
+    assert closed is not None
+    return closed
+
+
+async def claim(
+    store: Store, now_ms: int = NOW, busy: Sequence[int] = (), limit: int = 100, lease_ms: int = LEASE_MS
+) -> list[Export]:
+    return await store.claim_exports(now_ms, lease_ms, busy, limit)
+
+
+async def claim_one(store: Store, now_ms: int = NOW) -> Export:
+    (export,) = await claim(store, now_ms)
+    return export
+
+
+def attempt(status: int | None = 200, error: str | None = None, started_ms: int = NOW) -> Attempt:
+    return Attempt(started_ms, 12, status, error, "ok")
+
+
+async def journal(store: Store, key: int) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(row.payload) for row in await store.rows(key, 0, 100_000)]
+
+
+async def kinds(store: Store, key: int) -> list[str]:
+    return [event["type"] for event in await journal(store, key)]
+
+
+async def producers(store: Store, key: int) -> dict[str | None, list[int | None]]:
+    """The seqs of each producer, in the order of the journal."""
+    seqs: dict[str | None, list[int | None]] = {}
+    for row in await store.rows(key, 0, 100_000):
+        seqs.setdefault(row.producer, []).append(row.seq)
+    return seqs
+
+
+async def reread(store: Store, key: int) -> Stream:
+    stream = await store.stream_by_key(key)
+    assert stream is not None
+    return stream
+
+
+async def listed(store: Store, **conditions: Any) -> list[str]:
+    return [stream.id for stream in await store.streams(StreamFilter(**{"project": "p", **conditions}))]
+
+
+# Creating
+
+
+async def test_a_created_session_is_running(store: Store) -> None:
+    """A new session runs from the given time, with the configuration that was given and an empty journal."""
+    stream, how = await store.create("p", "s", settle({"name": "joker"}), NOW)
+
+    assert "created" == how
+    assert ("p", "session", "s") == (stream.project, stream.kind, stream.id)
+    assert ("running", 0, NOW, None, None) == (
+        stream.state,
+        stream.position,
+        stream.started_ms,
+        stream.ended_ms,
+        stream.reason,
+    )
+    assert {"name": "joker"} == stream.config
+    assert stream == await store.stream("p", "s") == await store.stream_by_key(stream.key)
+    assert [] == await store.rows(stream.key, 0, 10)
+
+
+async def test_an_unknown_session_is_none(store: Store) -> None:
+    """A session that was never made is not found."""
+    assert (None, None) == (await store.stream("p", "s"), await store.stream_by_key(1))
+
+
+async def test_creating_again_with_the_same_configuration(store: Store) -> None:
+    """The same configuration, secrets included, finds the session that is there."""
+    given = {"labels": {"a": "1"}, "llm": {"api_key": "k"}}
+    first, _ = await store.create("p", "s", settle(given), NOW)
+
+    assert (first, "same") == await store.create("p", "s", settle(given), NOW + 1)
+
+
+@pytest.mark.parametrize("other", [{}, {"llm": {"api_key": "other"}}, {"llm": {"api_key": "k", "model": "m"}}])
+async def test_creating_again_with_another_configuration(store: Store, other: dict[str, Any]) -> None:
+    """Another configuration, or another secret, is told apart and changes nothing."""
+    given = {"llm": {"api_key": "k"}}
+    first, _ = await store.create("p", "s", settle(given), NOW)
+
+    assert (first, "different") == await store.create("p", "s", settle(other), NOW + 1)
+    assert (first, "same") == await store.create("p", "s", settle(given), NOW + 2)
+
+
+async def test_a_session_belongs_to_its_project(store: Store) -> None:
+    """The same id in two projects is two sessions."""
+    one, _ = await store.create("p", "s", settle({}), NOW)
+    other, how = await store.create("q", "s", settle({}), NOW)
+
+    assert "created" == how
+    assert one.key != other.key
+    assert other == await store.stream("q", "s")
+
+
+async def test_secrets_are_kept_apart(store: Store) -> None:
+    """The configuration that can be read never holds a secret."""
+    given = {"llm": {"api_key": "k1"}, "webhook": {"url": HOOK, "secret": "k2"}}
+    stream, _ = await store.create("p", "s", settle(given), NOW)
+
+    assert {"llm": {}, "webhook": {"url": HOOK}} == stream.config
+
+
+@pytest.mark.parametrize(
+    "given", [{"idle_timeout": None}, {"labels": None}, {"webhook": None}, {"llm": {"api_key": None, "params": None}}]
+)
+async def test_null_settings_are_left_at_their_defaults(store: Store, given: dict[str, Any]) -> None:
+    """A setting that is given as null is one that is not given, also when it is given again."""
+    stream, _ = await store.create("p", "s", settle(given), NOW)
+    again, how = await store.create("p", "s", settle(given), NOW)
+
+    assert config.SessionConfig() == config.read(stream.config)
+    assert (stream, "same") == (again, how)
+
+
+# Opening
+
+
+async def test_opening_makes_the_session(store: Store) -> None:
+    """The first open makes the session, with epoch 1, to be sent on from seq 1."""
+    opened = await begin(store, given={"name": "joker"})
+
+    assert (1, 1, True, False) == (opened.epoch, opened.next_seq, opened.created, opened.reopened)
+    assert {"name": "joker"} == opened.stream.config
+    assert opened.stream == await store.stream("p", "s")
+
+
+async def test_opening_again_raises_the_epoch(store: Store) -> None:
+    """Every open raises the epoch, goes on where the journal stands, and leaves the configuration as it is."""
+    key = await begun(store, given={"name": "joker"})
+    await send(store, key, *offers(1, 3), epoch=1)
+    opened = await begin(store, given={"name": "other"})
+
+    assert (2, 4, False, False) == (opened.epoch, opened.next_seq, opened.created, opened.reopened)
+    assert {"name": "joker"} == opened.stream.config
+    assert 3 == (await begin(store)).epoch
+
+
+async def test_producers_have_their_own_epochs_and_seqs(store: Store) -> None:
+    """One producer's open and events leave the epoch and next seq of another alone."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 3), epoch=1)
+    other = await begin(store, producer="asr")
+
+    assert (1, 1) == (other.epoch, other.next_seq)
+    assert stored(4) == await send(store, key, offer(4), epoch=1)
+
+
+async def test_a_gap_is_journaled(store: Store) -> None:
+    """A `from_seq` above the next seq is journaled with the first and last missing seq, and is then next."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 2))
+    opened = await begin(store, from_seq=6)
+    (row,) = await store.rows(key, 2, 10)
+
+    assert (6, 3) == (opened.next_seq, opened.stream.position)
+    assert (3, None, None, NOW) == (row.position, row.producer, row.seq, row.received_ms)
+    assert {"type": "session.gap", "producer": "main", "from_seq": 3, "to_seq": 5} == msgspec.json.decode(row.payload)
+    assert stored(4) == await send(store, key, offer(6), epoch=2)
+
+
+async def test_a_new_session_may_begin_with_a_gap(store: Store) -> None:
+    """A `from_seq` is taken on a session that this open makes."""
+    opened = await begin(store, from_seq=3)
+
+    assert (True, 3, 1) == (opened.created, opened.next_seq, opened.stream.position)
+    assert [{"type": "session.gap", "producer": "main", "from_seq": 1, "to_seq": 2}] == await journal(
+        store, opened.stream.key
+    )
+
+
+@pytest.mark.parametrize("from_seq", [1, 2, 3])
+async def test_what_can_still_be_sent_is_no_gap(store: Store, from_seq: int) -> None:
+    """A `from_seq` that is not above the next seq is ignored."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 2))
+    opened = await begin(store, from_seq=from_seq)
+
+    assert (3, 2) == (opened.next_seq, opened.stream.position)
+
+
+async def test_an_ended_session_stays_ended(store: Store) -> None:
+    """Opening a session that ended raises the epoch for its duplicates, and journals nothing."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    closed = await store.close(key, END, "n", NOW)
+    opened = await begin(store, from_seq=9)
+
+    assert closed == opened.stream == await reread(store, key)
+    assert ("ended", 2, 2, False) == (opened.stream.state, opened.epoch, opened.next_seq, opened.reopened)
+    assert [Outcome(duplicate=True), Outcome(code="session_ended")] == await send(store, key, *offers(1, 2), epoch=2)
+
+
+async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -> None:
+    """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
+    key = await begun(store)
+    await send(store, key, end(1, reason="idle"))
+    await store.close_ended(key, ["main"], "n", NOW)
+    opened = await begin(store, producer="asr", now_ms=NOW + 1)
+
+    assert ("ended", False) == (opened.stream.state, opened.reopened)
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(1), producer="asr")
+
+
+async def test_a_closed_idle_session_is_reopened(store: Store) -> None:
+    """Within the reopen window an open brings an idle session back, and says so in the journal."""
+    key = await begun(store)
+    await close_idle(store, key)
+    opened = await begin(store, now_ms=NOW + REOPEN_MS - 1)
+
+    assert (True, False) == (opened.reopened, opened.created)
+    assert ("running", None, None, None) == (
+        opened.stream.state,
+        opened.stream.ended_ms,
+        opened.stream.reason,
+        opened.stream.silent_since_ms,
+    )
+    assert {"type": "session.reopened", "ts": NOW + REOPEN_MS - 1} == (await journal(store, key))[-1]
+    assert stored(3) == await send(store, key, offer(1), epoch=2)
+
+
+async def test_the_reopen_window_ends(store: Store) -> None:
+    """After the reopen window an idle session stays ended."""
+    key = await begun(store)
+    await close_idle(store, key)
+    opened = await begin(store, now_ms=NOW + REOPEN_MS)
+
+    assert ("ended", False) == (opened.stream.state, opened.reopened)
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(1), now_ms=NOW + REOPEN_MS)
+
+
+async def test_the_reopen_window_is_the_sessions_own(store: Store) -> None:
+    """A session without a reopen window is not reopened."""
+    key = await begun(store, given={"reopen_window": 0})
+    await close_idle(store, key)
+
+    assert not (await begin(store)).reopened
+
+
+# Appending
+
+
+async def test_events_are_stored_in_order(store: Store) -> None:
+    """A batch is journaled in its order, byte for byte, with the times at which it came."""
+    key = await begun(store)
+    batch = [Offer(seq, NOW + seq, b' {"type":"asr", "n" : %d}' % seq) for seq in (1, 2, 3)]
+    appended = await store.append(key, "main", 1, batch, NOW)
+
+    assert stored(1, 2, 3) == appended.outcomes
+    assert (3, 4) == (appended.stream.position, appended.next_seq)
+    assert [(n, "main", n, NOW + n, batch[n - 1].payload) for n in (1, 2, 3)] == await store.rows(key, 0, 10)
+    assert 3 == (await reread(store, key)).position
+
+
+async def test_positions_have_no_holes(store: Store) -> None:
+    """Events of two producers share one row of positions."""
+    key = await begun(store)
+    assert stored(1, 2) == await send(store, key, *offers(1, 2))
+    assert stored(3) == await send(store, key, offer(1), producer="asr")
+    assert stored(4) == await send(store, key, offer(3))
+    assert stored(5) == await send(store, key, offer(2), producer="asr")
+    assert {"main": [1, 2, 3], "asr": [1, 2]} == await producers(store, key)
+
+
+async def test_an_empty_batch_is_nothing(store: Store) -> None:
+    """A batch without events changes nothing and tells how things stand."""
+    key = await begun(store)
+    appended = await store.append(key, "main", 1, [], NOW)
+
+    assert ([], 0, 1) == (appended.outcomes, appended.stream.position, appended.next_seq)
+
+
+async def test_an_append_needs_its_session(store: Store) -> None:
+    """Events for a session that is not there are refused as a whole."""
+    with pytest.raises(Refused) as refusal:
+        await send(store, 99, offer(1))
+
+    assert "unknown_session" == refusal.value.code
+
+
+async def test_duplicates_are_acknowledged(store: Store) -> None:
+    """A seq that is equal as JSON, wherever it says it belongs, is acknowledged again and not stored again."""
+    key = await begun(store)
+    await send(store, key, Offer(1, NOW, b'{"type":"asr","seq":1,"text":"\xc3\xa9","words":[1,{"a":2,"b":3}]}'))
+    equal = b' {"words": [1, {"b": 3, "a": 2}], "text": "\\u00e9", "producer": "main", "seq": 1,'
+    equal += b' "session_id": "s", "type": "asr"} '
+
+    assert [Outcome(duplicate=True)] == await send(store, key, Offer(1, NOW + 1, equal))
+    assert 1 == len(await store.rows(key, 0, 10))
+
+
+async def test_a_batch_may_repeat_itself(store: Store) -> None:
+    """A seq that stands twice in one batch is stored once; a different one under it is a conflict."""
+    key = await begun(store)
+    again = Outcome(duplicate=True)
+
+    assert [Outcome(1), again, Outcome(2), again, Outcome(code="seq_conflict")] == await send(
+        store, key, offer(1), offer(1), offer(2), offer(1), offer(2, text="other")
+    )
+    assert {"main": [1, 2]} == await producers(store, key)
+
+
+async def test_a_resend_may_go_on(store: Store) -> None:
+    """A batch that repeats what is stored and continues with what is not stores only the new."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 3))
+    repeated = [Outcome(duplicate=True)] * 3
+
+    assert repeated + stored(4, 5) == await send(store, key, *offers(1, 5))
+    assert {"main": [1, 2, 3, 4, 5]} == await producers(store, key)
+
+
+async def test_duplicates_are_found_however_old(store: Store) -> None:
+    """Duplicates are found by their key, late and between the events of another producer, alone or in a batch."""
+    key = await begun(store)
+    seqs = {"main": 0, "asr": 0}
+    for producer, count in [("main", 5), ("asr", 700), ("main", 1), ("asr", 3), ("main", 400), ("asr", 900)]:
+        batch = offers(seqs[producer] + 1, seqs[producer] + count)
+        await send(store, key, *batch, producer=producer)
+        seqs[producer] += count
+
+    for producer, last in seqs.items():
+        for seq in (1, 2, 5, 6, 7, last // 2, last - 1, last):
+            assert [Outcome(duplicate=True)] == await send(store, key, offer(seq), producer=producer)
+        assert [Outcome(duplicate=True)] * last == await send(store, key, *offers(1, last), producer=producer)
+        assert [Outcome(code="seq_conflict")] == await send(store, key, offer(6, text="other"), producer=producer)
+    assert sum(seqs.values()) == (await reread(store, key)).position
+
+
+async def test_duplicates_around_a_gap(store: Store) -> None:
+    """After a gap what came before it is acknowledged again, and what lies in it can no longer be stored."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 3))
+    await begin(store, from_seq=10)
+    await send(store, key, *offers(10, 12))
+    again, lost = Outcome(duplicate=True), Outcome(code="seq_conflict")
+
+    assert [again] * 3 + [lost] * 6 + [again] * 3 + stored(8) == await send(store, key, *offers(1, 13))
+    assert [lost] == await send(store, key, offer(5))
+    assert not lost.acknowledged
+
+
+async def test_another_event_under_a_seq_is_a_conflict(store: Store) -> None:
+    """A seq that is stored with other content is refused, and the journal stays as it is."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+
+    assert [Outcome(code="seq_conflict")] == await send(store, key, offer(1, text="other"))
+    assert [fields(1)] == await journal(store, key)
+
+
+async def test_a_hole_stores_nothing(store: Store) -> None:
+    """A seq above the next is refused with the expected one, and so is what follows it, until that one comes."""
+    key = await begun(store)
+    gap = Outcome(code="seq_gap", expected=2)
+
+    assert [Outcome(1), gap, gap] == await send(store, key, offer(1), offer(3), offer(4))
+    assert [gap] == await send(store, key, offer(2**53))
+    assert [Outcome(2)] == await send(store, key, offer(2))
+    assert {"main": [1, 2]} == await producers(store, key)
+
+
+async def test_events_without_seq_are_stored_as_they_come(store: Store) -> None:
+    """A producer that does not count has its events stored each time they come."""
+    key = await begun(store)
+
+    assert stored(1, 2) == await send(store, key, offer(None), offer(None))
+    assert {"main": [None, None]} == await producers(store, key)
+
+
+async def test_a_producer_counts_or_does_not(store: Store) -> None:
+    """A producer that mixes events with and without seq is refused, whichever it began with, and others are not."""
+    key = await begun(store)
+    mixed = Outcome(code="seq_required")
+
+    assert [Outcome(1), mixed] == await send(store, key, offer(1), offer(None))
+    assert [mixed, Outcome(2)] == await send(store, key, offer(None), offer(2))
+    assert [Outcome(3), mixed] == await send(store, key, offer(None), offer(1), producer="asr")
+    assert [mixed, Outcome(4)] == await send(store, key, offer(1), offer(None), producer="asr")
+
+
+async def test_a_refused_event_leaves_its_code(store: Store) -> None:
+    """A refused event takes its position and seq, and the journal holds its code without its content."""
+    key = await begun(store)
+
+    assert [Outcome(1), Outcome(2, "invalid_field"), Outcome(3)] == await send(
+        store, key, offer(1), refused(2), offer(3)
+    )
+    assert {"main": [1, 2, 3]} == await producers(store, key)
+    assert {"type": "refused", "code": "invalid_field"} == (await journal(store, key))[1]
+
+
+@pytest.mark.parametrize("again", [refused(1), refused(1, "unknown_type"), offer(1), offer(1, text="mended")])
+async def test_a_refused_event_stays_refused(store: Store, again: Offer) -> None:
+    """Whatever is sent again under a refused seq gets the error of the first time, which is its acknowledgement."""
+    key = await begun(store)
+    (first, inside) = await send(store, key, refused(1), again)
+    (later,) = await send(store, key, again)
+
+    assert Outcome(1, "invalid_field") == first
+    assert Outcome(code="invalid_field", duplicate=True) == inside == later
+    assert first.acknowledged
+    assert later.acknowledged
+    assert 1 == len(await store.rows(key, 0, 10))
+
+
+async def test_a_stored_event_is_not_refused_later(store: Store) -> None:
+    """A seq that was stored well cannot be replaced by an event that cannot be taken."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+
+    assert [Outcome(code="seq_conflict")] == await send(store, key, refused(1))
+    assert [fields(1)] == await journal(store, key)
+
+
+async def test_an_older_connection_is_superseded(store: Store) -> None:
+    """After a newer open nothing is taken under the older epoch, not even duplicates."""
+    key = await begun(store)
+    await send(store, key, offer(1), epoch=1)
+    await begin(store)
+
+    assert [Outcome(code="superseded")] * 2 == await send(store, key, *offers(1, 2), epoch=1)
+    assert [Outcome(duplicate=True), Outcome(2)] == await send(store, key, *offers(1, 2), epoch=2)
+
+
+async def test_an_epoch_needs_an_open(store: Store) -> None:
+    """An epoch of a producer that never opened is refused."""
+    key = await begun(store)
+
+    assert [Outcome(code="superseded")] == await send(store, key, offer(1), producer="asr", epoch=1)
+
+
+async def test_without_an_epoch_none_is_checked(store: Store) -> None:
+    """Events that name no epoch are taken whoever opened."""
+    key = await begun(store)
+    await begin(store)
+
+    assert stored(1) == await send(store, key, offer(1))
+
+
+async def test_nothing_new_after_a_producers_end(store: Store) -> None:
+    """After its own end a producer's new events are refused, while others may still send."""
+    key = await begun(store)
+
+    assert [Outcome(1), Outcome(2), Outcome(code="session_ended")] == await send(store, key, offer(1), end(2), offer(3))
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(3))
+    assert [Outcome(duplicate=True)] * 2 == await send(store, key, offer(1), end(2))
+    assert stored(3) == await send(store, key, offer(1), producer="asr")
+
+
+async def test_nothing_new_after_the_close(store: Store) -> None:
+    """After the close duplicates are acknowledged and new events of any producer are refused."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    await store.close(key, END, "n", NOW)
+
+    assert [Outcome(duplicate=True), Outcome(code="session_ended")] == await send(store, key, *offers(1, 2))
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(1), producer="asr")
+    assert [Outcome(code="session_ended")] == await send(store, key, refused(2))
+    assert 2 == (await reread(store, key)).position
+
+
+async def test_each_event_of_a_batch_stands_alone(store: Store) -> None:
+    """In one batch some events are stored, repeated, refused or left out, each by its own rule."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 2))
+    batch = [offer(1), offer(2, text="other"), offer(5), offer(3), refused(4), offer(4), offer(None), offer(5)]
+
+    assert [
+        Outcome(duplicate=True),
+        Outcome(code="seq_conflict"),
+        Outcome(code="seq_gap", expected=3),
+        Outcome(3),
+        Outcome(4, "invalid_field"),
+        Outcome(code="invalid_field", duplicate=True),
+        Outcome(code="seq_required"),
+        Outcome(5),
+    ] == await send(store, key, *batch)
+    assert {"main": [1, 2, 3, 4, 5]} == await producers(store, key)
+
+
+async def test_an_idle_session_is_reopened_by_a_new_event(store: Store) -> None:
+    """Within the window a new event brings an idle session back; a duplicate or a superseded one does not."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    await close_idle(store, key)
+
+    assert [Outcome(duplicate=True)] == await send(store, key, offer(1), now_ms=NOW + 1)
+    assert [Outcome(code="superseded")] == await send(store, key, offer(2), epoch=7, now_ms=NOW + 1)
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(3), now_ms=NOW + REOPEN_MS)
+    assert "ended" == (await reread(store, key)).state
+    assert [Outcome(duplicate=True), Outcome(4)] == await send(store, key, *offers(1, 2), now_ms=NOW + 2)
+    assert ("running", NOW + 2) == ((await reread(store, key)).state, (await reread(store, key)).silent_since_ms)
+    assert ["session.closed", "session.reopened", "llm.delta"] == (await kinds(store, key))[1:]
+
+
+# What an append changes beside the journal
+
+
+async def test_an_update_changes_the_configuration(store: Store) -> None:
+    """A `session.update` is merged when it is stored: what it does not name stays, null takes away."""
+    key = await begun(store, given={"name": "n", "labels": {"a": "1", "b": "2"}})
+    appended = await store.append(key, "main", 1, [update(1, {"name": None, "labels": {"b": None, "c": "3"}})], NOW)
+
+    assert {"labels": {"a": "1", "c": "3"}} == appended.stream.config
+    assert appended.stream == await reread(store, key)
+
+
+async def test_updates_of_one_batch_follow_each_other(store: Store) -> None:
+    """Several updates of one batch take effect in their order, and an event that is refused has none."""
+    key = await begun(store)
+    late = update(3, {"name": "refused"})._replace(refusal="invalid_field")
+    await send(store, key, update(1, {"name": "a", "channel": "c"}), update(2, {"name": "b"}), late)
+
+    assert {"name": "b", "channel": "c"} == (await reread(store, key)).config
+
+
+async def test_an_update_takes_effect_once(store: Store) -> None:
+    """A resent update is acknowledged and changes nothing, however much came after it."""
+    key = await begun(store)
+    old, new = update(1, {"name": "old"}), update(2, {"name": "new"})
+    await send(store, key, old, new)
+
+    assert [Outcome(duplicate=True)] == await send(store, key, old)
+    assert {"name": "new"} == (await reread(store, key)).config
+
+
+async def test_too_many_labels_become_a_refusal(store: Store) -> None:
+    """An update after which a session had too many labels is refused whole, and stays refused."""
+    labels = {str(number): "x" for number in range(MAX_LABELS)}
+    key = await begun(store, given={"labels": labels})
+    much = update(1, {"name": "n", "labels": {"one more": "x"}})
+
+    assert [Outcome(1, "invalid_field"), Outcome(2)] == await send(store, key, much, offer(2))
+    assert [Outcome(code="invalid_field", duplicate=True)] == await send(store, key, much)
+    assert {"type": "refused", "code": "invalid_field"} == (await journal(store, key))[0]
+    assert {"labels": labels} == (await reread(store, key)).config
+
+
+async def test_taking_a_section_away_takes_its_secret(store: Store) -> None:
+    """A receiver that was taken away with its whole section does not give its secret to the next one."""
+    key = await begun(store, given={"webhook": {"url": HOOK, "secret": "old"}})
+    await send(store, key, update(1, {"webhook": None}), update(2, {"webhook": {"url": "https://next.example/"}}))
+    await store.close(key, END, "n", NOW)
+
+    assert ("https://next.example/", None) == (
+        (export := await claim_one(store)).endpoint.url,
+        export.endpoint.secret,
+    )
+
+
+async def test_the_first_end_counts(store: Store) -> None:
+    """Time and reason of the end are those of the first `session.end`, whoever sends others, and when."""
+    key = await begun(store)
+    await send(store, key, end(1, NOW - 7, "hang_up"), now_ms=NOW + 1)
+    await send(store, key, end(1, NOW - 9, "late"), producer="asr", now_ms=NOW + 2)
+    await send(store, key, end(1, NOW - 7, "hang_up"), now_ms=NOW + 3)
+    stream = await reread(store, key)
+
+    assert (Ending(NOW - 7, "hang_up"), NOW + 1, "running") == (stream.ending, stream.ending_ms, stream.state)
+
+
+async def test_a_refused_end_ends_nothing(store: Store) -> None:
+    """A `session.end` that cannot be taken leaves the session and its producer running."""
+    key = await begun(store)
+    wrong = end(1)._replace(refusal="last_seq_mismatch")
+
+    assert [Outcome(1, "last_seq_mismatch"), Outcome(2)] == await send(store, key, wrong, offer(2))
+    assert (await reread(store, key)).ending is None
+
+
+async def test_a_change_by_the_server(store: Store) -> None:
+    """A change of the configuration is merged and journaled as the server's own event, at once."""
+    key = await begun(store, given={"labels": {"a": "1"}})
+    payload = b'{"type":"session.update","labels":{"b":"2"}}'
+    stream = await store.change(key, settle({"labels": {"b": "2"}}), payload, NOW + 1)
+
+    assert {"labels": {"a": "1", "b": "2"}} == stream.config
+    assert stream == await reread(store, key)
+    assert [(1, None, None, NOW + 1, payload)] == await store.rows(key, 0, 10)
+
+
+async def test_a_change_may_be_refused(store: Store) -> None:
+    """A change is refused with too many labels, after the end, and for a session that is not there."""
+    labels = {str(number): "x" for number in range(MAX_LABELS + 1)}
+    key = await begun(store, given={"labels": {"a": "1"}})
+    with pytest.raises(Refused, match="invalid_field"):
+        await store.change(key, config.Settled({"labels": labels}, {}), b"{}", NOW)
+    with pytest.raises(Refused, match="unknown_session"):
+        await store.change(key + 1, settle({}), b"{}", NOW)
+    await store.close(key, END, "n", NOW)
+    with pytest.raises(Refused, match="session_ended"):
+        await store.change(key, settle({}), b"{}", NOW)
+
+    assert ["session.closed"] == await kinds(store, key)
+    assert {"labels": {"a": "1"}} == (await reread(store, key)).config
+
+
+# Closing
+
+
+async def test_a_close_at_once(store: Store) -> None:
+    """A close with its ending ends the session now, with the time and reason of that ending in the journal."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    closed = await store.close(key, END, "n", NOW + 9)
+
+    assert closed == await reread(store, key)
+    assert closed is not None
+    assert ("ended", NOW + 9, END.reason, 2, None) == (
+        closed.state,
+        closed.ended_ms,
+        closed.reason,
+        closed.position,
+        closed.silent_since_ms,
+    )
+    assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
+
+
+async def test_a_session_is_closed_once(store: Store) -> None:
+    """Closing what is closed, or is not there, does nothing."""
+    key = await begun(store)
+    await store.close(key, END, "n", NOW)
+
+    assert await store.close(key, END, "n", NOW) is None
+    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close(key + 1, END, "n", NOW) is None
+    assert ["session.closed"] == await kinds(store, key)
+
+
+async def test_a_session_that_is_not_due_is_not_closed(store: Store) -> None:
+    """A close without an ending leaves a session alone that has a connection, or ended only just now."""
+    key = await begun(store)
+    assert await store.close(key, None, "n", NOW + IDLE_MS) is None
+    await send(store, key, end(1))
+    assert await store.close(key, None, "n", NOW + GRACE_MS - 1) is None
+    assert [] == await store.due(NOW + GRACE_MS - 1, 10)
+
+
+async def test_an_end_is_due_after_its_grace(store: Store) -> None:
+    """Two seconds after the first end the session is closed with its time and reason."""
+    key = await begun(store)
+    await send(store, key, end(1, NOW - 7, "hang_up"))
+    await send(store, key, end(1, NOW - 9, "late"), producer="asr", now_ms=NOW + 1000)
+
+    assert [key] == await store.due(NOW + GRACE_MS, 10)
+    closed = await store.close(key, None, "n", NOW + GRACE_MS)
+    assert closed is not None
+    assert ("hang_up", NOW + GRACE_MS) == (closed.reason, closed.ended_ms)
+    assert {"type": "session.closed", "ts": NOW - 7, "reason": "hang_up"} == (await journal(store, key))[-1]
+    assert [] == await store.due(NOW + GRACE_MS, 10)
+
+
+async def test_an_end_waits_for_those_connected(store: Store) -> None:
+    """An ended session is closed early only when every connected producer has ended."""
+    key = await begun(store)
+    await send(store, key, end(1))
+
+    assert await store.close_ended(key, ["main", "asr"], "n", NOW) is None
+    await send(store, key, end(1), producer="asr")
+    closed = await store.close_ended(key, ["main", "asr"], "n", NOW)
+    assert closed is not None
+    assert END.reason == closed.reason
+
+
+async def test_an_end_waits_for_nobody(store: Store) -> None:
+    """An ended session is closed at once when no other producer is connected."""
+    key = await begun(store)
+    await send(store, key, offer(1), producer="asr")
+    await send(store, key, end(1))
+
+    assert await store.close_ended(key, ["main"], "n", NOW) is not None
+
+
+async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
+    """A session that no producer ended is not closed as ended, connected or not."""
+    key = await begun(store)
+    await send(store, key, end(1)._replace(refusal="invalid_field"))
+
+    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close_ended(key, ["main"], "n", NOW) is None
+
+
+async def test_silence_is_closed_as_idle(store: Store) -> None:
+    """A session that has heard nothing for its idle timeout after its last connection went is closed as idle."""
+    key = await begun(store)
+    await store.silence(key, NOW + 1000)
+    due = NOW + 1000 + IDLE_MS
+
+    assert ([], [key]) == (await store.due(due - 1, 10), await store.due(due, 10))
+    assert await store.close(key, None, "n", due - 1) is None
+    closed = await store.close(key, None, "n", due)
+    assert closed is not None
+    assert ("idle", due) == (closed.reason, closed.ended_ms)
+    assert {"type": "session.closed", "ts": due, "reason": "idle"} == (await journal(store, key))[-1]
+
+
+async def test_a_session_without_a_connection_is_silent(store: Store) -> None:
+    """A session that was created and never opened is idle from its creation on, one with a connection is not."""
+    stream, _ = await store.create("p", "s", settle({}), NOW)
+    assert [stream.key] == await store.due(NOW + IDLE_MS, 10)
+    await begin(store)
+    assert [] == await store.due(NOW + IDLE_MS, 10)
+
+
+async def test_coming_back_ends_the_silence(store: Store) -> None:
+    """A connection that comes while a due session is about to be closed keeps it open."""
+    key = await begun(store)
+    await store.silence(key, NOW)
+    assert [key] == await store.due(NOW + IDLE_MS, 10)
+    await store.silence(key, None)
+
+    assert await store.close(key, None, "n", NOW + IDLE_MS) is None
+    assert "running" == (await reread(store, key)).state
+
+
+@pytest.mark.parametrize("heard", [offer(1), offer(2)])
+async def test_events_without_a_connection_are_heard(store: Store, heard: Offer) -> None:
+    """What comes over HTTP counts as hearing, duplicates included."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    await store.silence(key, NOW)
+    await send(store, key, heard, now_ms=NOW + 5000)
+
+    assert ([], [key]) == (await store.due(NOW + IDLE_MS, 10), await store.due(NOW + 5000 + IDLE_MS, 10))
+
+
+async def test_silence_may_be_allowed(store: Store) -> None:
+    """With an idle timeout of 0 silence never closes a session, and an update may turn it on."""
+    key = await begun(store, given={"idle_timeout": 0})
+    await store.silence(key, NOW)
+
+    assert [] == await store.due(NOW + 10 * IDLE_MS, 10)
+    await send(store, key, update(1, {"idle_timeout": 1.5}), now_ms=NOW)
+    assert ([], [key]) == (await store.due(NOW + 1499, 10), await store.due(NOW + 1500, 10))
+
+
+async def test_the_longest_session(store: Store) -> None:
+    """A session is closed after its longest duration, connected and talking or not."""
+    key = await begun(store, given={"max_duration": 100})
+    await send(store, key, offer(1), now_ms=NOW + 99_999)
+
+    assert ([], [key]) == (await store.due(NOW + 99_999, 10), await store.due(NOW + 100_000, 10))
+    closed = await store.close(key, None, "n", NOW + 100_001)
+    assert closed is not None
+    assert "max_duration" == closed.reason
+    assert NOW + 100_001 == (await journal(store, key))[-1]["ts"]
+
+
+async def test_what_ended_is_not_silent(store: Store) -> None:
+    """Noting a silence does nothing to a session that is closed."""
+    key = await begun(store)
+    closed = await store.close(key, END, "n", NOW)
+    await store.silence(key, NOW)
+
+    assert closed == await reread(store, key)
+    assert [] == await store.due(NOW + 10**9, 10)
+
+
+async def test_due_sessions_come_in_their_order(store: Store) -> None:
+    """The sessions that have been due for longest come first, at most as many as asked for."""
+    keys = [await begun(store, f"s{number}") for number in range(4)]
+    for key, wait in zip(keys, (3, 1, 2, 4), strict=True):
+        await store.silence(key, NOW + wait)
+
+    assert [keys[1], keys[2], keys[0]] == await store.due(NOW + 3 + IDLE_MS, 10)
+    assert [keys[1], keys[2]] == await store.due(NOW + 4 + IDLE_MS, 2)
+
+
+async def test_time_without_a_server_is_not_silence(store: Store) -> None:
+    """After a restart every running session is silent from then on, whatever it was before."""
+    connected, silent, ended = [await begun(store, name) for name in ("connected", "silent", "ended")]
+    await store.silence(silent, NOW)
+    await store.close(ended, END, "n", NOW)
+    later = NOW + 10 * IDLE_MS
+    await store.restart(later)
+
+    assert [] == await store.due(later + IDLE_MS - 1, 10)
+    assert sorted([connected, silent]) == sorted(await store.due(later + IDLE_MS, 10))
+    assert [later, later] == [(await reread(store, key)).silent_since_ms for key in (connected, silent)]
+    assert "ended" == (await reread(store, ended)).state
+
+
+async def test_a_restart_closes_what_had_ended(store: Store) -> None:
+    """A session whose end was committed is due at once after a restart, and is closed with that end."""
+    key = await begun(store)
+    await send(store, key, end(1), now_ms=NOW)
+    await store.restart(NOW + 1)
+
+    assert [key] == await store.due(NOW + 1, 10)
+    closed = await store.close(key, None, "n", NOW + 1)
+    assert closed is not None
+    assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
+
+
+# What a close exports
+
+
+async def test_a_close_exports_to_every_receiver(store: Store) -> None:
+    """A close makes one export for the operator's receiver and one for the session's own, of the same notice."""
+    await store.set_operator_endpoint(OPERATOR, "operator-secret")
+    webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
+    key = await begun(store, given={"webhook": webhook})
+    await send(store, key, *offers(1, 3))
+    await store.close(key, END, "n1", NOW)
+    exports = {export.endpoint.url: export for export in await claim(store)}
+
+    assert {OPERATOR, HOOK} == set(exports)
+    assert {(key, "n1", 103, 4, None, 0)} == {
+        (export.stream, export.notice_id, export.event_type, export.position, export.payload, export.attempts)
+        for export in exports.values()
+    }
+    own, operator = exports[HOOK].endpoint, exports[OPERATOR].endpoint
+    assert (key, "own-secret", "standard", True, None) == (
+        own.stream,
+        own.secret,
+        own.contents,
+        own.public_only,
+        own.disabled_ms,
+    )
+    assert (None, "operator-secret", "full", False) == (
+        operator.stream,
+        operator.secret,
+        operator.contents,
+        operator.public_only,
+    )
+
+
+async def test_the_operators_receiver_hears_of_every_session(store: Store) -> None:
+    """A session's own receiver hears of that session only, the operator's of all."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    first = await finished(store, "s1", HOOK)
+    second = await finished(store, "s2", None)
+
+    assert [(first.key, HOOK), (first.key, OPERATOR), (second.key, OPERATOR)] == sorted(
+        (export.stream, export.endpoint.url) for export in await claim(store)
+    )
+
+
+async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
+    """A session that nobody wants to hear of makes no export."""
+    stream = await finished(store, hook=None)
+
+    assert ([], None, []) == (await claim(store), await store.next_export_ms(), await store.deliveries(stream.key))
+
+
+async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
+    """Receivers that were disabled or taken away get nothing from later closes."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    first = await finished(store, "s1", hook=None)
+    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    key = await begun(store, "s2", {"webhook": {"url": HOOK}})
+    await send(store, key, update(1, {"webhook": {"url": None}}))
+    await store.close(key, END, "n", NOW)
+
+    assert [] == await store.deliveries(key)
+    assert 1 == len(await store.deliveries(first.key))
+
+
+async def test_a_receiver_may_come_during_the_call(store: Store) -> None:
+    """The receiver that counts is the one at the close, with its newest secret."""
+    key = await begun(store, given={"webhook": {"url": HOOK, "secret": "old"}})
+    await send(store, key, update(1, {"webhook": {"secret": "new"}}))
+    await send(store, key, update(2, {"webhook": {"url": HOOK + "/2"}}))
+    await store.close(key, END, "n", NOW)
+    export = await claim_one(store)
+
+    assert (HOOK + "/2", "new") == (export.endpoint.url, export.endpoint.secret)
+
+
+async def test_every_close_exports_anew(store: Store) -> None:
+    """A session that was reopened is exported again at its next close, at the position of that close."""
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    await store.close(key, Ending(NOW, "idle"), "n1", NOW)
+    await send(store, key, offer(1), now_ms=NOW + 1)
+    await store.close(key, END, "n2", NOW + 2)
+
+    assert [("n1", 1), ("n2", 4)] == [
+        (export.notice_id, export.position) for export in await claim(store, now_ms=NOW + 2)
+    ]
+
+
+async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
+    """A close that does nothing exports nothing."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    key = await begun(store)
+    await store.close(key, None, "n", NOW)
+    await store.close_ended(key, [], "n", NOW)
+
+    assert [] == await claim(store)
+
+
+async def test_another_operators_receiver(store: Store) -> None:
+    """A new URL replaces the operator's receiver and is enabled; the same one stays disabled until it is new."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, "s1", hook=None)
+    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.set_operator_endpoint(OPERATOR, "secret")
+    await finished(store, "s2", hook=None)
+    assert [] == await claim(store)
+    await store.set_operator_endpoint(OPERATOR + "/new", "secret")
+    stream = await finished(store, "s3", hook=None)
+
+    export = await claim_one(store)
+    assert (stream.key, OPERATOR + "/new", "secret") == (export.stream, export.endpoint.url, export.endpoint.secret)
+
+
+async def test_no_operators_receiver_any_more(store: Store) -> None:
+    """Without its URL the operator's receiver hears no more, and with it again."""
+    await store.set_operator_endpoint(None, None)
+    await store.set_operator_endpoint(OPERATOR, None)
+    await store.set_operator_endpoint(None, None)
+    await finished(store, "s1", hook=None)
+    assert [] == await claim(store)
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, "s2", hook=None)
+    assert 1 == len(await claim(store))
+
+
+# The outbox
+
+
+async def test_a_claim_is_a_lease(store: Store) -> None:
+    """Nobody else gets an export until its lease ends; then it is claimed under a new one."""
+    await finished(store)
+    first = await claim_one(store)
+
+    assert [] == await claim(store, NOW + LEASE_MS - 1)
+    second = await claim_one(store, NOW + LEASE_MS)
+    assert first.key == second.key
+    assert first.lease < second.lease
+
+
+async def test_the_oldest_exports_come_first(store: Store) -> None:
+    """Exports are claimed in the order in which they became due, at most as many as asked for."""
+    for number in (3, 1, 2, 4):
+        await finished(store, f"s{number}", notice_id=f"n{number}", now_ms=NOW + number)
+
+    assert ["n1", "n2"] == [export.notice_id for export in await claim(store, NOW + 3, limit=2)]
+    assert ["n3"] == [export.notice_id for export in await claim(store, NOW + 3)]
+
+
+async def test_busy_receivers_are_left_out(store: Store) -> None:
+    """Exports of busy receivers stay unclaimed, and do not stand in the way of others."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, "s1", hook=None)
+    busy = (await claim_one(store)).endpoint.key
+    await finished(store, "s2", hook=None)
+    await finished(store, "s3", hook=None)
+    await finished(store, "s4", HOOK)
+
+    assert {HOOK, OPERATOR} == {export.endpoint.url for export in await claim(store, busy=[10**6], lease_ms=0)}
+    assert [HOOK] == [export.endpoint.url for export in await claim(store, busy=[busy, 10**6], limit=1)]
+    assert [OPERATOR, OPERATOR] == [export.endpoint.url for export in await claim(store)]
+
+
+async def test_the_first_frozen_body_stays(store: Store) -> None:
+    """The payload that was kept first is what everybody sends, in every attempt."""
+    await finished(store)
+    first = await claim_one(store)
+    second = await claim_one(store, NOW + LEASE_MS)
+
+    assert b"first" == await store.freeze(second, b"first")
+    assert b"first" == await store.freeze(first, b"second")
+    assert b"first" == (await claim_one(store, NOW + 2 * LEASE_MS)).payload
+
+
+async def test_a_delivered_export_is_done(store: Store) -> None:
+    """What was delivered is not claimed again, and its attempt can be read."""
+    stream = await finished(store)
+    export = await claim_one(store)
+
+    assert await store.finish_export(export, attempt(204), "delivered", None)
+    assert [] == await claim(store, NOW + 10**9)
+    (delivery,) = await store.deliveries(stream.key)
+    assert ("n", HOOK, 103, "delivered", [attempt(204)]) == delivery
+
+
+async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
+    """An export that waits for another attempt is claimed when that is due, with its attempts counted."""
+    stream = await finished(store)
+    assert await store.finish_export(await claim_one(store), attempt(500), "pending", NOW + 5000)
+
+    assert [] == await claim(store, NOW + 4999)
+    export = await claim_one(store, NOW + 5000)
+    assert 1 == export.attempts
+    assert await store.finish_export(export, attempt(None, "timeout", NOW + 5000), "failed", None)
+    (delivery,) = await store.deliveries(stream.key)
+    assert ("failed", [attempt(500), attempt(None, "timeout", NOW + 5000)]) == (delivery.state, delivery.attempts)
+    assert [] == await claim(store, NOW + 10**9)
+
+
+async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
+    """Whoever lost the lease changes nothing and logs nothing."""
+    stream = await finished(store)
+    slow = await claim_one(store)
+    fast = await claim_one(store, NOW + LEASE_MS)
+
+    assert not await store.finish_export(slow, attempt(200), "delivered", None)
+    assert [("pending", [])] == [(made.state, made.attempts) for made in await store.deliveries(stream.key)]
+    assert await store.finish_export(fast, attempt(410), "failed", None)
+    assert not await store.finish_export(slow, attempt(200), "delivered", None)
+    assert [("failed", [attempt(410)])] == [(made.state, made.attempts) for made in await store.deliveries(stream.key)]
+
+
+async def test_a_finish_counts_once(store: Store) -> None:
+    """A finish gives its lease back: a second one, after a doubtful commit, does nothing."""
+    stream = await finished(store)
+    export = await claim_one(store)
+
+    assert await store.finish_export(export, attempt(500), "pending", NOW + 1)
+    assert not await store.finish_export(export, attempt(500), "pending", NOW + 2)
+    assert [[attempt(500)]] == [made.attempts for made in await store.deliveries(stream.key)]
+    assert NOW + 1 == await store.next_export_ms()
+
+
+async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
+    """What waits for a receiver that is disabled is failed; other receivers and what was delivered stay."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    done = await finished(store, "s1", hook=None)
+    export = await claim_one(store)
+    await store.finish_export(export, attempt(), "delivered", None)
+    waiting = await finished(store, "s2", HOOK)
+    await store.disable_endpoint(export.endpoint.key, NOW)
+
+    assert ["delivered"] == [made.state for made in await store.deliveries(done.key)]
+    assert {OPERATOR: "failed", HOOK: "pending"} == {
+        made.url: made.state for made in await store.deliveries(waiting.key)
+    }
+    assert [HOOK] == [export.endpoint.url for export in await claim(store)]
+
+
+async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
+    """An attempt that was on its way when its receiver was disabled is not followed by another."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    for number in (1, 2):
+        await finished(store, f"s{number}", hook=None)
+    gone, failing = await claim(store)
+    await store.finish_export(gone, attempt(410), "failed", None)
+    await store.disable_endpoint(gone.endpoint.key, NOW)
+    await store.finish_export(failing, attempt(500), "pending", NOW + 5000)
+
+    assert [] == await claim(store, NOW + 10**9)
+    assert ["failed"] == [made.state for made in await store.deliveries(failing.stream)]
+
+
+async def test_a_success_on_its_way_still_counts(store: Store) -> None:
+    """What was delivered after its receiver was disabled is delivered."""
+    stream = await finished(store)
+    export = await claim_one(store)
+    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.finish_export(export, attempt(), "delivered", None)
+
+    assert [("delivered", [attempt()])] == [(made.state, made.attempts) for made in await store.deliveries(stream.key)]
+
+
+async def test_when_the_next_export_is_due(store: Store) -> None:
+    """The next export is the earliest that is due, or whose lease ends; none when nothing waits."""
+    assert await store.next_export_ms() is None
+    await finished(store, "s1", now_ms=NOW)
+    assert NOW == await store.next_export_ms()
+    export = await claim_one(store)
+    assert NOW + LEASE_MS == await store.next_export_ms()
+    await finished(store, "s2", now_ms=NOW + 7)
+    assert NOW + 7 == await store.next_export_ms()
+    await store.finish_export(export, attempt(500), "pending", NOW + 5)
+    assert NOW + 5 == await store.next_export_ms()
+    for claimed in await claim(store, NOW + 7):
+        await store.finish_export(claimed, attempt(), "delivered", None)
+    assert await store.next_export_ms() is None
+
+
+async def test_deliveries_stand_in_their_order(store: Store) -> None:
+    """A session's deliveries are its own, in the order in which they were made."""
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    await store.close(key, Ending(NOW, "idle"), "n1", NOW)
+    await begin(store, now_ms=NOW + 1)
+    await store.close(key, END, "n2", NOW + 2)
+    await finished(store, "other")
+
+    assert [("n1", "pending", []), ("n2", "pending", [])] == [
+        (made.notice_id, made.state, made.attempts) for made in await store.deliveries(key)
+    ]
+
+
+# Lists of sessions
+
+
+async def test_sessions_are_listed_newest_first(store: Store) -> None:
+    """The sessions of a project come newest first, the later made first among those of one time."""
+    for name, started in [("a", 1), ("b", 3), ("c", 2), ("d", 2)]:
+        await begun(store, name, now_ms=NOW + started)
+    await store.create("q", "other", settle({}), NOW)
+
+    assert ["b", "d", "c", "a"] == await listed(store)
+    assert ["b", "d"] == await listed(store, limit=2)
+    assert ["other"] == await listed(store, project="q")
+    assert [] == await listed(store, project="r")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({"state": "running"}, ["d", "c", "b"]),
+        ({"state": "ended"}, ["a"]),
+        ({"state": "erased"}, []),
+        ({"user_id": "u1"}, ["c", "a"]),
+        ({"user_id": "U1"}, []),
+        ({"label": ("tier", "vip")}, ["c", "b"]),
+        ({"label": ("tier", "none")}, []),
+        ({"label": ("other", "vip")}, []),
+        ({"started_after": NOW + 1}, ["d", "c"]),
+        ({"started_before": NOW + 1}, ["a"]),
+        ({"started_after": NOW, "started_before": NOW + 3}, ["c", "b"]),
+        ({"user_id": "u1", "label": ("tier", "vip"), "state": "running"}, ["c"]),
+        ({"user_id": "u1", "label": ("tier", "vip"), "state": "ended"}, []),
+        ({"after": (NOW + 2, 10**9), "user_id": "u1"}, ["c", "a"]),
+        ({"after": (NOW + 2, 0), "user_id": "u1"}, ["a"]),
+    ],
+)
+async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], found: list[str]) -> None:
+    """A list holds the sessions for which all of its conditions hold."""
+    vip = {"labels": {"tier": "vip"}}
+    given: list[dict[str, Any]] = [{"user_id": "u1"}, vip | {"user_id": "u2"}, vip | {"user_id": "u1"}, {}]
+    keys = [
+        await begun(store, name, each, now_ms=NOW + number)
+        for number, (name, each) in enumerate(zip("abcd", given, strict=True))
+    ]
+    await store.close(keys[0], END, "n", NOW)
+
+    assert found == await listed(store, **conditions)
+
+
+@pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])
+async def test_an_empty_condition_is_one(store: Store, conditions: dict[str, Any]) -> None:
+    """A condition that nothing meets lists nothing, also when it is empty."""
+    await begun(store, given={"user_id": "u", "labels": {"a": ""}})
+
+    assert [] == await listed(store, **conditions)
+
+
+async def test_lists_follow_updates(store: Store) -> None:
+    """A session is listed by the labels that it has now."""
+    key = await begun(store, given={"labels": {"a": "1"}})
+    await send(store, key, update(1, {"labels": {"a": None, "b": "2"}}))
+
+    assert ([], ["s"]) == (await listed(store, label=("a", "1")), await listed(store, label=("b", "2")))
+
+
+async def test_paging_while_sessions_come(store: Store) -> None:
+    """Going on after the last one seen gives every session once, also while new ones come."""
+    for number in range(11):
+        await begun(store, f"s{number}", now_ms=NOW + number // 3)
+    wanted = await listed(store)
+    seen: list[str] = []
+    after: tuple[int, int] | None = None
+    while page := await store.streams(StreamFilter(project="p", limit=2, after=after)):
+        seen += [stream.id for stream in page]
+        after = (page[-1].started_ms, page[-1].key)
+        await begun(store, f"new{len(seen)}", now_ms=NOW + 100)
+
+    assert wanted == seen
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["a.b", "a.b[0]", 'say "hi"', '"', "back\\slash", "\\", '\\"', "ключ", "🦩", "$", "[0]", "#-1", "", " ", "it's"]
+    + ["%_", "line\nbreak", "nul\0", "\x7f", "/", "e\u0301"],
+)
+async def test_labels_may_have_any_name(store: Store, key: str) -> None:
+    """A label is found by exactly its name, whatever characters that is made of."""
+    await begun(store, "with", {"labels": {key: "v", "other": "w"}})
+    await begun(store, "without", {"labels": {f"{key}x": "v", "a": "v", "other": key}})
+
+    assert ["with"] == await listed(store, label=(key, "v"))
+    assert [] == await listed(store, label=(key, "w"))
+    assert ["without"] == await listed(store, label=("other", key))
+
+
+@on_one_store
+@given(st.text(max_size=8), st.text(max_size=8))
+async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
+    """Any name and value of a label find the session that has it, and not one that differs."""
+    project = f"p{next(numbers)}"
+    await store.create(project, "with", settle({"labels": {key: value}}), NOW)
+    await store.create(project, "without", settle({"labels": {key: value + "x", key + "x": value}}), NOW)
+
+    assert ["with"] == await listed(store, project=project, label=(key, value))
+
+
+# Reading
+
+
+async def test_rows_come_in_pages(store: Store) -> None:
+    """Entries above a position come in order, at most as many as asked for."""
+    key = await begun(store)
+    other = await begun(store, "other")
+    for seq in range(1, 8):
+        await send(store, key, offer(seq))
+        await send(store, other, offer(seq))
+
+    assert [1, 2, 3] == [row.position for row in await store.rows(key, 0, 3)]
+    assert [4, 5, 6] == [row.position for row in await store.rows(key, 3, 3)]
+    assert [7] == [row.position for row in await store.rows(key, 6, 3)]
+    assert [] == await store.rows(key, 7, 3)
+    assert [] == await store.rows(99, 0, 3)
+
+
+async def test_snapshots_are_of_a_version(store: Store) -> None:
+    """A snapshot is found by its session and fold version, unless it is of too late a position."""
+    key, other = await begun(store), await begun(store, "other")
+    snapshot = Snapshot(7, 3, b"\x00state")
+    await store.save_snapshot(key, snapshot)
+
+    assert snapshot == await store.load_snapshot(key, 3, 7) == await store.load_snapshot(key, 3, 10**9)
+    assert await store.load_snapshot(key, 3, 6) is None
+    assert await store.load_snapshot(key, 2, 7) is None
+    assert await store.load_snapshot(other, 3, 7) is None
+
+
+async def test_a_later_snapshot_replaces_an_earlier(store: Store) -> None:
+    """The snapshot that was saved last is found."""
+    key = await begun(store)
+    await store.save_snapshot(key, Snapshot(7, 3, b"old"))
+    await store.save_snapshot(key, Snapshot(9, 3, b"new"))
+
+    assert Snapshot(9, 3, b"new") == await store.load_snapshot(key, 3, 100)
+
+
+# Erasing
+
+
+async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
+    """After an erase neither the session nor its events, snapshots or deliveries can be read, and nothing waits."""
+    stream = await finished(store, "s")
+    await store.finish_export(await claim_one(store), attempt(), "delivered", None)
+    key = await begun(store, "running", {"user_id": "u", "webhook": {"url": HOOK}})
+    await send(store, key, offer(1))
+    await finished(store, "kept", hook=None)
+    for erased in (stream.key, key):
+        await store.save_snapshot(erased, Snapshot(1, 1, b"state"))
+        await store.erase(erased, NOW + 1)
+        await store.save_snapshot(erased, Snapshot(1, 1, b"state"))
+
+        assert await store.stream_by_key(erased) is None
+        assert [] == await store.rows(erased, 0, 10)
+        assert await store.load_snapshot(erased, 1, 10) is None
+        assert [] == await store.deliveries(erased)
+    assert (None, None) == (await store.stream("p", "s"), await store.stream("p", "running"))
+    assert (["kept"], []) == (await listed(store), await listed(store, user_id="u"))
+    assert ([], [], None) == (
+        await store.due(NOW + 10**12, 10),
+        await claim(store, NOW + 10**9),
+        await store.next_export_ms(),
+    )
+
+
+async def test_an_erased_session_does_not_come_back(store: Store) -> None:
+    """After an erase every way of writing to the session is refused, or does nothing."""
+    key = await begun(store)
+    await send(store, key, offer(1))
+    await store.erase(key, NOW)
+
+    with pytest.raises(Refused, match="session_erased"):
+        await begin(store)
+    with pytest.raises(Refused, match="session_erased"):
+        await store.create("p", "s", settle({}), NOW)
+    with pytest.raises(Refused):
+        await store.change(key, settle({}), b"{}", NOW)
+    assert [Outcome(code="session_erased")] * 2 == await send(store, key, *offers(1, 2))
+    assert [Outcome(code="session_erased")] == await send(store, key, offer(2), epoch=1)
+    assert await store.close(key, END, "n", NOW) is None
+    assert await store.close_ended(key, [], "n", NOW) is None
+    await store.silence(key, NOW)
+    await store.restart(NOW)
+    await store.erase(key, NOW)
+    assert [] == await store.rows(key, 0, 10)
+    assert await store.stream("p", "s") is None
+
+
+async def test_erasing_what_is_not_there(store: Store) -> None:
+    """Erasing an unknown session does nothing."""
+    await store.erase(99, NOW)
+
+    assert [] == await listed(store)
+
+
+async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
+    """An export whose session is erased meanwhile can be finished by nobody."""
+    stream = await finished(store)
+    export = await claim_one(store)
+    await store.erase(stream.key, NOW)
+
+    assert b"body" == await store.freeze(export, b"body")
+    assert not await store.finish_export(export, attempt(), "delivered", None)
+    assert [] == await store.deliveries(stream.key)
+
+
+# Keys and identity
+
+
+async def test_keys_are_kept(store: Store) -> None:
+    """Keys are found by their id, as they were made."""
+    key = Key("k1", "p", "name", bytes(range(32)), ("ingest", "read"), NOW)
+    assert ([], None, False) == (await store.keys(), await store.key("k1"), await store.has_keys())
+    await store.add_key(key)
+    await store.add_key(Key("k0", "p", "other", b"\0", ("admin",), NOW + 1))
+
+    assert (key, None, True) == (await store.key("k1"), await store.key("K1"), await store.has_keys())
+    assert ["k1", "k0"] == [each.id for each in await store.keys()]
+
+
+async def test_a_key_is_revoked_once(store: Store) -> None:
+    """A revoked key keeps the time when it was revoked first, and still counts as made."""
+    await store.add_key(Key("k", "p", "name", b"\0", (), NOW))
+
+    assert await store.revoke_key("k", NOW + 1)
+    assert not await store.revoke_key("k", NOW + 2)
+    assert not await store.revoke_key("other", NOW + 2)
+    assert [Key("k", "p", "name", b"\0", (), NOW, NOW + 1)] == await store.keys()
+    assert await store.has_keys()
+
+
+async def test_a_store_knows_itself(both: tuple[Store, Store]) -> None:
+    """Incarnation and cursor secret are the store's, the same through every handle, and it begins healthy."""
+    one, other = both
+
+    assert (one.incarnation, one.cursor_secret) == (other.incarnation, other.cursor_secret)
+    assert one.incarnation
+    assert len(one.cursor_secret) >= 16
+    assert one.healthy
+
+
+# Two of everything
+
+
+async def test_what_one_acknowledges_the_other_reads(both: tuple[Store, Store]) -> None:
+    """Whatever was acknowledged through one handle is there through another."""
+    one, other = both
+    key = await begun(one)
+    for seq in range(1, 21):
+        writer, reader = (one, other) if seq % 2 else (other, one)
+        await send(writer, key, offer(seq))
+
+        assert seq == (await reread(reader, key)).position
+        assert [seq] == [row.seq for row in await reader.rows(key, seq - 1, 10)]
+
+
+async def test_two_make_one_session(both: tuple[Store, Store]) -> None:
+    """Of several who create or open a session at once exactly one makes it."""
+    made = await asyncio.gather(*(store.create("p", "s", settle({}), NOW) for store in both * 5))
+    opened = await asyncio.gather(*(begin(store, "t") for store in both * 5))
+
+    assert 1 == [how for _, how in made].count("created")
+    assert 1 == len({stream.key for stream, _ in made})
+    assert (1, set(range(1, 11))) == (sum(each.created for each in opened), {each.epoch for each in opened})
+
+
+async def test_two_recorders_of_two_producers(both: tuple[Store, Store]) -> None:
+    """Two producers who append at once share the positions without holes, each in its own order."""
+    key = await begun(both[0])
+
+    async def record(store: Store, producer: str) -> list[Outcome]:
+        batches = [await send(store, key, *offers(seq, seq + 2), producer=producer) for seq in range(1, 61, 3)]
+        return [outcome for batch in batches for outcome in batch]
+
+    outcomes = await asyncio.gather(record(both[0], "main"), record(both[1], "asr"))
+    taken = [outcome.position for each in outcomes for outcome in each]
+    assert set(range(1, 121)) == set(taken)
+    assert list(range(1, 121)) == [row.position for row in await both[0].rows(key, 0, 1000)]
+    assert {name: list(range(1, 61)) for name in ("main", "asr")} == await producers(both[0], key)
+
+
+async def test_two_recorders_of_one_producer(both: tuple[Store, Store]) -> None:
+    """Of two connections of one producer only the newer one writes from its open on."""
+    key = await begun(both[0])
+    moment = asyncio.Event()
+
+    async def older() -> list[Outcome]:
+        taken = []
+        for seq in range(1, 41):
+            taken += await send(both[0], key, offer(seq, text="older"), epoch=1)
+            if seq == 10:
+                moment.set()
+        return taken
+
+    async def newer() -> tuple[int, list[Outcome]]:
+        await moment.wait()
+        opened = await begin(both[1])
+        new = [offer(seq, text="newer") for seq in range(opened.next_seq, 51)]
+        return opened.next_seq, [(await send(both[1], key, each, epoch=opened.epoch))[0] for each in new]
+
+    old, (first, new) = await asyncio.gather(older(), newer())
+    assert first > 10
+    assert stored(*range(1, first)) + [Outcome(code="superseded")] * (41 - first) == old
+    assert stored(*range(first, 51)) == new
+    assert {"main": list(range(1, 51))} == await producers(both[0], key)
+    assert ["older"] * (first - 1) + ["newer"] * (51 - first) == [
+        event["text"] for event in await journal(both[0], key)
+    ]
+
+
+async def test_two_resends_at_once(both: tuple[Store, Store]) -> None:
+    """The same events sent at once through two handles are stored once and acknowledged to both."""
+    key = await begun(both[0])
+    answers = await asyncio.gather(*(send(store, key, *offers(1, 50)) for store in both * 3))
+
+    assert {"main": list(range(1, 51))} == await producers(both[0], key)
+    assert all(outcome.acknowledged for answer in answers for outcome in answer)
+    assert 50 == sum(outcome.position is not None for answer in answers for outcome in answer)
+
+
+async def test_two_outboxes_share_nothing(both: tuple[Store, Store]) -> None:
+    """Outboxes that claim at once never get the same export, and together get all."""
+    for number in range(20):
+        await finished(both[0], f"s{number}", notice_id=f"n{number}")
+
+    claims = await asyncio.gather(*(claim(store, limit=3) for store in both * 4))
+    assert sorted(f"n{number}" for number in range(20)) == sorted(
+        export.notice_id for exports in claims for export in exports
+    )
+    assert [] == await claim(both[1])
+
+
+async def test_two_freeze_one_body(both: tuple[Store, Store]) -> None:
+    """Whoever freezes at once, all send the same body."""
+    await finished(both[0])
+    export = await claim_one(both[0])
+
+    assert 1 == len(set(await asyncio.gather(*(store.freeze(export, b"%d" % id(store)) for store in both * 3))))
+
+
+async def test_two_sweepers_close_once(both: tuple[Store, Store]) -> None:
+    """Sweepers who close the same due session at once make exactly one close and one export."""
+    keys = [await begun(both[0], f"s{number}", {"webhook": {"url": HOOK}}) for number in range(5)]
+    for key in keys:
+        await both[0].silence(key, NOW)
+    later = NOW + IDLE_MS
+
+    async def sweep(store: Store, notice_id: str) -> list[Stream | None]:
+        return [await store.close(key, None, notice_id, later) for key in await store.due(later, 10)]
+
+    swept = await asyncio.gather(sweep(both[0], "a"), sweep(both[1], "b"), sweep(both[0], "c"), sweep(both[1], "d"))
+    assert sorted(keys) == sorted(closed.key for each in swept for closed in each if closed is not None)
+    for key in keys:
+        assert ["session.closed"] == await kinds(both[1], key)
+        assert 1 == len(await both[1].deliveries(key))
+
+
+async def test_a_close_meets_an_append(both: tuple[Store, Store]) -> None:
+    """Of a close and appends at once, every event that was acknowledged stands before the close."""
+    key = await begun(both[0])
+
+    async def record() -> int:
+        return sum([(await send(both[0], key, offer(seq)))[0].acknowledged for seq in range(1, 41)])
+
+    acknowledged, _ = await asyncio.gather(record(), both[1].close(key, END, "n", NOW))
+    assert ["llm.delta"] * acknowledged + ["session.closed"] == await kinds(both[0], key)
+
+
+# Any order of sending
+
+batches = st.lists(
+    st.tuples(st.sampled_from(["main", "asr"]), st.integers(1, 14), st.integers(1, 6), st.booleans()), max_size=30
+)
+
+
+@on_one_store
+@given(batches)
+async def test_any_order_of_batches_gives_each_seq_once(store: Store, sent: list[tuple[str, int, int, bool]]) -> None:
+    """Whatever two producers send and send again, each outcome follows from what is stored, and seqs are 1 to n."""
+    session_id = f"s{next(numbers)}"
+    key = await begun(store, session_id)
+    expected = {"main": 1, "asr": 1}
+    position = 0
+    for producer, first, count, backwards in sent:
+        batch = offers(first, first + count - 1)
+        outcomes = []
+        for each in (batch := batch[::-1] if backwards else batch):
+            assert each.seq is not None
+            if each.seq > expected[producer]:
+                outcomes.append(Outcome(code="seq_gap", expected=expected[producer]))
+            elif each.seq < expected[producer]:
+                outcomes.append(Outcome(duplicate=True))
+            else:
+                position, expected[producer] = position + 1, expected[producer] + 1
+                outcomes.append(Outcome(position))
+        assert outcomes == await send(store, key, *batch, producer=producer)
+
+    journaled = await producers(store, key)
+    assert list(range(1, position + 1)) == [row.position for row in await store.rows(key, 0, 1000)]
+    assert {name: list(range(1, following)) for name, following in expected.items() if following > 1} == journaled
+
+
+@on_one_store
+@given(batches)
+async def test_batches_at_once_give_each_seq_once(
+    both: tuple[Store, Store], sent: list[tuple[str, int, int, bool]]
+) -> None:
+    """Batches that race through two handles give each producer's seqs 1 to n once, with all that was acknowledged."""
+    key = await begun(both[0], f"s{next(numbers)}")
+    answers = await asyncio.gather(
+        *(
+            send(both[number % 2], key, *offers(first, first + count - 1), producer=producer)
+            for number, (producer, first, count, _) in enumerate(sent)
+        )
+    )
+
+    journaled = await producers(both[1], key)
+    assert all(list(range(1, len(seqs) + 1)) == seqs for seqs in journaled.values())
+    for (producer, first, _, _), outcomes in zip(sent, answers, strict=True):
+        acknowledged = {first + number for number, outcome in enumerate(outcomes) if outcome.acknowledged}
+        assert acknowledged <= set(journaled.get(producer, []))
