@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from hypothesis import strategies as st
 
-from voicemem.events import Journaled, SessionClosed, SessionReopened
+from voicemem.events import Journaled, RefusedEvent, SessionClosed, SessionGap, SessionReopened
 from voicemem.fold import Entry, fold_all
 from voicemem.history import messages
+from voicemem.messages import RESERVED_METADATA
 from voicemem.state import State
 from voicemem.wire import Arrived, decode_event, decode_journaled
 
@@ -146,3 +148,102 @@ def heard(*given: Given) -> tuple[str, str | None]:
     single = only(*given)
     assert single["metadata"]["interrupted"] is True
     return single["content"], single["metadata"].get("heard")
+
+
+# Whatever a producer can send
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A field that may be null, which is as if it were left out."""
+    return st.none() | values
+
+
+EDGE = 2**53
+TIMES = st.integers(0, 60) | st.sampled_from([-EDGE, -1, EDGE - 1, EDGE])
+TURNS = st.integers(0, 3) | st.sampled_from([EDGE - 1, EDGE])
+NAMES = st.sampled_from(["a", "b", "c"]) | st.text(min_size=1, max_size=4)
+SPOKEN = [
+    "",
+    " ",
+    "One",
+    "One ",
+    "One two",
+    " two",
+    "two.",
+    "One two. Three?",
+    "你好",
+    "你好，世界。",
+    "e\u0301",
+    "👩‍🚀",
+    "\0",
+    "\u202e",
+]
+TEXTS = st.sampled_from(SPOKEN) | st.text(max_size=8)
+COUNTS = st.integers(0, 12) | st.sampled_from([100, 200, EDGE])
+WORDS = st.lists(st.fixed_dictionaries({"text": TEXTS, "start_ms": COUNTS, "end_ms": COUNTS}), max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-EDGE, EDGE) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
+    max_leaves=4,
+)
+OWN = st.dictionaries(TEXTS.filter(lambda key: key not in RESERVED_METADATA), VALUES, max_size=2)
+COMMON = {"ts": maybe(TIMES), "id": maybe(NAMES), "item": maybe(NAMES), "metadata": maybe(OWN)}
+
+
+def kind(name: str, needed: Fields, more: Fields, common: Fields = COMMON) -> st.SearchStrategy[Fields]:
+    """Events of one type, with all that they must have and any of what they may have."""
+    return st.fixed_dictionaries({"type": st.just(name), **needed}, optional={**common, **more})
+
+
+IN_TURN = {"turn_id": maybe(TURNS)}
+FLAG = st.booleans()
+SPEECH = {"final": FLAG, "user": maybe(NAMES), "segment": maybe(COUNTS), "words": maybe(WORDS), "start_ms": COUNTS}
+EVIDENCE = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
+PLAYED: Fields = {"heard_text": TEXTS, "audio_ms": COUNTS, "done": FLAG, "words": WORDS, "total_audio_ms": COUNTS}
+CARRIED = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
+ROLES = {"user": ["asr", "message", "command"], "assistant": ["llm", "greeting", "silence", "llm_failure", "command"]}
+TRACED = {"turn_id": TURNS, "call_id": NAMES}
+
+PRODUCED: st.SearchStrategy[Fields] = st.one_of(
+    kind("asr", {"text": TEXTS}, IN_TURN | SPEECH),
+    kind("llm.delta", {"text": TEXTS}, IN_TURN | {"whole": FLAG}),
+    kind("llm.done", {}, IN_TURN | {"text": maybe(TEXTS)}),
+    kind("llm.error", {}, IN_TURN | {"text": maybe(TEXTS)}),
+    *(kind("tts", {name: value}, IN_TURN | PLAYED | {"estimated": FLAG}) for name, value in PLAYED.items()),
+    *(kind("interrupt", evidence, IN_TURN | {"estimated": FLAG}) for evidence in EVIDENCE),
+    kind("resume", {}, IN_TURN),
+    *(
+        kind("message", {"text": TEXTS, "role": st.just(role), "source": st.sampled_from(sources)}, IN_TURN)
+        for role, sources in ROLES.items()
+    ),
+    kind(
+        "message",
+        {
+            "text": TEXTS,
+            "role": st.just("assistant"),
+            "source": st.just("llm"),
+            "metadata": st.fixed_dictionaries(CARRIED),
+        },
+        IN_TURN,
+        {"ts": maybe(TIMES), "item": maybe(NAMES)},
+    ),
+    kind("tool.call", TRACED | {"name": NAMES, "arguments": VALUES}, {}),
+    kind("tool.result", TRACED | {"result": VALUES}, {}),
+    kind("metric", {"turn_id": TURNS, "name": NAMES, "latency_ms": COUNTS}, {}),
+    kind("session.end", {}, {"reason": maybe(TEXTS)}),
+)
+"""Valid events of every type that changes a memory."""
+
+SERVED: st.SearchStrategy[Journaled] = st.one_of(
+    st.builds(SessionClosed, ts=TIMES, reason=st.just("test")),
+    st.builds(SessionReopened, ts=TIMES),
+    st.just(SessionGap(from_seq=1, to_seq=2)),
+    st.just(RefusedEvent(code="invalid_field")),
+)
+"""What the server itself journals."""
+
+CALLS = st.lists(PRODUCED.map(taken), max_size=25)
+"""Whatever producers can send into a session."""
+
+JOURNALS = st.lists(PRODUCED.map(taken) | SERVED, max_size=25)
+"""Whatever a journal can hold, in any order."""

@@ -28,11 +28,11 @@ class SqliteDirectory:
         return self.identity["cursor_secret"]
 
     async def keys(self) -> list[Key]:
-        query = f"select {KEY} from keys order by created_ms, id"  # noqa: S608 (a constant)
+        query = f"select {KEY} from keys order by created_ms, id"
         return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(query)])
 
     async def key(self, key_id: str) -> Key | None:
-        query = f"select {KEY} from keys where id = ?"  # noqa: S608
+        query = f"select {KEY} from keys where id = ?"
         row = await self.database.read(lambda connection: connection.execute(query, (key_id,)).fetchone())
         return None if row is None else to_key(row)
 

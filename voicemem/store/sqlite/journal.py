@@ -93,7 +93,7 @@ class SqliteJournal:
 
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
-            running = connection.execute(f"select {COLUMNS} from streams where state = 'running'")  # noqa: S608
+            running = connection.execute(f"select {COLUMNS} from streams where state = 'running'")
             for row in running.fetchall():
                 stream = to_stream(row)
                 stream.silent_since_ms = now_ms
@@ -155,7 +155,7 @@ class SqliteJournal:
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
-        query = f"select {COLUMNS} from streams where {clauses} order by started_ms desc, key desc limit ?"  # noqa: S608
+        query = f"select {COLUMNS} from streams where {clauses} order by started_ms desc, key desc limit ?"
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
         )
@@ -187,9 +187,9 @@ class SqliteJournal:
             if stream is None:
                 return
             exports = "select key from exports where stream = ?"
-            connection.execute(f"delete from attempts where export in ({exports})", (key,))  # noqa: S608
+            connection.execute(f"delete from attempts where export in ({exports})", (key,))
             for table in ("journal", "snapshots", "secrets", "producers", "exports", "endpoints"):
-                connection.execute(f"delete from {table} where stream = ?", (key,))  # noqa: S608
+                connection.execute(f"delete from {table} where stream = ?", (key,))
             stream.state, stream.config, stream.ended_ms = "erased", {}, now_ms
             update_stream(connection, stream)
 

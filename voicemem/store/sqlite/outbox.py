@@ -25,7 +25,7 @@ class SqliteOutbox:
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[int], limit: int) -> list[Export]:
         marks = ",".join("?" * len(busy))
         query = (
-            f"select {EXPORT}, {ENDPOINT} from exports x join endpoints e on e.key = x.endpoint"  # noqa: S608
+            f"select {EXPORT}, {ENDPOINT} from exports x join endpoints e on e.key = x.endpoint"
             f" where x.due_ms <= ? and x.leased_until_ms <= ? and x.endpoint not in ({marks})"
             " order by x.due_ms limit ?"
         )

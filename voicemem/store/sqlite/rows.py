@@ -30,13 +30,13 @@ def one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -
 
 
 def find_stream(connection: apsw.Connection, project: str, session_id: str) -> Stream | None:
-    query = f"select {COLUMNS} from streams where project = ? and kind = ? and id = ?"  # noqa: S608 (a constant)
+    query = f"select {COLUMNS} from streams where project = ? and kind = ? and id = ?"
     row = connection.execute(query, (project, SESSION, session_id)).fetchone()
     return None if row is None else to_stream(row)
 
 
 def load_stream(connection: apsw.Connection, key: int) -> Stream | None:
-    row = connection.execute(f"select {COLUMNS} from streams where key = ?", (key,)).fetchone()  # noqa: S608
+    row = connection.execute(f"select {COLUMNS} from streams where key = ?", (key,)).fetchone()
     return None if row is None else to_stream(row)
 
 

@@ -1,0 +1,27 @@
+"""What tests of the running service share: a service on free ports, torn down with the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from voicemem.app import App, running
+from voicemem.settings import Address, Settings
+
+ANY_PORT = Address("127.0.0.1", 0)
+Serve = Callable[..., Coroutine[Any, Any, App]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Start a service with these settings (in memory and on free ports unless they say otherwise)."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> App:
+            chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
+            return await stack.enter_async_context(running(chosen))
+
+        yield start

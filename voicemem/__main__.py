@@ -1,0 +1,7 @@
+"""`python -m voicemem` is the command `voicemem`."""
+
+from __future__ import annotations
+
+from voicemem.cli import main
+
+main()

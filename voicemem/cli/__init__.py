@@ -1,0 +1,23 @@
+"""The command line: each command's help teaches what it is for, each setting has an environment variable."""
+
+from __future__ import annotations
+
+import click
+
+from voicemem import __version__
+from voicemem.cli.calls import demo, history, receive, replay
+from voicemem.cli.keys import keys
+from voicemem.cli.service import check_config, serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="voicemem")
+def main() -> None:
+    """The memory of voice agents: what was really said, and what was really heard.
+
+    Try `voicemem demo` first. Then `voicemem serve`, and send it a recorded call with `voicemem replay`.
+    """
+
+
+for command in (demo, serve, replay, history, receive, keys, check_config):
+    main.add_command(command)

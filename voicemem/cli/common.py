@@ -1,0 +1,38 @@
+"""What the commands share: how they fail, how flags and environment variables go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import aiohttp
+import click
+import uvloop
+
+from voicemem.errors import VoicememError
+from voicemem.replay import ReplayFailed
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failed(click.ClickException):
+    """Ends a command with one plain sentence."""
+
+    def show(self, file: Any = None) -> None:
+        click.secho(f"voicemem: {self.message}", fg="red", err=True)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a command's work; what can go wrong by fault of its surroundings becomes a sentence."""
+    try:
+        return uvloop.run(work)
+    except VoicememError as error:
+        raise Failed(error.detail) from None
+    except (OSError, ReplayFailed, aiohttp.ClientError) as error:
+        raise Failed(str(error)) from None
+
+
+def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
+    """A flag that can be set by its environment variable too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
+    variable = f"VOICEMEM_{flag.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(flag, envvar=variable, show_envvar=True, help=text, **kind)

@@ -1,0 +1,89 @@
+"""`voicemem keys create`, `list` and `revoke`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from voicemem.access import DEFAULT_PROJECT, SCOPES
+from voicemem.app import make_access, now_ms, open_store
+from voicemem.cli.common import Failed, run, setting
+from voicemem.settings import MEMORY, Settings
+from voicemem.store.base import Key, Store
+
+T = TypeVar("T")
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke API keys; may be used while the server runs.
+
+    With the first key the service stops answering to callers without one.
+    """
+
+
+STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
+
+
+@keys.command("create")
+@STORE
+@click.option("--project", default=DEFAULT_PROJECT, show_default=True, help="Projects do not see each other.")
+@click.option("--name", default="", help="What it is for, to find it again.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    default=("ingest", "read"),
+    show_default=True,
+    help="May be repeated; admin includes the others.",
+)
+def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> None:
+    """Make a key. It is shown this once, and kept only as a hash."""
+
+    async def work(opened: Store) -> str:
+        key, text = await make_access(opened).create_key(project, name, scopes)
+        click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
+        return text
+
+    click.echo(run(with_store(store, work)))
+
+
+@keys.command("list")
+@STORE
+def list_keys(store: str) -> None:
+    """List keys: id, project, scopes, name; never the keys themselves."""
+
+    async def work(opened: Store) -> list[Key]:
+        return await opened.keys()
+
+    for key in run(with_store(store, work)):
+        state = "revoked" if key.revoked_ms is not None else "active"
+        click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip())
+
+
+@keys.command("revoke")
+@STORE
+@click.argument("key_id")
+def revoke_key(store: str, key_id: str) -> None:
+    """Revoke a key by its id (the middle part of vm_ID_…); it stops working at once."""
+
+    async def work(opened: Store) -> bool:
+        return await opened.revoke_key(key_id, now_ms())
+
+    if not run(with_store(store, work)):
+        raise Failed(f"There is no active key with the id {key_id}.")
+    click.echo(f"key {key_id} is revoked")
+
+
+async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something with the store of a server that may be running."""
+    if url == MEMORY:
+        raise Failed("A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+    store = open_store(url, exclusive=False)
+    try:
+        return await work(store)
+    finally:
+        await store.close_store()

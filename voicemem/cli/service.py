@@ -1,0 +1,99 @@
+"""`voicemem serve` and `voicemem check-config`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import click
+
+from voicemem import __version__
+from voicemem.app import running
+from voicemem.cli.common import Command, Failed, run, setting
+from voicemem.errors import VoicememError
+from voicemem.outbound import allowed_networks
+from voicemem.settings import Settings, check, parse_address
+
+SERVE_OPTIONS = (
+    setting("--store", "sqlite:PATH, or memory: (nothing is kept).", default=Settings().store, show_default=True),
+    setting("--rest", "Where the REST API listens, HOST:PORT.", default=str(Settings().rest), show_default=True),
+    setting(
+        "--ingest", "Where the websocket ingest listens, HOST:PORT.", default=str(Settings().ingest), show_default=True
+    ),
+    setting("--webhook-url", "Receiver of every session's history when the session ends."),
+    setting("--webhook-secret", "Signs the webhooks; whsec_… as Standard Webhooks has it, or any text."),
+    setting(
+        "--allow-address",
+        "Network that session webhooks may call though it is not public, such as 10.1.0.0/16. May be repeated"
+        " (in the variable: with spaces between).",
+        multiple=True,
+    ),
+    setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
+    setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
+)
+
+
+def serve_options(command: Command) -> Command:
+    """The settings of the service, for the commands that take them."""
+    for option in reversed(SERVE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def to_settings(options: dict[str, Any]) -> Settings:
+    """The checked settings of a command's options. Raises `CannotStart`."""
+    settings = Settings(
+        store=options["store"],
+        rest=parse_address(options["rest"]),
+        ingest=parse_address(options["ingest"]),
+        webhook_url=options["webhook_url"],
+        webhook_secret=options["webhook_secret"],
+        insecure=options["insecure"],
+        admin_key=options["admin_key"],
+        allow_addresses=tuple(options["allow_address"]),
+    )
+    check(settings)
+    allowed_networks(settings.allow_addresses)
+    return settings
+
+
+@click.command()
+@serve_options
+def serve(**options: Any) -> None:
+    """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
+    run(serve_until_stopped(options))
+
+
+async def serve_until_stopped(options: dict[str, Any]) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with running(to_settings(options)) as app:
+        click.echo(f"voicemem {__version__}, store {app.settings.store}")
+        click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
+        click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
+        click.echo(f"  webhook  {app.settings.webhook_url or 'none (--webhook-url)'}")
+        if not await app.access.needed():
+            click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
+        sys.stdout.flush()
+        await stopped.wait()
+        click.echo("stopping: everything received is stored and acknowledged first")
+
+
+@click.command("check-config")
+@serve_options
+def check_config(**options: Any) -> None:
+    """Check the settings that `serve` would use, and show them without secrets."""
+    try:
+        settings = to_settings(options)
+    except VoicememError as error:
+        raise Failed(error.detail) from None
+    for field in settings.__struct_fields__:
+        value = getattr(settings, field)
+        shown = "(set)" if value and field in ("webhook_secret", "admin_key") else value
+        click.echo(
+            f"{field:16} {', '.join(shown) if isinstance(shown, tuple) and field == 'allow_addresses' else shown}"
+        )
+    click.echo("The settings are good.")
