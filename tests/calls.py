@@ -162,23 +162,9 @@ EDGE = 2**53
 TIMES = st.integers(0, 60) | st.sampled_from([-EDGE, -1, EDGE - 1, EDGE])
 TURNS = st.integers(0, 3) | st.sampled_from([EDGE - 1, EDGE])
 NAMES = st.sampled_from(["a", "b", "c"]) | st.text(min_size=1, max_size=4)
-SPOKEN = [
-    "",
-    " ",
-    "One",
-    "One ",
-    "One two",
-    " two",
-    "two.",
-    "One two. Three?",
-    "你好",
-    "你好，世界。",
-    "e\u0301",
-    "👩‍🚀",
-    "\0",
-    "\u202e",
-]
-TEXTS = st.sampled_from(SPOKEN) | st.text(max_size=8)
+SPOKEN = ["", " ", "One", "One ", "One two", " two", "two.", "One two. Three?", "你好，世界。"]
+ODD = ["e\u0301", "👩\u200d🚀", "\0", "\u202e"]
+TEXTS = st.sampled_from(SPOKEN + ODD) | st.text(max_size=8)
 COUNTS = st.integers(0, 12) | st.sampled_from([100, 200, EDGE])
 WORDS = st.lists(st.fixed_dictionaries({"text": TEXTS, "start_ms": COUNTS, "end_ms": COUNTS}), max_size=4)
 VALUES = st.recursive(
@@ -200,33 +186,35 @@ FLAG = st.booleans()
 SPEECH = {"final": FLAG, "user": maybe(NAMES), "segment": maybe(COUNTS), "words": maybe(WORDS), "start_ms": COUNTS}
 EVIDENCE = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
 PLAYED: Fields = {"heard_text": TEXTS, "audio_ms": COUNTS, "done": FLAG, "words": WORDS, "total_audio_ms": COUNTS}
-CARRIED = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
+CARRIED: Fields = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
 ROLES = {"user": ["asr", "message", "command"], "assistant": ["llm", "greeting", "silence", "llm_failure", "command"]}
+RESTORED: Fields = {
+    "text": TEXTS,
+    "role": st.just("assistant"),
+    "source": st.just("llm"),
+    "metadata": st.fixed_dictionaries(CARRIED),
+}
 TRACED = {"turn_id": TURNS, "call_id": NAMES}
+
+
+def without(name: str) -> Fields:
+    """The other fields of a playback event."""
+    return {key: value for key, value in PLAYED.items() if key != name}
+
 
 PRODUCED: st.SearchStrategy[Fields] = st.one_of(
     kind("asr", {"text": TEXTS}, IN_TURN | SPEECH),
     kind("llm.delta", {"text": TEXTS}, IN_TURN | {"whole": FLAG}),
     kind("llm.done", {}, IN_TURN | {"text": maybe(TEXTS)}),
     kind("llm.error", {}, IN_TURN | {"text": maybe(TEXTS)}),
-    *(kind("tts", {name: value}, IN_TURN | PLAYED | {"estimated": FLAG}) for name, value in PLAYED.items()),
+    *(kind("tts", {name: PLAYED[name]}, IN_TURN | {"estimated": FLAG} | without(name)) for name in PLAYED),
     *(kind("interrupt", evidence, IN_TURN | {"estimated": FLAG}) for evidence in EVIDENCE),
     kind("resume", {}, IN_TURN),
     *(
         kind("message", {"text": TEXTS, "role": st.just(role), "source": st.sampled_from(sources)}, IN_TURN)
         for role, sources in ROLES.items()
     ),
-    kind(
-        "message",
-        {
-            "text": TEXTS,
-            "role": st.just("assistant"),
-            "source": st.just("llm"),
-            "metadata": st.fixed_dictionaries(CARRIED),
-        },
-        IN_TURN,
-        {"ts": maybe(TIMES), "item": maybe(NAMES)},
-    ),
+    kind("message", RESTORED, IN_TURN, {"ts": maybe(TIMES), "item": maybe(NAMES)}),
     kind("tool.call", TRACED | {"name": NAMES, "arguments": VALUES}, {}),
     kind("tool.result", TRACED | {"result": VALUES}, {}),
     kind("metric", {"turn_id": TURNS, "name": NAMES, "latency_ms": COUNTS}, {}),
@@ -247,3 +235,67 @@ CALLS = st.lists(PRODUCED.map(taken), max_size=25)
 
 JOURNALS = st.lists(PRODUCED.map(taken) | SERVED, max_size=25)
 """Whatever a journal can hold, in any order."""
+
+
+# Calls whose events overtake each other
+
+
+@st.composite
+def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
+    """A call whose interrupts and playback name their turn or item, in the order of its times, and as it arrived."""
+    events = [one for turn in range(1, draw(st.integers(1, 3)) + 1) for one in draw(turns(turn))]
+    happened = draw(in_own_order(events))
+    timed = [one | {"ts": 10 * place} for place, one in enumerate(happened, 1)]
+    return timed, draw(in_own_order(timed))
+
+
+@st.composite
+def turns(draw: st.DrawFn, turn: int) -> list[Fields]:
+    """The events of one turn: a slot and its transcript, and one or two replies, in no order."""
+    events = [partial(turn, "", item=f"u{turn}"), final(turn, f"Utterance {turn}.", item=f"u{turn}")]
+    for item in draw(st.sampled_from([[None], ["a"], [None, "a"], ["a", "b"]])):
+        name = item and f"{item}{turn}"
+        text = f"One two three of {name}, in turn {turn}. Four, five?"
+        pieces = [text[start : start + 9] for start in range(0, len(text), 9)]
+        events += [delta(turn, piece, item=name) for piece in pieces[: draw(st.integers(0, 6))]]
+        events += [delta(turn, text[:30], item=name, whole=True)] * draw(st.integers(0, 1))
+        events += [done(turn, item=name, text=draw(st.sampled_from([None, text])))] * draw(st.integers(0, 1))
+        events += draw(st.lists(about_reply(turn, name, text), max_size=4))
+    return events
+
+
+def about_reply(turn: int, item: str | None, text: str) -> st.SearchStrategy[Fields]:
+    """Interrupts, resumes and playback that name a reply by its turn, its item, or both."""
+    heard_text = st.integers(0, len(text)).map(lambda end: text[:end])
+    position = st.integers(0, 1200)
+    names = [{"turn": turn}] if item is None else [{"turn": turn}, {"turn": turn, "item": item}, {"item": item}]
+    more: list[Fields] = [
+        {"kind": st.just("interrupt"), "estimated": FLAG},
+        {"kind": st.just("interrupt"), "heard_text": heard_text},
+        {"kind": st.just("interrupt"), "heard_chars": st.integers(0, len(text))},
+        {"kind": st.just("interrupt"), "audio_end_ms": position},
+        {"kind": st.just("resume")},
+        {"kind": st.just("tts"), "heard_text": heard_text},
+        {"kind": st.just("tts"), "audio_ms": position},
+        {"kind": st.just("tts"), "total_audio_ms": position},
+        {"kind": st.just("tts"), "done": st.just(True)},
+        {"kind": st.just("tts"), "words": st.just(words(text))},
+    ]
+    fields = st.one_of(*(st.fixed_dictionaries(one) for one in more))
+    return st.builds(lambda name, rest: event(**name, **rest), st.sampled_from(names), fields)
+
+
+@st.composite
+def in_own_order(draw: st.DrawFn, events: list[Fields]) -> list[Fields]:
+    """Any order in which plain deltas of a reply, and finals, follow each other as they did."""
+    queues: dict[object, list[Fields]] = {}
+    for one in events:
+        queues.setdefault(ordered(one), []).append(one)
+    return [queues[ordered(one)].pop(0) for one in draw(st.permutations(events))]
+
+
+def ordered(one: Fields) -> object:
+    """What must keep its order among its like: the same key for those, another for each of the rest."""
+    if one["type"] == "llm.delta" and "whole" not in one:
+        return "delta", one["turn_id"], one.get("item")
+    return "final" if one.get("final") else id(one)

@@ -1,4 +1,4 @@
-"""Replies, interruptions, playback and the close: rules 2, 3, 5, 8, 9 and 10 of the fold, and what holds for any call."""
+"""Replies, interruptions, playback and the close: rules 2, 3, 5 and 8 to 10, and what holds for any call."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from calls import (
     interrupt,
     message,
     only,
+    overtaking_calls,
     partial,
     reopened,
     resume,
@@ -240,7 +241,7 @@ def test_deltas_after_an_interruption_never_change_the_content(kind: str) -> Non
     assert heard(*call, delta(1, " the scarecrow", 60)) == heard(*call)
 
 
-def test_done_closes_an_interruption_that_came_before_the_reply() -> None:
+def test_interrupt_by_turn_may_overtake_its_reply() -> None:
     """An interrupt that names its turn may overtake the whole reply."""
     assert heard(interrupt(1, 50, heard_text="One "), done(1, 60, text="One two.")) == ("One ", None)
 
@@ -701,71 +702,6 @@ def test_close_loses_nothing_that_was_in_the_history(call: list[Given], more: li
     before = [(one["role"], one["turn_id"], one["timestamp"]) for one in shown(state, unfinished=True)]
     after = [(one["role"], one["turn_id"], one["timestamp"]) for one in contents(*call, closed(ts))]
     assert before == after
-
-
-@st.composite
-def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
-    """A call whose interrupts and playback name their turn or item, in the order of its times, and as it arrived."""
-    events = [one for turn in range(1, draw(st.integers(1, 3)) + 1) for one in draw(turns(turn))]
-    happened = draw(in_own_order(events))
-    timed = [one | {"ts": 10 * place} for place, one in enumerate(happened, 1)]
-    return timed, draw(in_own_order(timed))
-
-
-@st.composite
-def turns(draw: st.DrawFn, turn: int) -> list[Fields]:
-    """The events of one turn: a slot and its transcript, and one or two replies, in no order."""
-    events = [partial(turn, "", item=f"u{turn}"), final(turn, f"Utterance {turn}.", item=f"u{turn}")]
-    for item in draw(st.sampled_from([[None], ["a"], [None, "a"], ["a", "b"]])):
-        name = item and f"{item}{turn}"
-        text = f"One two three of {name}, in turn {turn}. Four, five?"
-        pieces = [text[start : start + 9] for start in range(0, len(text), 9)]
-        events += [delta(turn, piece, item=name) for piece in pieces[: draw(st.integers(0, 6))]]
-        events += [delta(turn, text[:30], item=name, whole=True)] * draw(st.integers(0, 1))
-        events += [done(turn, item=name, text=draw(st.sampled_from([None, text])))] * draw(st.integers(0, 1))
-        events += draw(st.lists(about_reply(turn, name, text), max_size=4))
-    return events
-
-
-def about_reply(turn: int, item: str | None, text: str) -> st.SearchStrategy[Fields]:
-    """Interrupts, resumes and playback that name a reply by its item, or its turn alone."""
-    length = st.integers(0, len(text))
-    names = st.sampled_from(
-        [(turn, item), (turn, None)] if item is None else [(turn, item), (turn, None), (None, item)]
-    )
-    more = st.one_of(
-        st.fixed_dictionaries({"type": st.just("interrupt"), "estimated": st.booleans()}),
-        st.fixed_dictionaries(
-            {"type": st.just("interrupt"), "heard_text": length.map(text.__getitem__ and (lambda end: text[:end]))}
-        ),
-        st.fixed_dictionaries({"type": st.just("interrupt"), "heard_chars": length}),
-        st.fixed_dictionaries({"type": st.just("interrupt"), "audio_end_ms": st.integers(0, 1200)}),
-        st.fixed_dictionaries({"type": st.just("resume")}),
-        st.fixed_dictionaries({"type": st.just("tts"), "heard_text": length.map(lambda end: text[:end])}),
-        st.fixed_dictionaries({"type": st.just("tts"), "audio_ms": st.integers(0, 1200)}),
-        st.fixed_dictionaries({"type": st.just("tts"), "total_audio_ms": st.integers(0, 1200)}),
-        st.just({"type": "tts", "done": True}),
-        st.just({"type": "tts", "words": words(text)}),
-    )
-    return st.builds(
-        lambda name, fields: event(turn=name[0], item=name[1], kind=fields.pop("type"), **fields), names, more.map(dict)
-    )
-
-
-@st.composite
-def in_own_order(draw: st.DrawFn, events: list[Fields]) -> list[Fields]:
-    """Any order in which plain deltas of a reply, and finals, follow each other as they did."""
-    queues: dict[object, list[Fields]] = {}
-    for one in events:
-        queues.setdefault(ordered(one), []).append(one)
-    return [queues[ordered(one)].pop(0) for one in draw(st.permutations(events))]
-
-
-def ordered(one: Fields) -> object:
-    """What must keep its order among its like: the same key for those, another for each of the rest."""
-    if one["type"] == "llm.delta" and "whole" not in one:
-        return "delta", one["turn_id"], one.get("item")
-    return "final" if one.get("final") else id(one)
 
 
 @settings(max_examples=300, deadline=None)
