@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 from aiohttp import web
 
@@ -30,6 +32,7 @@ from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 
+LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
 GRACE_S = 2.0
 """For REST requests and webhook attempts that are under way when the service stops."""
@@ -88,6 +91,8 @@ class App:
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
         parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
         self.runner = web.AppRunner(application(parts, gate), access_log=None, shutdown_timeout=GRACE_S)
+        self.failed = asyncio.Event()
+        """Set when the service cannot go on."""
         self.tasks: list[asyncio.Task[None]] = []
         self.rest_address = settings.rest
         self.ingest_address = settings.ingest
@@ -98,13 +103,24 @@ class App:
         await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
         await self.store.restart(now_ms())
         await self.sender.open()
-        self.tasks.append(asyncio.create_task(sweep_forever(self.sessions)))
-        self.tasks.append(asyncio.create_task(self.outbox.run(self.sessions.closed)))
+        self.run_in_background(sweep_forever(self.sessions))
+        self.run_in_background(self.outbox.run(self.sessions.closed))
         await self.runner.setup()
         site = web.TCPSite(self.runner, self.settings.rest.host, self.settings.rest.port)
         await site.start()
         self.rest_address = Address(self.settings.rest.host, self.runner.addresses[0][1])
         self.ingest_address = await self.ingest.start(self.settings.ingest)
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self.note_end)
+        self.tasks.append(task)
+
+    def note_end(self, task: asyncio.Task[None]) -> None:
+        """Background work never ends by itself; without it the service must not go on as if all were well."""
+        if not task.cancelled():
+            LOG.critical("Background work has failed", exc_info=task.exception())
+            self.failed.set()
 
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""

@@ -54,7 +54,6 @@ CODES: dict[str, Code] = {
     "unknown_session": Code(404, None, "There is no such session."),
     "session_erased": Code(410, None, "The session was erased; its id is not used again."),
     "session_exists": Code(409, None, "The session exists with another configuration."),
-    "position_conflict": Code(409, None, "The journal has moved on from the expected position."),
     "invalid_query": Code(400, None, "A query parameter is unknown or has a value that it cannot have."),
     "invalid_cursor": Code(400, None, "The cursor was not given out by this store for this project."),
     "not_found": Code(404, None, "There is nothing at this path."),

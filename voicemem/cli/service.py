@@ -78,8 +78,17 @@ async def serve_until_stopped(options: dict[str, Any]) -> None:
         if not await app.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
-        await stopped.wait()
+        await first_of(stopped, app.failed)
+        if app.failed.is_set():
+            raise Failed("The service cannot go on; the log says why.")
         click.echo("stopping: everything received is stored and acknowledged first")
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
 
 
 @click.command("check-config")

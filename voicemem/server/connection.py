@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem, Recorder
 from voicemem.sessions import Sessions
 from voicemem.wire import Arrived, Rejected, decode_frame
 
+LOG = logging.getLogger("voicemem")
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; over it the connection is not read, and TCP holds the sender back."""
 FLOOD = 1_000
@@ -268,6 +270,10 @@ class Connection:
         except VoicememError as error:
             queue.dead = True
             await self.fail(error)
+        except Exception as error:  # the outermost edge: nothing more is acknowledged, and the operator hears why
+            LOG.error("A commit failed", exc_info=error)
+            queue.dead = True
+            await self.fail(VoicememError("internal"))
         finally:
             queue.task = None
 

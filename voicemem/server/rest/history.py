@@ -45,6 +45,9 @@ async def history(request: web.Request) -> web.Response:
     if etag in [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]:
         return web.Response(status=304, headers={"ETag": etag})
     memory = await parts.memories.at(stream)
+    if memory.state.position > stream.position:  # more was committed meanwhile: let the row be of the same moment
+        stream = await stream_of(request)
+        memory = await parts.memories.at(stream)
     messages = memory.messages(unfinished=query.open)
     body = {
         "session_id": stream.id,

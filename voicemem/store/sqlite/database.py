@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import resources
 from typing import Any, NamedTuple, TypeVar
 
@@ -121,11 +122,9 @@ class Database:
         settle(batch, results)
 
     def roll_back(self) -> None:
-        if self.writer.in_transaction:
-            try:
+        with suppress(apsw.Error):  # what cannot be rolled back now is when the file is opened next
+            if self.writer.in_transaction:
                 self.writer.execute("rollback")
-            except apsw.Error:
-                self.healthy = False
 
 
 def attempt(job: Job, connection: apsw.Connection) -> Any:
@@ -141,7 +140,7 @@ def settle(batch: list[Waiting], results: list[Any]) -> None:
     for waiting, result in zip(batch, results, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
     for loop, pairs in by_loop.items():
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(resolve, pairs)
 
 

@@ -1,0 +1,96 @@
+"""`replay`, `history` and `receive`, run as commands against a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from conftest import Serve
+
+from voicemem.app import App
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "voicemem"
+SEED = FIXTURES / "seed_call.jsonl"
+
+
+async def voicemem(*arguments: str) -> tuple[int, str, str]:
+    """Run a command to its end: exit code, output, error output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "voicemem", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+def ingest(app: App) -> str:
+    return f"ws://{app.ingest_address}/v1/ingest"
+
+
+async def test_a_replayed_call_can_be_read(serve: Serve) -> None:
+    """`replay` sends a recorded call, `history --json` prints what it folds to."""
+    app = await serve()
+    code, output, _ = await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
+    assert (code, "0 refused" in output) == (0, True)
+    code, output, _ = await voicemem("history", "seed", "--json", "--url", f"http://{app.rest_address}")
+    expected = json.loads((FIXTURES / "seed_call.contents.json").read_text())["contents"]
+    assert (0, expected) == (code, json.loads(output)["contents"])
+
+
+async def test_a_second_replay_sends_only_what_is_missing(serve: Serve) -> None:
+    """Replaying a file into the same session again is harmless, and says so."""
+    app = await serve()
+    await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
+    code, output, _ = await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
+    assert (code, "0 events sent" in output and "were there already" in output) == (0, True)
+
+
+async def test_history_without_json_is_for_reading(serve: Serve) -> None:
+    """`history` prints a line for each message."""
+    app = await serve()
+    await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
+    code, output, _ = await voicemem("history", "seed", "--url", f"http://{app.rest_address}")
+    assert (code, "~~win an award?" in output) == (0, True)
+
+
+async def test_an_unknown_session_is_one_sentence(serve: Serve) -> None:
+    """An error ends the command with exit code 1 and one sentence."""
+    app = await serve()
+    code, output, errors = await voicemem("history", "nobody", "--url", f"http://{app.rest_address}")
+    assert (code, output, errors) == (1, "", "voicemem: There is no such session. (unknown_session)\n")
+
+
+async def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    """A refused connection is no traceback."""
+    code, _, errors = await voicemem("replay", str(SEED), "--url", "ws://127.0.0.1:1/v1/ingest")
+    assert code == 1
+    assert "The connection to ws://127.0.0.1:1/v1/ingest failed" in errors
+    assert "Traceback" not in errors
+
+
+async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:
+    """Whoever is not let in is told so."""
+    app = await serve(admin_key="0123456789abcdef")
+    code, _, errors = await voicemem("replay", str(SEED), "--url", ingest(app), "--key", "wrong")
+    assert (code, "did not let us in" in errors, "Traceback" in errors) == (1, True, False)
+
+
+async def test_receive_prints_verified_webhooks(serve: Serve) -> None:
+    """`receive` verifies the three signatures of a real webhook and prints its body."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "voicemem", "receive", "--listen", "127.0.0.1:0", "--secret", secret),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        url = (await asyncio.wait_for(process.stdout.readline(), 20)).decode().split()[-1]
+        app = await serve(webhook_url=url, webhook_secret=secret)
+        await voicemem("replay", str(SEED), "--url", ingest(app))
+        lines = [(await asyncio.wait_for(process.stdout.readline(), 20)).decode() for _ in range(4)]
+        assert [line.split()[0] for line in lines[:3]] == ["verified"] * 3
+    finally:
+        process.terminate()
+        await process.communicate()

@@ -1,0 +1,58 @@
+"""The demo shows the main job end to end."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from voicemem.demo import conversation, demo, line, recorded_call
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=120)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+async def test_demo_shows_the_call_both_formats_and_the_verified_webhook(console: Console) -> None:
+    """A newcomer sees the interrupted reply with what was unheard, both bodies, and three right signatures."""
+    await demo(console, fast=True)
+
+    text = shown(console)
+    assert "Why did the scarecrow ~~win an award?" in text
+    assert "36 of 36 events on disk and acknowledged" in text
+    assert '"interrupt_timestamp": 1795176004700' in text
+    assert text.count("✓ verified") == 3
+    assert "✗" not in text
+
+
+def test_the_recorded_call_is_numbered_without_holes() -> None:
+    """The call in the package is one that a producer could have sent."""
+    events = recorded_call()
+    assert list(range(1, len(events) + 1)) == [event["seq"] for event in events]
+    assert events[-1]["type"] == "session.end"
+
+
+def message(**metadata: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "Why ", "turn_id": 2, "metadata": metadata}
+
+
+def test_unheard_text_is_struck_out_in_a_terminal(console: Console) -> None:
+    """With styles the unheard rest is struck out, without them it stands between tildes."""
+    interrupted = message(interrupted=True, original="Why not?")
+    styled = line(interrupted, True)
+    assert any("strike" in str(span.style) for span in styled.spans)
+    assert "Why ~~not?~~" in line(interrupted, False).plain
+
+
+def test_an_empty_memory_is_shown_as_waiting(console: Console) -> None:
+    """Before the first message the panel shows that it waits."""
+    console.print(conversation([], 0, 36, False))
+    assert "0 of 36" in shown(console)

@@ -1,0 +1,159 @@
+"""Docs and code say the same: everything a user can touch is documented, and the README's programs run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import click
+import msgspec
+import pytest
+from conftest import Serve
+
+from voicemem.cli import main
+from voicemem.config import LlmConfig, SessionConfig, WebhookConfig
+from voicemem.errors import CODES
+from voicemem.events import Event, Producible
+from voicemem.formats import ENRICHERS
+from voicemem.messages import METADATA_ORDER
+from voicemem.server.rest import ROUTES
+from voicemem.server.rest.events import AppendQuery, JournalQuery
+from voicemem.server.rest.history import ContextQuery, HistoryQuery
+from voicemem.server.rest.sessions import ListQuery
+
+ROOT = Path(__file__).parent.parent
+DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+EVENTS = Producible.__args__
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of one language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_is_documented_with_its_scope(route: Any) -> None:
+    """Each route stands in the table of docs/rest.md, with the scope it needs."""
+    scope = f" [{route.scope}]" if route.scope else ""
+    assert f"| `{route.method} {route.path}`{scope} |" in DOCS["rest.md"]
+
+
+@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery])
+def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
+    """Each query parameter is named in docs/rest.md."""
+    missing = [name for name in query.__struct_fields__ if not re.search(rf"`{name}[`=]", DOCS["rest.md"])]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: str(kind.__struct_config__.tag))
+def test_every_event_and_its_fields_are_documented(kind: type[Event]) -> None:
+    """Each event has a row in docs/ingest.md that names its fields; a session.update's are the configuration."""
+    tag = kind.__struct_config__.tag
+    row = next(line for line in DOCS["ingest.md"].splitlines() if line.startswith(f"| `{tag}` |"))
+    own = [field for field in kind.__struct_fields__ if field not in Event.__struct_fields__]
+    missing = [field for field in own if f"`{field}`" not in row]
+    assert missing == [] or tag == "session.update"
+
+
+def test_every_common_field_is_documented() -> None:
+    """What every event may carry stands in docs/ingest.md."""
+    assert [name for name in Event.__struct_fields__ if f"`{name}`" not in DOCS["ingest.md"]] == []
+
+
+def test_every_error_code_is_documented_with_its_numbers() -> None:
+    """Each code stands in docs/operations.md with HTTP status, close code and sentence, and no others do."""
+    rows = [line for line in DOCS["operations.md"].splitlines() if re.match(r"\| `[a-z_]+` \| \d", line)]
+    expected = [f"| `{code}` | {c.status} | {c.close or ''} | {c.sentence} |" for code, c in CODES.items()]
+    assert expected == rows
+
+
+@pytest.mark.parametrize("config", [SessionConfig, LlmConfig, WebhookConfig])
+def test_every_session_setting_is_documented(config: type[msgspec.Struct]) -> None:
+    """Each field of a session's configuration is named in docs/rest.md."""
+    prefix = {LlmConfig: "llm.", WebhookConfig: "webhook."}.get(config, "")
+    names = [f"`{prefix}{name}`" for name in config.__struct_fields__ if name not in ("llm", "webhook")]
+    assert [name for name in names if name not in DOCS["rest.md"]] == []
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Every command and sub-command with its full name."""
+    found: list[tuple[str, click.Command]] = []
+    for name, command in main.commands.items():
+        found.append((name, command))
+        if isinstance(command, click.Group):
+            found += [(f"{name} {sub}", child) for sub, child in command.commands.items()]
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_every_command_flag_and_variable_is_documented(name: str, command: click.Command) -> None:
+    """Each command, each of its flags and each environment variable stands in docs/operations.md, and has a help."""
+    text = DOCS["operations.md"]
+    assert f"voicemem {name.split()[0]}" in text
+    assert command.help
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert f"`{option.opts[0]}`" in text or f"{option.opts[0]}]" in text, option.opts[0]
+            assert option.envvar is None or f"`{option.envvar}`" in text, option.envvar
+
+
+def test_enrichers_and_metadata_keys_are_documented() -> None:
+    """The names of enrichers and of voicemem's own metadata keys stand in the docs."""
+    assert [name for name in ENRICHERS if f"`{name}`" not in DOCS["rest.md"]] == []
+    assert [key for key in METADATA_ORDER if f"`metadata.{key}`" not in DOCS["memory.md"]] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """Relative links in README and docs name files (and headings) that exist."""
+    for name, text in DOCS.items():
+        folder = ROOT if name == "README.md" else ROOT / "docs"
+        for target in re.findall(r"\]\((?!http)([^)#]*)(?:#[^)]*)?\)", text):
+            assert not target or (folder / target).exists(), f"{name}: {target}"
+
+
+def test_json_examples_in_the_docs_are_json() -> None:
+    """Every JSON block parses."""
+    for text in DOCS.values():
+        for block in blocks(text, "json"):
+            json.loads(block)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+async def test_the_readme_programs_run(serve: Serve) -> None:
+    """The README's client and receiver work as printed, and the history is the one that the README shows."""
+    client, receiver = blocks(DOCS["README.md"], "python")
+    port = free_port()
+    app = await serve(webhook_url=f"http://127.0.0.1:{port}/", webhook_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    listening = await start(receiver.replace("port=9000", f"port={port}, print=None"))
+    try:
+        sending = await start(client.replace("127.0.0.1:8765", str(app.ingest_address)))
+        printed, _ = await asyncio.wait_for(sending.communicate(), 20)
+        assert (sending.returncode, json.loads(printed.splitlines()[-1].replace(b"'", b'"'))["seq"]) == (0, 6)
+        url = f"http://{app.rest_address}/v1/sessions/call-1/history"
+        async with aiohttp.ClientSession() as http, http.get(url) as response:
+            shown = json.loads(next(b for b in blocks(DOCS["README.md"], "json") if "contents" in b))
+            assert shown["contents"] == (await response.json())["contents"]
+        assert listening.stdout is not None
+        notice = await asyncio.wait_for(listening.stdout.readline(), 20)
+        assert notice.split()[1:] == [b"call-1", b"2", b"messages"]
+    finally:
+        listening.terminate()
+        await listening.communicate()
+
+
+async def start(program: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
