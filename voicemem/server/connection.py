@@ -16,6 +16,7 @@ from voicemem.access import Grant
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.events import Auth, SessionOpen
 from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem, Recorder
+from voicemem.server.frames import GOAWAY, ack_frame, error_frame, ready_frame
 from voicemem.sessions import Sessions
 from voicemem.wire import Arrived, Rejected, decode_frame
 
@@ -97,7 +98,7 @@ class Connection:
     async def drain(self) -> None:
         """Stop reading, answer what came, close with 1012."""
         reader, self.reader = self.reader, None
-        await self.send({"type": "goaway"})
+        await self.send(GOAWAY)
         if reader is not None:
             reader.cancel()
         await self.flush()
@@ -118,7 +119,7 @@ class Connection:
 
     async def fail(self, error: VoicememError) -> None:
         """Say what is wrong, and close with the code's close code."""
-        await self.send({"type": "error", "code": error.code, "detail": error.detail})
+        await self.send(error_frame(Problem(None, error.code, error.detail)))
         await self.websocket.close(CODES[error.code].close or 1011, error.code)
 
     async def send(self, frame: dict[str, Any]) -> None:
@@ -223,19 +224,7 @@ class Connection:
         line = Line(opened.stream, producer, opened.epoch, self.granted.allows("admin"))
         await self.replace(line)
         await self.host.hold(self, line)
-        await self.send(
-            {
-                "type": "session.ready",
-                "session_id": session_id,
-                "producer": producer,
-                "state": opened.stream.state,
-                "epoch": opened.epoch,
-                "next_seq": opened.next_seq,
-                "next_turn": next_turn,
-                "incarnation": self.host.incarnation,
-                "window": WINDOW_BYTES,
-            }
-        )
+        await self.send(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
 
     async def replace(self, line: Line) -> None:
         """Take a new line, and let go of the one that this connection had for the same producer."""
@@ -276,6 +265,9 @@ class Connection:
             await self.fail(VoicememError("internal"))
         finally:
             queue.task = None
+            self.unanswered -= sum(size for _, size in queue.waiting)  # of a line that died, nothing is answered
+            queue.waiting.clear()
+            self.room.set()
 
     async def record(self, queue: Queue, arrivals: list[Arrived | Rejected]) -> None:
         line = queue.line
@@ -286,8 +278,7 @@ class Connection:
         for problem in recorded.problems:
             await self.send(error_frame(problem, line.session_id, line.producer))
         if recorded.acked is not None:
-            ack = {"type": "ack", "session_id": line.session_id, "producer": line.producer, "seq": recorded.acked}
-            await self.send(ack)
+            await self.send(ack_frame(line, recorded.acked))
         self.count_fruitless(0 if recorded.acked else sum(p.code != "seq_gap" for p in recorded.problems))
         if recorded.ended:
             await self.host.sessions.close_when_ended(line)
@@ -301,9 +292,3 @@ class Connection:
         while self.unanswered > WINDOW_BYTES:
             self.room.clear()
             await self.room.wait()
-
-
-def error_frame(problem: Problem, session_id: str | None, producer: str | None) -> dict[str, Any]:
-    """An `error` frame; what is not known of the event is left out."""
-    frame = {"type": "error", "session_id": session_id, "producer": producer, **problem._asdict()}
-    return {key: value for key, value in frame.items() if value is not None}

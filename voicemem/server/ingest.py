@@ -30,7 +30,9 @@ from voicemem.settings import Address
 LOG = logging.getLogger("voicemem")
 PATH = "/v1/ingest"
 PROTOCOL = Subprotocol("voicemem.v1")
-DRAIN_TIMEOUT_S = 8.0
+DRAIN_TIMEOUT_S = 6.0
+CLOSE_TIMEOUT_S = 2.0
+"""For a client that does not answer a close; a drain must be over within 10 s."""
 
 
 class Holder(NamedTuple):
@@ -65,6 +67,7 @@ class Ingest:
             select_subprotocol=select_protocol,
             compression=None,  # 50 KiB less a connection, and no bombs
             max_size=MAX_FRAME_BYTES,
+            close_timeout=CLOSE_TIMEOUT_S,
             logger=LOG,
         )
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])

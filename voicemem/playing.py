@@ -1,0 +1,160 @@
+"""The fold of playback: what plays, what was interrupted, and the close (design, section 4, rules 3 to 5 and 8).
+
+What names its item or turn is only kept, for reading to find the reply; what names neither is about the reply that it
+is about now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from voicemem.events import Interrupt, Resume, Tts
+from voicemem.heard import Cut, TimedWord, has_progress, heard_to_end
+from voicemem.history import Told, told_replies
+from voicemem.series import NEVER
+from voicemem.state import Reply, State, Turn
+
+
+def named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, Reply | None]:
+    """The reply that an event names by its item, or the turn that it names; (None, None) when it names neither."""
+    if event.item is not None:
+        number = state.items.get(event.item)
+        turn = None if number is None else state.turns.get(number)
+        reply = next((r for r in turn.replies if r.item == event.item), None) if turn else None
+        if reply is None:
+            return None, state.unplaced.setdefault(event.item, Reply(state.position, event.item))
+        return turn, reply
+    return (None, None) if event.turn_id is None else (state.turn(event.turn_id), None)
+
+
+def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
+    turn, reply = named(state, event)
+    if turn is None and reply is None:
+        turn, reply = oldest_unheard(state)
+        if turn is None:
+            return None
+    playback = reply.playback if reply is not None else turn.playback if turn is not None else None
+    assert playback is not None
+    if event.metadata:
+        playback.metadata.append((ts, event.metadata))
+    if event.heard_text is not None:
+        playback.texts.add(ts, event.heard_text, event.estimated)
+    if event.audio_ms is not None:
+        playback.audio.add(ts, event.audio_ms, event.estimated)
+    if event.total_audio_ms is not None:
+        playback.totals.add(ts, event.total_audio_ms)
+    if event.done:
+        playback.ends.add(ts, 0)
+    playback.words.extend(TimedWord(ts, word.start_ms, word.end_ms, word.text) for word in event.words or ())
+    if event.heard_text is not None or event.audio_ms is not None or event.done:
+        note_played(state, turn, reply, ts)
+    return turn
+
+
+def note_played(state: State, turn: Turn | None, reply: Reply | None, ts: int) -> None:
+    """Playback of a later reply ends the playing of the earlier ones."""
+    if turn is None:
+        return
+    if reply is None:
+        begun = [r for r in turn.replies if r.begin <= ts] or turn.replies[:1]
+        reply = max(begun, key=lambda r: (r.begin, r.order), default=None)
+    if reply is not None:
+        state.played = max(state.played, (turn.number, reply.begin, reply.order))
+
+
+def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
+    """The oldest reply neither heard to its end nor interrupted; all turns before `unheard_from` have none."""
+    for number in state.numbers[bisect_left(state.numbers, state.unheard_from) :]:
+        turn = state.turns[number]
+        state.unheard_from = number
+        for told in told_replies(turn):
+            if not told.cuts and not told.reply.restored and not heard_to_end(told.spoken, NEVER):
+                return turn, told.reply
+    return None, None
+
+
+def is_playing(state: State, turn: Turn, told: Told) -> bool:
+    """Whether the reply still plays; without any playback event it does until `llm.done`."""
+    if told.cuts or told.reply.restored or heard_to_end(told.spoken, NEVER):
+        return False
+    if turn.number < state.final_turn or (turn.number, told.reply.begin, told.reply.order) < state.played:
+        return False
+    return has_progress(told.spoken) or not told.spoken.complete
+
+
+def oldest_playing(state: State) -> tuple[Turn | None, Reply | None]:
+    """The oldest reply still playing; none is in a turn before the newest final's or the latest played reply's."""
+    since = max(state.final_turn, state.played[0])
+    for number in state.numbers[bisect_left(state.numbers, since) :]:
+        turn = state.turns[number]
+        for told in told_replies(turn):
+            if is_playing(state, turn, told):
+                return turn, told.reply
+    return None, None
+
+
+def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
+    cut = Cut(
+        ts,
+        state.position,
+        event.heard_text,
+        event.heard_chars,
+        event.audio_end_ms,
+        event.estimated,
+        metadata=event.metadata,
+        cause=event.cause,
+    )
+    turn, reply = named(state, event)
+    if turn is None and reply is None:
+        turn, reply = oldest_playing(state)
+    if reply is not None:
+        reply.cuts.append(cut)
+    elif turn is not None:
+        turn.cuts.append(cut)
+    return turn
+
+
+def fold_resume(state: State, event: Resume, ts: int) -> Turn | None:
+    turn, reply = named(state, event)
+    if turn is None and reply is None:
+        turn, reply = newest_interrupted(state)
+    if turn is not None:
+        state.unheard_from = min(state.unheard_from, turn.number)
+    if reply is not None:
+        reply.resumes.append(ts)
+    elif turn is not None:
+        turn.resumes.append(ts)
+    return turn
+
+
+def newest_interrupted(state: State) -> tuple[Turn | None, Reply | None]:
+    for number in reversed(state.numbers):
+        turn = state.turns[number]
+        for told in reversed(told_replies(turn)):
+            if told.cuts:
+                return turn, told.reply
+    return None, None
+
+
+def close(state: State, ts: int, reason: str) -> Iterable[Turn]:
+    """Cut what is still being generated or known to be still playing; partials are kept on reading."""
+    if state.closed_ts is not None:
+        return []
+    state.closed_ts = ts
+    for turn in state.turns.values():
+        for told in told_replies(turn):
+            spoken = told.spoken
+            playing = has_progress(spoken) and is_playing(state, turn, told)
+            if not told.cuts and not told.reply.restored and (playing or not spoken.complete):
+                told.reply.cuts.append(Cut(ts, state.position, closing=True, cause=reason))
+    return state.turns.values()
+
+
+def reopen(state: State) -> Iterable[Turn]:
+    """Undo the close."""
+    state.closed_ts = None
+    for turn in state.turns.values():
+        for reply in turn.replies:
+            reply.cuts = [cut for cut in reply.cuts if not cut.closing]
+    return state.turns.values()
