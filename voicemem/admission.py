@@ -22,6 +22,8 @@ class Ending(NamedTuple):
 
     ts: int
     reason: str
+    provisional: bool = False
+    """For idleness: a producer that comes back undoes it."""
 
 
 class Offer(NamedTuple):
@@ -85,6 +87,8 @@ class Stream(Struct):
     """When the first `session.end` was committed."""
     ending_ts: int | None
     ending_reason: str | None
+    provisional: bool = False
+    """Closed for idleness, by the server: it may be reopened."""
 
     @property
     def ending(self) -> Ending | None:
@@ -142,11 +146,11 @@ def due_close(stream: Stream, now_ms: int) -> Ending | None:
     settings = config.read(stream.config)
     if stream.started_ms + int(settings.max_duration * 1000) <= now_ms:
         return Ending(now_ms, "max_duration")
-    return Ending(now_ms, "idle")
+    return Ending(now_ms, "idle", provisional=True)
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:
     """Whether an event or an open brings the session back: after an idle close, for a while."""
-    if stream.state != "ended" or stream.reason != "idle" or stream.ended_ms is None:
+    if stream.state != "ended" or not stream.provisional or stream.ended_ms is None:
         return False
     return now_ms < stream.ended_ms + int(config.read(stream.config).reopen_window * 1000)

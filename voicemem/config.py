@@ -107,7 +107,9 @@ def settle(given: Fields) -> Settled:
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = tidy.get(section)
-        if isinstance(values, dict) and key in values:
+        if section in tidy and values is None:
+            secrets[f"{section}.{key}"] = None
+        elif isinstance(values, dict) and key in values:
             secrets[f"{section}.{key}"] = values[key]
             tidy[section] = {name: value for name, value in values.items() if name != key}
     return Settled(tidy, secrets)

@@ -416,7 +416,8 @@ async def test_a_batch_may_repeat_itself(store: Store) -> None:
     assert [Outcome(1), again, Outcome(2), again, Outcome(code="seq_conflict")] == await send(
         store, key, offer(1), offer(1), offer(2), offer(1), offer(2, text="other")
     )
-    assert {"main": [1, 2]} == await producers(store, key)
+    assert [Outcome(3), again, again] == await send(store, key, offer(3), offer(1), offer(3))
+    assert {"main": [1, 2, 3]} == await producers(store, key)
 
 
 async def test_a_resend_may_go_on(store: Store) -> None:
@@ -442,6 +443,9 @@ async def test_duplicates_are_found_however_old(store: Store) -> None:
         for seq in (1, 2, 5, 6, 7, last // 2, last - 1, last):
             assert [Outcome(duplicate=True)] == await send(store, key, offer(seq), producer=producer)
         assert [Outcome(duplicate=True)] * last == await send(store, key, *offers(1, last), producer=producer)
+        assert [Outcome(duplicate=True)] * 3 == await send(
+            store, key, offer(last), offer(1), offer(7), producer=producer
+        )
         assert [Outcome(code="seq_conflict")] == await send(store, key, offer(6, text="other"), producer=producer)
     assert sum(seqs.values()) == (await reread(store, key)).position
 
@@ -879,14 +883,14 @@ async def test_time_without_a_server_is_not_silence(store: Store) -> None:
     """After a restart every running session is silent from then on, whatever it was before."""
     connected, silent, ended = [await begun(store, name) for name in ("connected", "silent", "ended")]
     await store.silence(silent, NOW)
-    await store.close(ended, END, "n", NOW)
+    closed = await close(store, ended)
     later = NOW + 10 * IDLE_MS
     await store.restart(later)
 
     assert [] == await store.due(later + IDLE_MS - 1, 10)
     assert sorted([connected, silent]) == sorted(await store.due(later + IDLE_MS, 10))
     assert [later, later] == [(await reread(store, key)).silent_since_ms for key in (connected, silent)]
-    assert "ended" == (await reread(store, ended)).state
+    assert closed == await reread(store, ended)
 
 
 async def test_a_restart_closes_what_had_ended(store: Store) -> None:
@@ -962,6 +966,15 @@ async def test_a_receiver_may_come_during_the_call(store: Store) -> None:
     export = await claim_one(store)
 
     assert (HOOK + "/2", "new") == (export.endpoint.url, export.endpoint.secret)
+
+
+async def test_a_receiver_may_come_back(store: Store) -> None:
+    """A session's receiver that was taken away and is given again hears of the close."""
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    await send(store, key, update(1, {"webhook": {"url": None}}), update(2, {"webhook": {"url": HOOK}}))
+    await close(store, key)
+
+    assert HOOK == (await claim_one(store)).endpoint.url
 
 
 async def test_every_close_exports_anew(store: Store) -> None:

@@ -35,7 +35,8 @@ class Append:
         self.now_ms = now_ms
         self.rows: list[tuple[Any, ...]] = []
         self.stored: dict[int, bytes] = {}
-        """Payloads of this batch by seq: a batch may repeat itself."""
+        """Payloads by seq: of this batch, which may repeat itself, and the originals of what it sends again."""
+        self.originals_known = False
 
     def run(self) -> Appended:
         if may_reopen(self.stream, self.now_ms) and any(self.is_new(offer) for offer in self.offers):
@@ -87,13 +88,14 @@ class Append:
             self.producer.ended = True
             if self.stream.ending_ms is None:
                 self.stream.ending_ms = self.now_ms
-                self.stream.ending_ts, self.stream.ending_reason = offer.ending
+                self.stream.ending_ts, self.stream.ending_reason = offer.ending.ts, offer.ending.reason
         return None
 
     def compare(self, offer: Offer, seq: int) -> Outcome:
         """A seq that is stored already: acknowledged again when it is the same, whatever was refused stays refused."""
-        if seq not in self.stored:
-            self.stored |= self.originals()
+        if seq not in self.stored and not self.originals_known:
+            self.stored = self.originals() | self.stored
+            self.originals_known = True
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it cannot be stored any more, so it must not be acknowledged
             return Outcome(code="seq_conflict")
@@ -135,7 +137,7 @@ def first_position(connection: apsw.Connection, stream: Stream, producer: str, s
 def reopen(connection: apsw.Connection, stream: Stream, now_ms: int) -> None:
     """Undo an idle close; the stream's row is still to be updated."""
     append_own(connection, stream, now_ms, {"type": "session.reopened", "ts": now_ms})
-    stream.state, stream.ended_ms, stream.reason = "running", None, None
+    stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
 
 

@@ -24,6 +24,20 @@ from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], Any]
 IN_MEMORY = ":memory:"
+CLOSED = "The store was closed."
+DOWN = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+"""Errors of the file; any other one is the fault of a single job."""
 MAX_JOBS = 4096
 """Jobs in one transaction: a bound on how long a commit can take to build."""
 
@@ -47,9 +61,13 @@ class Database:
             self.writer = connect(path)
             migrate(self.writer)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
-        except apsw.Error as error:
+        except (apsw.Error, CannotStart) as error:
+            self.unlock()
+            if isinstance(error, CannotStart):
+                raise
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
         self.healthy = True
+        self.closed = False
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
         self.thread.start()
@@ -60,6 +78,8 @@ class Database:
 
         A job may run more than once (the first time in a transaction that was rolled back).
         """
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self.waiting.put(Waiting(job, future, loop))
@@ -69,6 +89,8 @@ class Database:
         """The result of a job that only reads; it sees everything that was committed before."""
         if self.reader is self.writer:
             return await self.write(job)
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self.readers, job, self.reader)
@@ -77,13 +99,22 @@ class Database:
 
     def close(self) -> None:
         """Finish what waits, checkpoint, and let go of the file."""
+        self.closed = True
         self.waiting.put(None)
         self.thread.join()
+        while not self.waiting.empty():  # what came in the very moment of the close
+            late = self.waiting.get()
+            if late is not None:
+                settle([late], [StoreUnavailable(CLOSED)])
         self.readers.shutdown()
         self.reader.close()
         self.writer.close()
+        self.unlock()
+
+    def unlock(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
+            self.lock = None
 
     def run(self) -> None:
         """The writer thread: whatever waits goes into one transaction."""
@@ -105,7 +136,7 @@ class Database:
             results = [attempt(waiting.job, self.writer) for waiting in batch]
             self.writer.execute("commit")
             self.healthy = True
-        except apsw.Error as error:
+        except DOWN as error:
             self.healthy = False
             self.roll_back()
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")

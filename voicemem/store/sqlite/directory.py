@@ -74,4 +74,4 @@ class SqliteDirectory:
 
 def to_key(row: tuple[Any, ...]) -> Key:
     key_id, project, name, digest, scopes, created_ms, revoked_ms = row
-    return Key(key_id, project, name, digest, tuple(scopes.split(",")), created_ms, revoked_ms)
+    return Key(key_id, project, name, digest, tuple(filter(None, scopes.split(","))), created_ms, revoked_ms)

@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem import config
 from voicemem.admission import Ending, Offer, Stream, due_close, due_ms, may_reopen
-from voicemem.config import Settled
+from voicemem.config import Settled, merged
 from voicemem.errors import Refused
 from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
@@ -45,7 +45,8 @@ class SqliteJournal:
                 return new_stream(connection, project, session_id, settled, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute("select name, value from secrets where stream = ?", (stream.key,)))
-            return stream, "same" if (stream.config, secrets) == (settled.public, settled.secrets) else "different"
+            given = merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}
+            return stream, "same" if (stream.config, secrets) == given else "different"
 
         return await self.database.write(job)
 
@@ -190,7 +191,8 @@ class SqliteJournal:
             connection.execute(f"delete from attempts where export in ({exports})", (key,))
             for table in ("journal", "snapshots", "secrets", "producers", "exports", "endpoints"):
                 connection.execute(f"delete from {table} where stream = ?", (key,))
-            stream.state, stream.config, stream.ended_ms = "erased", {}, now_ms
+            stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
+            stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
             update_stream(connection, stream)
 
         await self.database.write(job)
@@ -212,7 +214,7 @@ def new_stream(connection: apsw.Connection, project: str, session_id: str, settl
         started_ms=now_ms,
         ended_ms=None,
         reason=None,
-        config=settled.public,
+        config=merged({}, settled.public),
         silent_since_ms=now_ms,
         ending_ms=None,
         ending_ts=None,
@@ -232,7 +234,7 @@ def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Endin
 def close_stream(connection: apsw.Connection, stream: Stream, how: Ending, notice_id: str, now_ms: int) -> Stream:
     """Journal the close, and make an export for each endpoint that hears of this session."""
     append_own(connection, stream, now_ms, {"type": "session.closed", "ts": how.ts, "reason": how.reason})
-    stream.state, stream.ended_ms, stream.reason = "ended", now_ms, how.reason
+    stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, how.reason, how.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     update_stream(connection, stream)
     settings = config.read(stream.config)
@@ -251,20 +253,16 @@ def close_stream(connection: apsw.Connection, stream: Stream, how: Ending, notic
 def conditions(wanted: StreamFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
     clauses, values = ["project = ?", "kind = ?", "state != 'erased'"], [wanted.project, SESSION]
-    given: list[tuple[str, Sequence[Any] | None]] = [
-        ("state = ?", wanted.state and [wanted.state]),
-        ("json_extract(config, '$.user_id') = ?", wanted.user_id and [wanted.user_id]),
-        ("json_extract(config, '$.labels.' || ?) = ?", label_path(wanted.label)),
-        ("started_ms > ?", None if wanted.started_after is None else [wanted.started_after]),
-        ("started_ms < ?", None if wanted.started_before is None else [wanted.started_before]),
-        ("(started_ms, key) < (?, ?)", wanted.after),
+    given: list[tuple[str, Sequence[Any]]] = [
+        ("state = ?", [wanted.state]),
+        ("json_extract(config, '$.user_id') = ?", [wanted.user_id]),
+        ("exists (select 1 from json_each(config, '$.labels') where key = ? and value = ?)", wanted.label or [None]),
+        ("started_ms > ?", [wanted.started_after]),
+        ("started_ms < ?", [wanted.started_before]),
+        ("(started_ms, key) < (?, ?)", wanted.after or [None]),
     ]
     for clause, more in given:
-        if more:
+        if more[0] is not None:
             clauses.append(clause)
             values.extend(more)
     return " and ".join(clauses), values
-
-
-def label_path(label: tuple[str, str] | None) -> list[str] | None:
-    return None if label is None else [msgspec.json.encode(label[0]).decode(), label[1]]

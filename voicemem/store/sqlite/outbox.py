@@ -55,9 +55,11 @@ class SqliteOutbox:
         self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
     ) -> bool:
         def job(connection: apsw.Connection) -> bool:
+            # What was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts.
             connection.execute(
-                "update exports set state = ?, due_ms = ?, attempts = attempts + 1, leased_until_ms = 0"
-                " where key = ? and lease = ?",
+                "update exports set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),"
+                " due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1,"
+                " leased_until_ms = 0 where key = ?3 and lease = ?4",
                 (state, due_ms, export.key, export.lease),
             )
             if not connection.changes():

@@ -19,6 +19,7 @@ CONFIG = COLUMNS.split(", ").index("config")
 def to_stream(row: tuple[Any, ...]) -> Stream:
     values: list[Any] = list(row)
     values[CONFIG] = msgspec.json.decode(values[CONFIG])
+    values[-1] = bool(values[-1])
     return Stream(*values)
 
 
@@ -63,7 +64,7 @@ def insert_stream(connection: apsw.Connection, stream: Stream) -> Stream:
 def update_stream(connection: apsw.Connection, stream: Stream) -> None:
     connection.execute(
         "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, silent_since_ms = ?,"
-        " ending_ms = ?, ending_ts = ?, ending_reason = ?, due_ms = ? where key = ?",
+        " ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?",
         (
             stream.state,
             stream.position,
@@ -74,6 +75,7 @@ def update_stream(connection: apsw.Connection, stream: Stream) -> None:
             stream.ending_ms,
             stream.ending_ts,
             stream.ending_reason,
+            stream.provisional,
             due_ms(stream),
             stream.key,
         ),

@@ -19,6 +19,7 @@ create table streams (
     ending_ms integer,
     ending_ts integer,
     ending_reason text,
+    provisional integer not null default 0,
     due_ms integer,
     unique (project, kind, id)
 ) strict;
