@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from services import ANY_PORT, Serve
 
 from voicemem.app import App, running
-from voicemem.settings import Address, Settings
-
-ANY_PORT = Address("127.0.0.1", 0)
-Serve = Callable[..., Coroutine[Any, Any, App]]
+from voicemem.settings import Settings
 
 
 @pytest.fixture

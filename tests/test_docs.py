@@ -14,7 +14,7 @@ import aiohttp
 import click
 import msgspec
 import pytest
-from conftest import Serve
+from services import Serve
 
 from voicemem.cli import main
 from voicemem.config import LlmConfig, SessionConfig, WebhookConfig

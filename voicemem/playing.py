@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from voicemem.events import Interrupt, Resume, Tts
 from voicemem.heard import Cut, TimedWord, has_progress, heard_to_end
 from voicemem.history import Told, told_replies
-from voicemem.series import NEVER
+from voicemem.series import ALWAYS, NEVER
 from voicemem.state import Reply, State, Turn
 
 
@@ -47,20 +47,7 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
     if event.done:
         playback.ends.add(ts, 0)
     playback.words.extend(TimedWord(ts, word.start_ms, word.end_ms, word.text) for word in event.words or ())
-    if event.heard_text is not None or event.audio_ms is not None or event.done:
-        note_played(state, turn, reply, ts)
     return turn
-
-
-def note_played(state: State, turn: Turn | None, reply: Reply | None, ts: int) -> None:
-    """Playback of a later reply ends the playing of the earlier ones."""
-    if turn is None:
-        return
-    if reply is None:
-        begun = [r for r in turn.replies if r.begin <= ts] or turn.replies[:1]
-        reply = max(begun, key=lambda r: (r.begin, r.order), default=None)
-    if reply is not None:
-        state.played = max(state.played, (turn.number, reply.begin, reply.order))
 
 
 def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
@@ -74,22 +61,42 @@ def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
     return None, None
 
 
-def is_playing(state: State, turn: Turn, told: Told) -> bool:
+Place = tuple[int, int, int]
+"""Where a reply stands in the call: turn, begin, order."""
+
+
+def place(turn: Turn, reply: Reply) -> Place:
+    return turn.number, reply.begin, reply.order
+
+
+def recent_turns(state: State) -> list[Turn]:
+    """The turns whose replies may still play: none before the newest turn with a final."""
+    return [state.turns[number] for number in state.numbers[bisect_left(state.numbers, state.final_turn) :]]
+
+
+def latest_played(state: State) -> Place:
+    """The latest reply that was played, of those that may still play: earlier ones no longer do."""
+    for turn in reversed(recent_turns(state)):
+        for told in reversed(told_replies(turn)):
+            if has_progress(told.spoken):
+                return place(turn, told.reply)
+    return ALWAYS, 0, 0
+
+
+def is_playing(state: State, turn: Turn, told: Told, latest: Place) -> bool:
     """Whether the reply still plays; without any playback event it does until `llm.done`."""
     if told.cuts or told.reply.restored or heard_to_end(told.spoken, NEVER):
         return False
-    if turn.number < state.final_turn or (turn.number, told.reply.begin, told.reply.order) < state.played:
+    if turn.number < state.final_turn or place(turn, told.reply) < latest:
         return False
     return has_progress(told.spoken) or not told.spoken.complete
 
 
 def oldest_playing(state: State) -> tuple[Turn | None, Reply | None]:
-    """The oldest reply still playing; none is in a turn before the newest final's or the latest played reply's."""
-    since = max(state.final_turn, state.played[0])
-    for number in state.numbers[bisect_left(state.numbers, since) :]:
-        turn = state.turns[number]
+    latest = latest_played(state)
+    for turn in recent_turns(state):
         for told in told_replies(turn):
-            if is_playing(state, turn, told):
+            if is_playing(state, turn, told, latest):
                 return turn, told.reply
     return None, None
 
@@ -142,10 +149,11 @@ def close(state: State, ts: int, reason: str) -> Iterable[Turn]:
     if state.closed_ts is not None:
         return []
     state.closed_ts = ts
+    latest = latest_played(state)
     for turn in state.turns.values():
         for told in told_replies(turn):
             spoken = told.spoken
-            playing = has_progress(spoken) and is_playing(state, turn, told)
+            playing = has_progress(spoken) and is_playing(state, turn, told, latest)
             if not told.cuts and not told.reply.restored and (playing or not spoken.complete):
                 told.reply.cuts.append(Cut(ts, state.position, closing=True, cause=reason))
     return state.turns.values()

@@ -12,8 +12,7 @@ from voicemem.state import Failure, Reply, State, Turn, Typed
 
 def fold_llm(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> Turn:
     turn, reply = find_reply(state, event, ts)
-    if event.metadata:
-        reply.metadata |= event.metadata
+    about = reply
     match event:
         case LlmDelta():
             reply.generation.add(ts, event.text, event.whole)
@@ -23,7 +22,9 @@ def fold_llm(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> Tur
             reply.generation.finish(ts, None)
             turn.failures.append(Failure(ts, event.code))
             if event.text:
-                begin_whole(state, turn, None, ts, event.text, "llm_failure")
+                about = begin_whole(state, turn, None, ts, event.text, "llm_failure")
+    if event.metadata:
+        about.metadata |= event.metadata
     return turn
 
 
@@ -40,6 +41,9 @@ def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> t
             reply = next((r for r in reversed(turn.replies) if not r.generation.complete), None)
     else:
         turn, reply = find_flowing_reply(state)
+    if reply is None:
+        state.newest_reply = (turn.number, state.position)
+    state.unheard_from = min(state.unheard_from, turn.number)
     return turn, begin_reply(state, turn, reply, event.item, ts)
 
 
@@ -65,7 +69,6 @@ def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None,
             state.items[item] = turn.number
         state.newest_turn = max(state.newest_turn, turn.number)
         state.unheard_from = min(state.unheard_from, turn.number)
-        state.newest_reply = (turn.number, reply.order)
     reply.begin = min(reply.begin, ts)
     return reply
 

@@ -33,6 +33,13 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     return turn
 
 
+def newest_finals(state: State, user: str | None) -> list[str]:
+    """What a late partial of this user may belong to: the user's newest final, or one of nobody's."""
+    if user is None:
+        return list(state.finals.values())[-1:]
+    return [state.finals[name] for name in (user, "") if name in state.finals]
+
+
 class Place(NamedTuple):
     """A segment and the utterance that it is part of."""
 
@@ -67,13 +74,14 @@ def turn_by_flow(state: State, event: Asr) -> int | None:
         key = event.user if event.user in state.speaking else ""
     number = state.speaking.pop(key, None)
     if number is None:
-        if not event.final and event.text and event.text in state.last_final:
+        if not event.final and event.text and any(event.text in final for final in newest_finals(state, event.user)):
             return None
         if event.final and not event.text:
             return None
         number = state.newest_turn + 1
     if event.final:
-        state.last_final = event.text
+        state.finals.pop(event.user or key, None)
+        state.finals[event.user or key] = event.text
     else:
         state.speaking[event.user or key] = number
     return number

@@ -171,16 +171,14 @@ class State(Struct):
     """The turn of the newest utterance; 0 before any."""
     final_turn: int = ALWAYS
     """The newest turn with a final: replies of earlier turns no longer play."""
-    played: tuple[int, int, int] = (ALWAYS, 0, 0)
-    """Turn, begin and order of the latest reply that was played: earlier ones no longer play."""
     unheard_from: int = 0
     """In turns before this one every reply was heard to its end or interrupted."""
     speaking: dict[str, int] = {}
     """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
-    last_final: str = ""
-    """The newest final of such a producer; what it already contains is no new utterance."""
+    finals: dict[str, str] = {}
+    """Each such user's newest final, the newest last; what it already contains is no new utterance."""
     newest_reply: tuple[int, int] | None = None
-    """Turn and order of the reply that began last."""
+    """Turn and order of the reply that the LLM began last."""
     closed_ts: int | None = None
     dirty: set[int] = set()
     """Turns that changed since their messages were last made."""

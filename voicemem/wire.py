@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from voicemem import config
 from voicemem.errors import CODES, InvalidFrame, Refused
@@ -22,8 +23,10 @@ from voicemem.events import (
     SESSION_ID_PATTERN,
     Event,
     Incoming,
+    Integer,
     Interrupt,
     Journaled,
+    Name,
     SessionEnd,
     SessionUpdate,
     Tts,
@@ -241,20 +244,27 @@ def check_message(event: Whole) -> None:
         carried = msgspec.convert(event.metadata or {}, Carried)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the metadata: {config.plain(error)}") from None
-    if not carried.interrupted and (carried.original is not None or carried.interrupt_timestamp is not None):
-        raise Refused("invalid_field", "original and interrupt_timestamp stand only beside interrupted.")
+    given = {key for key in RESERVED_METADATA if getattr(carried, key) is not UNSET}
+    allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
+    if carried.interrupted is True and event.role == "assistant":
+        allowed |= INTERRUPTION
+    if given - allowed or carried.partial is False or carried.source not in (UNSET, event.source):
+        raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
+
+
+INTERRUPTION = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
 class Carried(msgspec.Struct, frozen=True):
     """The reserved keys, as a restored message may carry them."""
 
-    interrupted: bool = False
-    interrupt_timestamp: int | None = None
-    original: str | None = None
-    source: str | None = None
-    user: str | None = None
-    heard: str | None = None
-    partial: bool = False
+    interrupted: bool | UnsetType = UNSET
+    interrupt_timestamp: Integer | UnsetType = UNSET
+    original: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    user: Name | UnsetType = UNSET
+    heard: Literal["aligned", "estimated"] | UnsetType = UNSET
+    partial: bool | UnsetType = UNSET
 
 
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from conftest import Serve
+from services import Serve
 
 from voicemem.app import App
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 from click.testing import CliRunner
-from conftest import Serve
+from services import Serve
 
 from voicemem.cli import main
 

@@ -67,13 +67,16 @@ async def stream_of(request: web.Request) -> Stream:
 
 def query_of(request: web.Request, kind: type[T]) -> T:
     """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
-    names = list(request.query)
-    if len(set(names)) < len(names):
+    given = dict(request.query)
+    if len(given) < len(request.query.items()):
         raise Refused("invalid_query", "A query parameter stands twice.")
     try:
-        return msgspec.convert(dict(request.query), kind, strict=False)
+        query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", plain(error)) from None
+    if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
+        raise Refused("invalid_query", "A query parameter cannot be null.")
+    return query
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
