@@ -56,11 +56,14 @@ class Access:
         self.directory = directory
         self.clock = clock
         self.new_secret = new_secret
+        self.seen_key = admin_key is not None
+        """Whether a key was ever found, which no revoking undoes."""
         self.admin_digest = None if admin_key is None else digest(admin_key)
 
     async def needed(self) -> bool:
         """Whether callers need a key: once there was one, also when all are revoked."""
-        return self.admin_digest is not None or await self.directory.has_keys()
+        self.seen_key = self.seen_key or await self.directory.has_keys()
+        return self.seen_key
 
     async def grant(self, token: str | None) -> Grant:
         """What the holder of a key may do. Raises `Refused` (`unauthorized`)."""

@@ -22,6 +22,7 @@ from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
+from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
 from voicemem.server.rest import application
 from voicemem.server.rest.parts import Parts
@@ -94,6 +95,7 @@ class App:
         self.failed = asyncio.Event()
         """Set when the service cannot go on."""
         self.tasks: list[asyncio.Task[None]] = []
+        self.rest_server: asyncio.Server | None = None
         self.rest_address = settings.rest
         self.ingest_address = settings.ingest
 
@@ -106,9 +108,8 @@ class App:
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))
         await self.runner.setup()
-        site = web.TCPSite(self.runner, self.settings.rest.host, self.settings.rest.port)
-        await site.start()
-        self.rest_address = Address(self.settings.rest.host, self.runner.addresses[0][1])
+        self.rest_server = await listen(self.runner, self.settings.rest)
+        self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
         self.ingest_address = await self.ingest.start(self.settings.ingest)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -126,6 +127,8 @@ class App:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
         self.draining.set()
         await self.ingest.drain()
+        if self.rest_server is not None:
+            self.rest_server.close()
         await self.runner.cleanup()
         for task in self.tasks:
             task.cancel()

@@ -16,8 +16,8 @@ from voicemem.events import Fields, Name
 MAX_LABELS = 64
 SECRETS = (("llm", "api_key"), ("webhook", "secret"))
 """Never journaled, never shown: where each stands in a configuration."""
-CALLING_OUT = (("llm", "url"), ("llm", "api_key"), ("webhook", "url"), ("webhook", "secret"))
-"""Settings that make the server call somebody; setting them needs the scope `admin`."""
+CALLING_OUT = frozenset({"url", "api_key"})
+"""Of `llm`; these and `webhook` make the server call somebody, so setting them needs the scope `admin`."""
 
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
@@ -92,13 +92,10 @@ def settle(given: Fields) -> Settled:
     """
     tidy = dict(given)
     if "system_messages" in tidy:
-        llm = tidy.get("llm")
-        tidy["llm"] = (
-            {**llm, "system_messages": tidy["system_messages"]}
-            if isinstance(llm, dict)
-            else {"system_messages": tidy["system_messages"]}
-        )
-        del tidy["system_messages"]
+        short = {"system_messages": tidy.pop("system_messages")}
+        llm = tidy.get("llm") or {}
+        if isinstance(llm, dict):  # what else it may be is refused below
+            tidy["llm"] = llm | short
     try:
         config = msgspec.convert(without_nulls(tidy), SessionConfig)
         msgspec.convert(config.llm.system_messages, tuple[SystemMessage, ...])
@@ -124,10 +121,12 @@ def without_nulls(value: Any) -> Any:
 
 def plain(error: msgspec.ValidationError) -> str:
     """What a validation error says, without the value that was sent."""
-    message = str(error)
-    if "'" in message:
-        message = message[: message.index("'")].rstrip() + message[message.rindex("'") + 1 :]
-    return message.replace(" - at `$.", " at `").replace("`$`", "the top")
+    sentence, at, path = str(error).rpartition(" - at `$")
+    if not at:
+        sentence, path = path, ""
+    if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
+        sentence = "The value is not one of those that it can have"
+    return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
 
 
 def merged(config: Fields, patch: Fields) -> Fields:
@@ -153,8 +152,9 @@ def merge_patch(target: Fields, patch: Fields) -> Fields:
 
 
 def calls_out(given: Fields) -> bool:
-    """Whether a configuration or patch, as it was given, sets anything that makes the server call out."""
-    return any(isinstance(given.get(section), dict) and key in given[section] for section, key in CALLING_OUT)
+    """Whether a configuration or patch, as it was given, sets or takes away what makes the server call out."""
+    llm = given.get("llm", {})
+    return "webhook" in given or llm is None or (isinstance(llm, dict) and not CALLING_OUT.isdisjoint(llm))
 
 
 def settled_calls_out(settled: Settled) -> bool:

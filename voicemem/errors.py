@@ -56,6 +56,7 @@ CODES: dict[str, Code] = {
     "session_exists": Code(409, None, "The session exists with another configuration."),
     "invalid_query": Code(400, None, "A query parameter is unknown or has a value that it cannot have."),
     "invalid_cursor": Code(400, None, "The cursor was not given out by this store for this project."),
+    "invalid_http": Code(400, None, "The request is no HTTP that can be read."),
     "not_found": Code(404, None, "There is nothing at this path."),
     "method_not_allowed": Code(405, None, "The path does not take this method."),
     # Access

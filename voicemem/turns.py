@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from voicemem.events import MAX_INTEGER
 from voicemem.history import told_replies
 from voicemem.state import Latency, State, Turn
 
@@ -70,4 +71,4 @@ def segment_of(latency: Latency) -> dict[str, Any]:
 
 
 def plain_number(value: float) -> float:
-    return int(value) if value == int(value) else value
+    return int(value) if abs(value) <= MAX_INTEGER and value == int(value) else value

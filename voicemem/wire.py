@@ -92,10 +92,8 @@ def decode_frame(frame: bytes) -> list[Arrived | Rejected]:
     """The events of one frame: a JSON object, or an array of objects. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(b" \t\r\n")
-    if text.startswith(b"{"):
-        return [decode_event(text)]
     if not text.startswith(b"["):
-        raise InvalidFrame("not_events" if is_json(text) else "invalid_json")
+        return [decode_event(checked_object(text))]
     try:
         pieces = [bytes(piece) for piece in PIECES.decode(text)]
     except MALFORMED:
@@ -107,9 +105,18 @@ def decode_frame(frame: bytes) -> list[Arrived | Rejected]:
 
 def decode_lines(body: bytes) -> list[Arrived | Rejected]:
     """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
-    if body.strip() and not body.lstrip().startswith(b"["):
-        body = b"[" + b",".join(line for line in body.splitlines() if line.strip()) + b"]"
-    return decode_frame(body)
+    if not body.strip() or body.lstrip().startswith(b"["):
+        return decode_frame(body)
+    check_frame(body)
+    lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
+    return [decode_event(checked_object(line)) for line in lines if line]
+
+
+def checked_object(text: bytes) -> bytes:
+    """JSON that begins as an object. Raises `InvalidFrame`."""
+    if not text.startswith(b"{"):
+        raise InvalidFrame("not_events" if is_json(text) else "invalid_json")
+    return text
 
 
 def decode_journaled(payload: bytes) -> Journaled:
@@ -231,9 +238,14 @@ def check_event(event: Event) -> None:
 def check_texts(event: Event) -> None:
     texts = [getattr(event, "text", None), getattr(event, "heard_text", None), getattr(event, "reason", None)]
     for text in texts:
-        # Only a text of so many characters can have so many bytes.
-        if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
-            raise Refused("text_too_long")
+        check_text(text)
+
+
+def check_text(text: str | None) -> None:
+    """Raise `Refused` for a text that is too long."""
+    # Only a text of so many characters can have so many bytes.
+    if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise Refused("text_too_long")
 
 
 def check_message(event: Whole) -> None:
@@ -270,9 +282,7 @@ class Carried(msgspec.Struct, frozen=True):
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:
     """A `session.update` whose payload does not have its secrets."""
     update = config.settle(update_patch(event))
-    if not update.secrets:
-        return Arrived(event, text, update)
-    values = ANYTHING.decode(text)
+    values = ANYTHING.decode(text)  # written anew in any case: a doubled key could hide a secret
     for section, key in config.SECRETS:
         if isinstance(values.get(section), dict):
             values[section].pop(key, None)

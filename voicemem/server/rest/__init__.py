@@ -7,6 +7,7 @@ from aiohttp import web
 from voicemem.access import Grant
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
+from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import events, history, operations, sessions
 from voicemem.server.rest.parts import GRANT, PARTS, Parts, Route
@@ -19,13 +20,14 @@ def application(parts: Parts, gate: Gate) -> web.Application:
     app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
     app[PARTS] = parts
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, guarded(route, gate))
+        app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app
 
 
 def guarded(route: Route, gate: Gate) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
-        await gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
+        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
             grant: Grant = await gate.grant(request.headers.get("Authorization"))
             grant.require(route.scope)

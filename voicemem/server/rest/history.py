@@ -42,7 +42,7 @@ async def history(request: web.Request) -> web.Response:
     stream = await stream_of(request)
     parts = parts_of(request)
     etag = etag_of(request, parts.store.incarnation, stream)
-    if etag in [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]:
+    if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
         return web.Response(status=304, headers={"ETag": etag})
     memory = await parts.memories.at(stream)
     if memory.state.position > stream.position:  # more was committed meanwhile: let the row be of the same moment

@@ -84,9 +84,12 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 async def body_of(request: web.Request) -> bytes:
-    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB."""
-    async with asyncio.timeout(BODY_TIMEOUT_S):
-        return await request.read()
+    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except (web.RequestPayloadError, ConnectionResetError):
+        raise InvalidFrame("invalid_http", "The body is cut off, or not encoded as its headers say.") from None
 
 
 async def object_of(request: web.Request) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
@@ -23,12 +24,13 @@ from voicemem.server.rest.parts import (
     stream_of,
 )
 from voicemem.store.base import StreamFilter
+from voicemem.wire import check_text
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`label` is `key:value`, or `key=value`."""
+    """`label` is `key:value` or `key=value`; the first of the two signs ends the key."""
 
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
@@ -72,7 +74,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     query = query_of(request, ListQuery)
     label = None
     if query.label is not None:
-        key, _, value = query.label.replace("=", ":", 1).partition(":")
+        key, value = re.split("[:=]", query.label, maxsplit=1)
         label = (key, value)
     wanted = StreamFilter(
         project=request[GRANT].project,
@@ -107,6 +109,7 @@ async def end(request: web.Request) -> web.Response:
     reason = given.get("reason")
     if set(given) - {"reason"} or not (reason is None or isinstance(reason, str)):
         raise Refused("invalid_field", "The body may hold a reason, which is text, and nothing else.")
+    check_text(reason)
     return answer(session_object(await parts_of(request).sessions.end(stream, reason)))
 
 

@@ -29,6 +29,7 @@ from voicemem.store.sqlite.rows import (
     to_stream,
     update_stream,
 )
+from voicemem.wire import SORTED
 
 
 class SqliteJournal:
@@ -45,8 +46,9 @@ class SqliteJournal:
                 return new_stream(connection, project, session_id, settled, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute("select name, value from secrets where stream = ?", (stream.key,)))
-            given = merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}
-            return stream, "same" if (stream.config, secrets) == given else "different"
+            given = [merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}]
+            same = SORTED.encode([stream.config, secrets]) == SORTED.encode(given)  # in Python 1 == true
+            return stream, "same" if same else "different"
 
         return await self.database.write(job)
 
