@@ -93,7 +93,7 @@ def settle(given: Fields) -> Settled:
     tidy = dict(given)
     if "system_messages" in tidy:
         short = {"system_messages": tidy.pop("system_messages")}
-        llm = tidy.get("llm") or {}
+        llm = {} if tidy.get("llm") is None else tidy["llm"]
         if isinstance(llm, dict):  # what else it may be is refused below
             tidy["llm"] = llm | short
     try:

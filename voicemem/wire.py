@@ -78,11 +78,11 @@ class Rejected(NamedTuple):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The fields that say whose an event is, whatever their types are."""
+    """The fields that say whose an event is, whatever they hold."""
 
-    session_id: Any = None
-    producer: Any = None
-    seq: Any = None
+    session_id: msgspec.Raw = msgspec.Raw(b"null")
+    producer: msgspec.Raw = msgspec.Raw(b"null")
+    seq: msgspec.Raw = msgspec.Raw(b"null")
 
 
 ENVELOPE = msgspec.json.Decoder(Envelope)
@@ -177,7 +177,7 @@ def reject(text: bytes, code: str, detail: str) -> Rejected:
         name = ENVELOPE.decode(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
-    session_id, producer, seq = name.session_id, name.producer, name.seq
+    session_id, producer, seq = readable(name.session_id), readable(name.producer), readable(name.seq)
     return Rejected(
         code,
         detail,
@@ -185,6 +185,14 @@ def reject(text: bytes, code: str, detail: str) -> Rejected:
         producer if isinstance(producer, str) and 1 <= len(producer) <= 128 else None,
         seq if type(seq) is int and 1 <= seq <= MAX_INTEGER else None,
     )
+
+
+def readable(raw: msgspec.Raw) -> Any:
+    """What a field holds; None for what cannot be read, such as a number out of range."""
+    try:
+        return ANYTHING.decode(raw)
+    except MALFORMED:
+        return None
 
 
 def explain(error: msgspec.ValidationError) -> tuple[str, str]:
