@@ -184,7 +184,7 @@ def kind(name: str, needed: Fields, more: Fields, common: Fields = COMMON) -> st
 IN_TURN = {"turn_id": maybe(TURNS)}
 FLAG = st.booleans()
 SPEECH = {"final": FLAG, "user": maybe(NAMES), "segment": maybe(COUNTS), "words": maybe(WORDS), "start_ms": COUNTS}
-EVIDENCE = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
+EVIDENCE: list[Fields] = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
 PLAYED: Fields = {"heard_text": TEXTS, "audio_ms": COUNTS, "done": FLAG, "words": WORDS, "total_audio_ms": COUNTS}
 CARRIED: Fields = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
 ROLES = {"user": ["asr", "message", "command"], "assistant": ["llm", "greeting", "silence", "llm_failure", "command"]}
@@ -243,7 +243,7 @@ JOURNALS = st.lists(PRODUCED.map(taken) | SERVED, max_size=25)
 @st.composite
 def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
     """A call whose interrupts and playback name their turn or item, in the order of its times, and as it arrived."""
-    events = [one for turn in range(1, draw(st.integers(1, 3)) + 1) for one in draw(turns(turn))]
+    events = [one for turn in range(1, draw(st.integers(1, 2)) + 1) for one in draw(turns(turn))]
     happened = draw(in_own_order(events))
     timed = [one | {"ts": 10 * place} for place, one in enumerate(happened, 1)]
     return timed, draw(in_own_order(timed))
@@ -253,11 +253,12 @@ def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
 def turns(draw: st.DrawFn, turn: int) -> list[Fields]:
     """The events of one turn: a slot and its transcript, and one or two replies, in no order."""
     events = [partial(turn, "", item=f"u{turn}"), final(turn, f"Utterance {turn}.", item=f"u{turn}")]
-    for item in draw(st.sampled_from([[None], ["a"], [None, "a"], ["a", "b"]])):
+    items: list[list[str | None]] = [[None], ["a"], [None, "a"], ["a", "b"]]
+    for item in draw(st.sampled_from(items)):
         name = item and f"{item}{turn}"
         text = f"One two three of {name}, in turn {turn}. Four, five?"
-        pieces = [text[start : start + 9] for start in range(0, len(text), 9)]
-        events += [delta(turn, piece, item=name) for piece in pieces[: draw(st.integers(0, 6))]]
+        pieces = [text[start : start + 12] for start in range(0, len(text), 12)]
+        events += [delta(turn, piece, item=name) for piece in pieces[: draw(st.integers(0, 4))]]
         events += [delta(turn, text[:30], item=name, whole=True)] * draw(st.integers(0, 1))
         events += [done(turn, item=name, text=draw(st.sampled_from([None, text])))] * draw(st.integers(0, 1))
         events += draw(st.lists(about_reply(turn, name, text), max_size=4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from calls import (
     JOKE,
     JOURNALS,
     PRODUCED,
+    TEXTS,
     Fields,
     Given,
     closed,
@@ -35,7 +37,7 @@ from calls import (
     tts,
     words,
 )
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from voicemem.events import RefusedEvent, SessionGap
@@ -53,6 +55,16 @@ def replies(*given: Given, unfinished: bool = False) -> list[tuple[int, str]]:
 def cut_texts(*given: Given) -> list[str]:
     """What was generated of each interrupted reply."""
     return [one["metadata"]["original"] for one in contents(*given) if "interrupted" in one["metadata"]]
+
+
+def orders(call: list[Fields]) -> list[tuple[Fields, ...]]:
+    """All orders in which some events can arrive."""
+    return list(permutations(call))
+
+
+def kinds(call: tuple[Fields, ...]) -> str:
+    """The types of some events, as the name of a test."""
+    return " ".join(one["type"] for one in call)
 
 
 # Rule 2: replies
@@ -430,6 +442,12 @@ def test_unnamed_tts_passes_over_interrupted_replies() -> None:
     assert texts(*call, tts(ts=30, heard_text="Two "), interrupt(2, 50)) == ["", "Two "]
 
 
+def test_unnamed_tts_is_about_an_older_reply_whose_text_came_late() -> None:
+    """The oldest reply counts as soon as it has text, whatever was played before."""
+    call = [done(1, 12), message(2, "Two two.", 20), tts(ts=25, heard_text="Two "), delta(1, "One one.", 10)]
+    assert texts(*call, tts(ts=30, heard_text="One "), interrupt(1, 40), interrupt(2, 40)) == ["One ", "Two "]
+
+
 def test_queued_reply_is_not_marked_by_the_interrupt_of_another() -> None:
     """The fold makes no interrupts of its own for replies that were queued and never played."""
     call = [message(1, "One one.", 10, item="a"), message(1, "Two two.", 11, item="b")]
@@ -512,6 +530,29 @@ def test_close_leaves_replies_of_which_later_ones_were_played() -> None:
     assert cut_texts(*call, tts(2, 40, heard_text="Two "), closed(50)) == ["Two two."]
 
 
+@pytest.mark.parametrize(
+    "call", orders([delta(1, "One two.", 10), done(1, 20), tts(1, 30, heard_text="One ")]), ids=kinds
+)
+def test_close_cuts_the_reply_that_plays_however_its_events_arrived(call: tuple[Fields, ...]) -> None:
+    """Done, deltas and playback may overtake each other, and the reply is still known to be playing."""
+    assert heard(*call, closed(50)) == ("One ", None)
+
+
+@pytest.mark.parametrize(
+    "call", orders([delta(2, "Two two.", 30), done(2, 35), tts(2, 40, heard_text="Two ")]), ids=kinds
+)
+def test_close_leaves_earlier_replies_however_the_later_one_arrived(call: tuple[Fields, ...]) -> None:
+    """Playback of a later reply ends the playing of earlier ones, even when it overtakes that reply."""
+    earlier = [message(1, "One one.", 10), tts(1, 20, heard_text="One ")]
+    assert cut_texts(*earlier, *call, closed(50)) == ["Two two."]
+
+
+def test_playback_of_a_turn_is_about_a_reply_with_text() -> None:
+    """A reply that never had text, as a failed call leaves it, does not take playback from its turn's reply."""
+    call = [message(1, "One two.", 10), done(1, 20, item="silent"), tts(1, 30, heard_text="One ")]
+    assert heard(*call, closed(50)) == ("One ", None)
+
+
 def test_close_leaves_replies_of_turns_before_the_newest_final() -> None:
     """Once the user has answered in a later turn, the reply before no longer plays."""
     call = [message(1, "One one.", 10), tts(1, 20, heard_text="One "), final(2, "Well.", 30)]
@@ -548,7 +589,7 @@ def test_close_cuts_even_when_a_resume_has_a_later_time() -> None:
 
 def test_reopening_undoes_the_close() -> None:
     """After a reopening the reply goes on, and the partial is open again."""
-    call = [delta(1, "One ", 10), partial(2, "Wa", 20), closed(50), reopened()]
+    call: list[Given] = [delta(1, "One ", 10), partial(2, "Wa", 20), closed(50), reopened()]
     assert contents(*call) == []
     assert texts(*call, delta(1, "two.", 60), done(1, 70), final(2, "Wait.", 80)) == ["One two.", "Wait."]
 
@@ -566,7 +607,10 @@ def test_error_closes_the_open_reply_as_generated() -> None:
     assert only(delta(1, "One ", 10), failed(1, 20), closed(50)) == only(delta(1, "One ", 10), done(1, 20))
 
 
-@pytest.mark.parametrize("names", [{"turn": 1}, {"item": "a"}, {}])
+NAMES: list[Fields] = [{"turn": 1}, {"item": "a"}, {}]
+
+
+@pytest.mark.parametrize("names", NAMES)
 def test_error_finds_the_open_reply(names: Fields) -> None:
     """The error closes the reply that is open, whether it names its turn, its item or nothing."""
     assert cut_texts(delta(1, "One ", 10, item="a"), failed(ts=20, **names), closed(50)) == []
@@ -718,3 +762,16 @@ def test_order_of_arrival_does_not_change_what_the_close_cuts(call: tuple[list[F
     """The same holds when the call then ends in the middle of a reply."""
     timed, arrived = call
     assert contents(*sorted(timed, key=lambda one: one["ts"]), closed(10_000)) == contents(*arrived, closed(10_000))
+
+
+@FEW
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(TEXTS, min_size=1, max_size=4).filter(any), st.lists(TEXTS, min_size=1, max_size=4))
+def test_no_later_delta_changes_the_content(kind: str, before: list[str], after: list[str]) -> None:
+    """Whatever was generated before an interruption and after it, the content stays as it was cut.
+
+    A count of more than was generated by then is about text that had not arrived with its right time.
+    """
+    assume(kind != "heard_chars" or len("".join(before)) >= 7)
+    call = [*(delta(1, text, 10) for text in before), *KINDS[kind]]
+    assert heard(*call, *(delta(1, text, 60) for text in after)) == heard(*call)

@@ -1,0 +1,284 @@
+"""The configuration of a session."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.config import MAX_LABELS, calls_out, merge_patch, merged, read, settle, settled_calls_out
+from voicemem.errors import Refused
+from voicemem.events import Fields
+
+URL = "https://public.example/"
+SYSTEM = {"role": "system", "content": "Be brief."}
+FULL: Fields = {
+    "name": "joker",
+    "channel": "room",
+    "user_id": "u1",
+    "labels": {"tier": "vip"},
+    "llm": {"vendor": "custom", "model": "m", "style": "gemini", "url": "https://llm.example/", "max_history": 1024},
+    "interruptable": False,
+    "webhook": {"url": "https://hook.example/", "contents": "standard"},
+    "idle_timeout": 0,
+    "reopen_window": 1.5,
+    "max_duration": 60,
+    "ttl_seconds": 86400,
+}
+
+
+# What a configuration may hold
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    """A session that says nothing idles out after 60 s, may come back for 1 h, and lasts 72 h at most."""
+    config = read({})
+    assert (config.idle_timeout, config.reopen_window, config.max_duration) == (60, 3600, 72 * 3600)
+    assert (config.llm.max_history, config.llm.style, config.webhook.contents) == (32, "openai", "full")
+    assert (config.interruptable, config.ttl_seconds) == (True, None)
+
+
+def test_full_configuration_is_kept_as_given() -> None:
+    """What was given is what is kept, with no default written into it."""
+    settled = settle(FULL)
+    assert (settled.public, settled.secrets) == (FULL, {})
+    assert read(settled.public).llm.style == "gemini"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"idle_timeot": 5},
+        {"llm": {"temperature": 1}},
+        {"webhook": {"headers": {}}},
+        {"name": 5},
+        {"user_id": ""},
+        {"user_id": "x" * 129},
+        {"labels": {"a": 1}},
+        {"labels": ["a"]},
+        {"labels": {"a": {}}},
+        {"llm": 5},
+        {"llm": []},
+        {"llm": {"style": "cohere"}},
+        {"llm": {"max_history": 0}},
+        {"llm": {"max_history": 1025}},
+        {"llm": {"max_history": True}},
+        {"llm": {"params": []}},
+        {"llm": {"api_key": 5}},
+        {"llm": {"system_messages": [{"role": "system"}]}},
+        {"llm": {"system_messages": ["Be brief."]}},
+        {"system_messages": "Be brief."},
+        {"system_messages": [{"role": "system", "content": 5}]},
+        {"interruptable": 1},
+        {"webhook": {"contents": "some"}},
+        {"webhook": "https://hook.example/"},
+        {"idle_timeout": -1},
+        {"idle_timeout": "60"},
+        {"idle_timeout": True},
+        {"idle_timeout": float("nan")},
+        {"idle_timeout": float("inf")},
+        {"max_duration": 10**11},
+    ],
+    ids=str,
+)
+def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
+    """Unknown settings and values out of range are refused with one code."""
+    with pytest.raises(Refused, match="In the configuration") as refused:
+        settle(given)
+    assert refused.value.code == "invalid_field"
+
+
+@pytest.mark.parametrize("given", [{"llm": 5, "system_messages": []}, {"llm": [], "system_messages": [SYSTEM]}])
+def test_invalid_llm_is_refused_beside_system_messages(given: Fields) -> None:
+    """The short form does not hide what is wrong with `llm`."""
+    with pytest.raises(Refused):
+        settle(given)
+
+
+@pytest.mark.parametrize("value", ["s3cret", "it's s3cret", "'s3cret", 's3"cret', "s3'c'ret"])
+@pytest.mark.parametrize("place", [("llm", "style"), ("webhook", "contents")])
+def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> None:
+    """The sentence of a refusal names the field and never says what was sent."""
+    section, key = place
+    with pytest.raises(Refused) as refused:
+        settle({section: {key: value}})
+    assert f"{section}.{key}" in refused.value.detail
+    assert not any(part in refused.value.detail for part in ("s3", "cret"))
+
+
+def test_labels_are_limited() -> None:
+    """A session has at most 64 labels, given at once or one after the other."""
+    labels = {str(number): "x" for number in range(MAX_LABELS)}
+    assert MAX_LABELS == 64
+    assert len(read(settle({"labels": labels}).public).labels) == 64
+    with pytest.raises(Refused):
+        settle({"labels": labels | {"more": "x"}})
+    with pytest.raises(Refused, match="at most 64 labels"):
+        merged({"labels": labels}, {"labels": {"more": "x"}})
+
+
+def test_label_may_take_the_place_of_another() -> None:
+    """Labels that a patch takes away do not count."""
+    labels = {str(number): "x" for number in range(MAX_LABELS)}
+    patch = {"labels": {"0": None, "more": "x"}}
+    assert len(merged({"labels": labels}, settle(patch).public)["labels"]) == 64
+
+
+# System messages
+
+
+def test_system_messages_at_the_top_are_those_of_the_llm() -> None:
+    """The short form is kept as the long one."""
+    assert settle({"system_messages": [SYSTEM]}) == settle({"llm": {"system_messages": [SYSTEM]}})
+
+
+def test_system_messages_at_the_top_join_the_llm() -> None:
+    """The short form stands beside other settings of the LLM, and wins over the long form."""
+    given: Fields = {"llm": {"model": "m", "system_messages": []}, "system_messages": [SYSTEM]}
+    assert settle(given).public == {"llm": {"model": "m", "system_messages": [SYSTEM]}}
+
+
+def test_system_messages_keep_fields_beside_role_and_content() -> None:
+    """What else a system message says passes through."""
+    rich = {"role": "developer", "content": [{"type": "text", "text": "Hi."}], "name": "n"}
+    assert read(settle({"system_messages": [rich]}).public).llm.system_messages == (rich,)
+
+
+def test_system_messages_can_be_taken_away() -> None:
+    """Null in the short form is null in the long one."""
+    assert settle({"system_messages": None}).public == {"llm": {"system_messages": None}}
+
+
+# Secrets
+
+
+def test_secrets_are_taken_out() -> None:
+    """Keys and webhook secrets are kept apart, by where they stood."""
+    settled = settle({"llm": {"model": "m", "api_key": "k1"}, "webhook": {"url": URL, "secret": "s1"}})
+    assert settled.secrets == {"llm.api_key": "k1", "webhook.secret": "s1"}
+    assert settled.public == {"llm": {"model": "m"}, "webhook": {"url": URL}}
+
+
+def test_patch_may_take_a_secret_away() -> None:
+    """Null for a secret is no value of it."""
+    settled = settle({"llm": {"api_key": None}})
+    assert (settled.secrets, settled.public) == ({"llm.api_key": None}, {"llm": {}})
+
+
+@pytest.mark.parametrize(("section", "secret"), [("llm", "llm.api_key"), ("webhook", "webhook.secret")])
+def test_patch_that_takes_a_section_away_takes_its_secret(section: str, secret: str) -> None:
+    """A secret does not stay behind when all that it stood in is removed."""
+    assert settle({section: None}).secrets == {secret: None}
+
+
+@given(st.text(min_size=8))
+def test_no_secret_is_left_in_what_is_shown(secret: str) -> None:
+    """What is public does not hold a secret, whatever it looks like."""
+    given = {"llm": {"api_key": secret, "model": "m"}, "webhook": {"secret": secret}}
+    settled = settle(given)
+    assert settled.public == {"llm": {"model": "m"}, "webhook": {}}
+    assert set(settled.secrets.values()) == {secret}
+
+
+def test_settling_leaves_its_argument() -> None:
+    """What was given is not changed."""
+    given: Fields = {"llm": {"api_key": "k"}, "system_messages": [SYSTEM], "webhook": {"secret": "s"}}
+    before = deepcopy(given)
+    settle(given)
+    assert given == before
+
+
+CALLING_OUT: list[Fields] = [
+    {"llm": {"url": URL}},
+    {"llm": {"api_key": "k"}},
+    {"llm": {"api_key": None}},
+    {"llm": None},
+    {"webhook": {"url": URL}},
+    {"webhook": {"secret": "s"}},
+    {"webhook": {"contents": "full"}},
+    {"webhook": None},
+]
+
+
+@pytest.mark.parametrize("given", CALLING_OUT, ids=str)
+def test_settings_that_call_out_are_known(given: Fields) -> None:
+    """Addresses and secrets need the scope `admin`, before and after the secrets are taken out."""
+    assert calls_out(given)
+    assert settled_calls_out(settle(given))
+
+
+@pytest.mark.parametrize("given", [{}, {"llm": {"model": "m"}}, {"name": "n", "labels": {"url": "u"}}])
+def test_other_settings_do_not_call_out(given: Fields) -> None:
+    """Names, labels and models make the server call nobody."""
+    assert not calls_out(given)
+    assert not settled_calls_out(settle(given))
+
+
+# Merge patches
+
+
+@pytest.mark.parametrize(
+    "given", [{"idle_timeout": None}, {"labels": {"a": None}}, {"llm": None}, {"llm": {"style": None}}], ids=str
+)
+def test_null_in_a_configuration_is_the_default(given: Fields) -> None:
+    """A setting given as null is kept as one that was left out."""
+    assert read(merged({}, settle(given).public)) == read({})
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ({"a": "b"}, {"a": {"b": "c"}}, {"a": {"b": "c"}}),
+        ({"a": {"b": 1}}, {}, {"a": {"b": 1}}),
+    ],
+)
+def test_patches_are_merged_as_rfc_7396_says(target: Fields, patch: Fields, result: Fields) -> None:
+    """The examples of the RFC's appendix, as far as both sides are objects."""
+    assert merge_patch(target, patch) == result
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
+
+
+@given(OBJECTS, OBJECTS)
+def test_patch_applied_twice_is_applied_once(target: Fields, patch: Fields) -> None:
+    """A patch says what is, not what changes, and leaves what it is merged into."""
+    before = deepcopy(target)
+    result = merge_patch(target, patch)
+    assert merge_patch(result, patch) == result
+    assert target == before
+
+
+@given(OBJECTS)
+def test_patching_nothing_leaves_no_null(patch: Fields) -> None:
+    """Nulls in objects take away; they are never kept."""
+
+    def nulls(value: Any) -> bool:
+        return isinstance(value, dict) and any(one is None or nulls(one) for one in value.values())
+
+    assert not nulls(merge_patch({}, patch))
+
+
+def test_merged_configuration_can_be_read() -> None:
+    """A patch changes what it names and takes away what it says is null."""
+    config = merged(FULL, settle({"labels": {"tier": None, "lang": "de"}, "llm": {"style": None}}).public)
+    assert read(config).labels == {"lang": "de"}
+    assert (read(config).llm.style, read(config).llm.vendor) == ("openai", "custom")

@@ -1,0 +1,90 @@
+"""The vocabulary of what can arrive."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from voicemem import events
+from voicemem.config import SessionConfig
+from voicemem.events import UPDATE_FIELDS, Event, Incoming, Journaled, Producible, SessionUpdate, update_patch
+
+
+def tags(union: Any) -> set[str]:
+    """The event types of a union."""
+    return {str(one.__struct_config__.tag) for one in get_args(union)}
+
+
+DOCUMENTED = """
+    asr llm.delta llm.done llm.error tts interrupt resume message tool.call tool.result metric
+    session.update session.end
+"""
+OPTIONAL_TURN = {"asr", "llm.delta", "llm.done", "llm.error", "tts", "interrupt", "resume", "message"}
+
+
+def test_producers_send_the_documented_types() -> None:
+    """A producer may send each type of section 3, and nothing else."""
+    assert tags(Producible) == set(DOCUMENTED.split())
+
+
+def test_connections_take_opens_and_keys_as_well() -> None:
+    """What opens a connection is no part of a journal."""
+    assert tags(Incoming) - tags(Producible) == {"session.open", "auth"}
+    assert tags(Journaled) & {"session.open", "auth"} == set()
+
+
+def test_server_has_events_of_its_own() -> None:
+    """What the server journals itself cannot be sent by a producer."""
+    own = {"session.closed", "session.reopened", "session.gap", "refused"}
+    assert tags(Journaled) - tags(Producible) == own
+    assert own & tags(Incoming) == set()
+
+
+@pytest.mark.parametrize("event", get_args(Incoming), ids=lambda event: str(event.__struct_config__.tag))
+def test_every_event_has_the_common_fields(event: type[Event]) -> None:
+    """All events may carry the same common fields, and are immutable."""
+    common = {"session_id", "producer", "seq", "ts", "id", "item", "metadata"}
+    assert common <= set(event.__struct_fields__)
+    assert event.__struct_config__.frozen
+
+
+def test_turn_id_may_be_left_out_of_some_types_only() -> None:
+    """Producers without turn numbers leave it out of speech, replies, playback and interruptions, and nothing else."""
+    types = {str(one.__struct_config__.tag): one for one in get_args(Producible)}
+    fields = {tag: {field.name: field for field in msgspec.structs.fields(one)} for tag, one in types.items()}
+    optional = {tag for tag, known in fields.items() if "turn_id" in known and not known["turn_id"].required}
+    needed = {tag for tag, known in fields.items() if "turn_id" in known and known["turn_id"].required}
+    assert (optional, needed) == (OPTIONAL_TURN, {"tool.call", "tool.result", "metric"})
+
+
+def test_update_may_set_what_a_configuration_has() -> None:
+    """A `session.update` knows every setting, and the short form of the system messages."""
+    assert set(UPDATE_FIELDS) == {*SessionConfig.__struct_fields__, "system_messages"}
+
+
+def test_update_patch_holds_what_was_given() -> None:
+    """Null takes a setting away; what was not given is not in the patch."""
+    update = SessionUpdate(labels={"a": None}, name=None, seq=3, metadata={"x": 1})
+    assert update_patch(update) == {"labels": {"a": None}, "name": None}
+    assert update_patch(SessionUpdate()) == {}
+
+
+@pytest.mark.parametrize("name", ["a", "A-Z_09.x:y", "x" * 128])
+def test_session_ids(name: str) -> None:
+    """Session ids are 1 to 128 characters of a small set."""
+    assert re.match(events.SESSION_ID_PATTERN, name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20"])
+def test_what_is_no_session_id(name: str) -> None:
+    """Anything else is refused, a line feed at the end included."""
+    assert not re.match(events.SESSION_ID_PATTERN, name)
+
+
+def test_limits_are_the_documented_ones() -> None:
+    """Frame 1 MiB, text 256 KiB, nesting 32, integers within ±2^53."""
+    limits = (events.MAX_FRAME_BYTES, events.MAX_TEXT_BYTES, events.MAX_DEPTH, events.MAX_INTEGER)
+    assert limits == (1_048_576, 262_144, 32, 9_007_199_254_740_992)

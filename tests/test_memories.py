@@ -1,0 +1,320 @@
+"""Fold states at hand: whatever is cached, saved or forgotten, a read is the fold of the journal (design, section 9)."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from calls import PRODUCED, Fields, delta, done, final
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from producers import BIG
+
+from voicemem import history
+from voicemem.admission import Ending, Offer, Stream
+from voicemem.config import Settled
+from voicemem.errors import StoreUnavailable
+from voicemem.fold import Entry, fold_all
+from voicemem.memories import PAGE, SNAPSHOT_EVERY, Memories
+from voicemem.messages import Message
+from voicemem.recorder import Line, Recorder
+from voicemem.state import VERSION, State
+from voicemem.store.base import Appended, Snapshot
+from voicemem.store.memory import MemoryStore
+from voicemem.wire import decode_frame, decode_journaled
+
+NOW = 1_778_390_400_000
+numbers = itertools.count()
+on_one_store = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TALK = st.lists(PRODUCED.filter(lambda event: event["type"] != "session.end"), max_size=12)
+"""What a producer can send while a call runs."""
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    """An empty store."""
+    store = MemoryStore()
+    yield store
+    await store.close_store()
+
+
+@pytest.fixture
+def memories(store: MemoryStore) -> Memories:
+    """Nothing is cached yet."""
+    return Memories(store)
+
+
+async def begin(store: MemoryStore) -> Stream:
+    """A new session."""
+    name = f"s{next(numbers)}"
+    return (await store.open("p", name, "main", Settled({}, {}), None, NOW)).stream
+
+
+async def append(store: MemoryStore, stream: Stream, *events: Fields) -> Appended:
+    """Journal events; what is appended is not noted anywhere."""
+    offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
+    appended = await store.append(stream.key, "main", None, offers, NOW)
+    assert not [outcome.code for outcome in appended.outcomes if outcome.code]
+    stream.position = appended.stream.position
+    return appended
+
+
+async def journal(store: MemoryStore, stream: Stream) -> list[Entry]:
+    """All entries, read anew."""
+    rows = await store.rows(stream.key, 0, 100_000)
+    return [Entry(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+
+
+async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
+    """The memory as the fold of the journal up to a position."""
+    given = [entry for entry in await journal(store, stream) if entry.position <= position]
+    return history.messages(fold_all(State(), given))
+
+
+def talk(count: int) -> list[Fields]:
+    """A call of so many events."""
+    return [final(n, f"Utterance {n}.", n) if n % 2 else delta(n, f"Reply {n}.", n) for n in range(count)]
+
+
+@on_one_store
+@given(events=TALK)
+async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events: list[Fields]) -> None:
+    """After each append a cached memory, a fresh one, and a fold from scratch say the same."""
+    stream, cached = await begin(store), Memories(store)
+    for event in events:
+        await append(store, stream, event)
+        expected = await from_scratch(store, stream)
+        assert expected == (await cached.at(stream)).messages()
+        assert expected == (await Memories(store).at(stream)).messages()
+
+
+@on_one_store
+@given(events=TALK)
+async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[Fields]) -> None:
+    """Entries folded as they are committed give the same as entries that are read later."""
+    stream, memories = await begin(store), Memories(store)
+    await memories.at(stream)
+    for event in events:
+        await append(store, stream, event)
+        memories.note(stream.key, (await journal(store, stream))[-1:])
+        assert stream.position == memories.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == memories.cached[stream.key].messages()
+
+
+@on_one_store
+@given(events=TALK, unfinished=st.booleans())
+async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[Fields], unfinished: bool) -> None:
+    """A memory that is saved and restored at any position goes on as if it had never been away."""
+    stream = await begin(store)
+    for event in events:
+        await append(store, stream, event)
+        memories = Memories(store)
+        await memories.save_when_worth(stream.key, await memories.at(stream), every=1)
+    expected = history.messages(fold_all(State(), await journal(store, stream)), unfinished)
+    assert expected == (await Memories(store).at(stream)).messages(unfinished)
+
+
+async def test_what_came_from_elsewhere_is_read(store: MemoryStore, memories: Memories) -> None:
+    """Events that another node has committed are in the next read."""
+    stream = await begin(store)
+    assert [] == (await memories.at(stream)).messages()
+    await append(store, stream, *talk(5))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_a_long_journal_is_read_in_pages(store: MemoryStore, memories: Memories) -> None:
+    """Nothing is lost or doubled between the pages."""
+    stream = await begin(store)
+    await append(store, stream, *talk(3 * PAGE + 1))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: Memories) -> None:
+    """Reads that meet while a journal is folded wait for each other, and fold nothing twice."""
+    stream = await begin(store)
+    await append(store, stream, *talk(PAGE + 1))
+    found = await asyncio.gather(*(memories.at(stream) for _ in range(10)))
+    expected = await from_scratch(store, stream)
+    assert [expected] * 10 == [memory.messages() for memory in found]
+    assert 1 == len({id(memory) for memory in found})
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_reads_and_appends_at_once(store: MemoryStore, memories: Memories, seed: int) -> None:
+    """Whatever meets what, each read has at least what was stored before it, and the last has all."""
+    stream, luck = await begin(store), random.Random(seed)
+
+    async def write() -> None:
+        for event in talk(200):
+            appended = await append(store, stream, event)
+            row = (await store.rows(stream.key, appended.stream.position - 1, 1))[0]
+            await asyncio.sleep(luck.choice([0, 0, 0.001]))
+            memories.note(stream.key, [Entry(row.position, row.received_ms, decode_journaled(row.payload))])
+
+    async def read() -> None:
+        while stream.position < 200:
+            stored = stream.position
+            assert (await memories.at(stream)).state.position >= stored
+
+    await asyncio.gather(write(), read(), read())
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+@pytest.mark.parametrize("missing", [{1}, {2}, {4}, {2, 3}])
+async def test_a_hole_is_never_folded_over(store: MemoryStore, memories: Memories, missing: set[int]) -> None:
+    """Noting entries with one missing before or between them folds none of them; the next read has all."""
+    stream = await begin(store)
+    await memories.at(stream)
+    await append(store, stream, *talk(5))
+    noted = [entry for entry in await journal(store, stream) if entry.position not in missing]
+    memories.note(stream.key, noted)
+    assert 0 == memories.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_what_is_noted_twice_counts_once(store: MemoryStore, memories: Memories) -> None:
+    """Entries that a read has folded already change nothing when they are noted."""
+    stream = await begin(store)
+    await append(store, stream, delta(1, "One ", 1), delta(1, "two.", 2))
+    memory = await memories.at(stream)
+    memories.note(stream.key, await journal(store, stream))
+    assert ["One two."] == [message.content for message in memory.messages(unfinished=True)]
+
+
+async def test_at_most_so_many_are_kept(store: MemoryStore) -> None:
+    """The memories that were used last stay, and evicted ones are read again in full."""
+    memories = Memories(store, capacity=3)
+    streams = [await begin(store) for _ in range(6)]
+    for stream in [*streams, *streams]:
+        await append(store, stream, *talk(3))
+        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+        assert len(memories.cached) <= 3
+    assert [stream.key for stream in streams[3:]] == list(memories.cached)
+
+
+async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore) -> None:
+    """Of a long call a snapshot is kept, of a short one none."""
+    memories = Memories(store, capacity=1)
+    long, short, other = [await begin(store) for _ in range(3)]
+    for stream, count in ((long, 150), (short, 5), (other, 0)):
+        await append(store, stream, *talk(count))
+        await memories.at(stream)
+    saved = [await store.load_snapshot(stream.key, VERSION, 2**53) for stream in (long, short)]
+    assert [150, None] == [one and one.position for one in saved]
+    assert await from_scratch(store, long) == (await memories.at(long)).messages()
+
+
+async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories: Memories) -> None:
+    """No call is ever replayed from its start at length."""
+    stream = await begin(store)
+    for _ in range(3):
+        await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
+        await memories.at(stream)
+    saved = await store.load_snapshot(stream.key, VERSION, 2**53)
+    assert saved is not None
+    assert SNAPSHOT_EVERY + 2 == saved.position
+
+
+async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, memories: Memories) -> None:
+    """The next process replays little."""
+    streams = [await begin(store) for _ in range(3)]
+    for stream in streams:
+        await append(store, stream, *talk(120))
+        await memories.at(stream)
+    await memories.save_all()
+    saved = [await store.load_snapshot(stream.key, VERSION, 2**53) for stream in streams]
+    assert [120] * 3 == [one and one.position for one in saved]
+
+
+async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memories: Memories) -> None:
+    """What another version has saved is passed over, not misread."""
+    stream = await begin(store)
+    await append(store, stream, *talk(3))
+    await store.save_snapshot(stream.key, Snapshot(3, VERSION + 1, b"of another version"))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+@on_one_store
+@given(events=TALK, saved=st.integers(0, 12), cached=st.booleans())
+async def test_a_memory_as_it_was(store: MemoryStore, events: list[Fields], saved: int, cached: bool) -> None:
+    """As of every position the messages are the fold up to it, wherever cache and snapshot stand."""
+    stream, memories = await begin(store), Memories(store)
+    for count, event in enumerate(events, 1):
+        await append(store, stream, event)
+        if count == saved:
+            await memories.save_when_worth(stream.key, await memories.at(stream), every=1)
+    if cached:
+        await memories.at(stream)
+    for position in range(len(events), -1, -1):
+        assert await from_scratch(store, stream, position) == await memories.as_of(stream.key, position)
+
+
+async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memories: Memories) -> None:
+    """A webhook's body of an earlier close does not take the running call back."""
+    stream = await begin(store)
+    await append(store, stream, *talk(10))
+    before = (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream, 4) == await memories.as_of(stream.key, 4)
+    assert before == (await memories.at(stream)).messages()
+
+
+async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories: Memories) -> None:
+    """Whatever follows a provisional close, its export says what was known then."""
+    stream = await begin(store)
+    await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
+    closed = await store.close(stream.key, Ending(5, "idle"), "n", NOW)
+    assert closed is not None
+    at_close = await memories.as_of(stream.key, closed.position)
+    await append(store, stream, done(1, 7, text="Let me see."))
+    await memories.at(stream)
+    assert ["Hello?", "Let me"] == [message.content for message in at_close]
+    assert at_close == await memories.as_of(stream.key, closed.position)
+
+
+async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories: Memories) -> None:
+    """A look back that meets new events still shows exactly its position."""
+    stream = await begin(store)
+    await append(store, stream, *talk(PAGE * 2))
+    expected = await from_scratch(store, stream, PAGE + 3)
+    looks = [memories.as_of(stream.key, PAGE + 3) for _ in range(3)]
+    found = await asyncio.gather(looks[0], memories.at(stream), looks[1], memories.at(stream), looks[2])
+    assert [expected] * 3 == found[::2]
+
+
+async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemoryStore, memories: Memories) -> None:
+    """When a commit fails every memory is forgotten, and what is read then is what was stored."""
+    stream, other = await begin(store), await begin(store)
+    await append(store, stream, *talk(3))
+    for one in (stream, other):
+        await memories.at(one)
+    recorder = Recorder(store, memories, lambda: NOW, lambda settled: None)
+    await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+    line = Line(stream, "main", None, may_call_out=False)
+    with pytest.raises(StoreUnavailable):
+        await recorder.record(line, decode_frame(msgspec.json.encode(delta(9, BIG))))
+    assert [] == list(memories.cached)
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_what_is_forgotten_is_read_anew(store: MemoryStore, memories: Memories) -> None:
+    """Forgetting one session, known or not, costs only time."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    before = (await memories.at(stream)).messages()
+    memories.forget(stream.key)
+    memories.forget(stream.key)
+    assert before == (await memories.at(stream)).messages()
+
+
+async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: Memories) -> None:
+    """A read that meets an erase comes to an end, with nothing."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    await store.erase(stream.key, NOW)
+    assert [] == (await memories.at(stream)).messages()
+    assert [] == await memories.as_of(stream.key, 4)

@@ -1,0 +1,645 @@
+"""The outbox: when and how often exports are attempted, to whom, and with which body. Time is what the tests say."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+from callers import LOOPBACK, Fields, Notice, Receiver, Reply, receiving
+from calls import delta, final
+
+from voicemem.admission import Ending, Offer
+from voicemem.config import settle
+from voicemem.exports import RETRY_DELAYS_S, verify
+from voicemem.memories import Memories
+from voicemem.outbound import allowed_networks
+from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, Outbox
+from voicemem.server.webhook import WebhookSender
+from voicemem.store.base import Attempt, Delivery, Store
+from voicemem.store.memory import MemoryStore
+from voicemem.store.sqlite import SqliteStore
+
+NOW = 1_778_390_400_000
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+class Clock:
+    """A time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.ms = NOW
+
+    def __call__(self) -> int:
+        return self.ms
+
+    def wait(self, seconds: float) -> None:
+        self.ms += int(seconds * 1000)
+
+
+class Office:
+    """A store with its clock and a sender, and the outboxes that work on them."""
+
+    def __init__(self, store: Store, sender: WebhookSender, clock: Clock) -> None:
+        self.store = store
+        self.sender = sender
+        self.clock = clock
+        self.outbox = self.another()
+
+    def another(self, store: Store | None = None, sender: WebhookSender | None = None) -> Outbox:
+        """One more outbox, as another process would have it."""
+        store = store or self.store
+        return Outbox(store, Memories(store), (sender or self.sender).send, self.clock, lambda: 0.5)
+
+    async def begin(self, session_id: str = "s", **config: Any) -> int:
+        """The key of a new session."""
+        stream, _ = await self.store.create("default", session_id, settle(config), self.clock())
+        return stream.key
+
+    async def say(self, key: int, *events: Fields) -> None:
+        """Journal events of a session."""
+        offers = [Offer(None, self.clock(), json.dumps(event).encode()) for event in events]
+        await self.store.append(key, "main", None, offers, self.clock())
+
+    async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
+        ending = Ending(self.clock(), "idle", provisional=provisional)
+        assert await self.store.close(key, ending, notice_id, self.clock())
+
+    async def closed(self, session_id: str = "s", notice_id: str = "n1", **config: Any) -> int:
+        """The key of a session with a few words that was just closed."""
+        key = await self.begin(session_id, **config)
+        await self.say(key, final(1, "Hi.", NOW - 9), delta(1, "Good day ", NOW - 5))
+        await self.close(key, notice_id)
+        return key
+
+    async def attempt(self, outbox: Outbox | None = None) -> int:
+        """Make every attempt that is due now, each once; how many were made."""
+        outbox = outbox or self.outbox
+        count = await outbox.start_due()
+        await asyncio.gather(*outbox.tasks)
+        return count
+
+    async def delivery(self, key: int) -> Delivery:
+        """How the one export of a session stands."""
+        (delivery,) = await self.store.deliveries(key)
+        return delivery
+
+    async def due_in_s(self) -> float | None:
+        """Seconds until the next attempt."""
+        due = await self.store.next_export_ms()
+        return None if due is None else (due - self.clock()) / 1000
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    """An empty store, and a sender that may call this machine."""
+    store = MemoryStore()
+    async with WebhookSender(allowed=allowed_networks(LOOPBACK)) as sender:
+        yield Office(store, sender, Clock())
+    await store.close_store()
+
+
+@pytest.fixture
+async def hook(office: Office) -> AsyncIterator[Receiver]:
+    """The operator's receiver."""
+    async with receiving() as receiver:
+        await office.store.set_operator_endpoint(receiver.url(), SECRET)
+        yield receiver
+
+
+@asynccontextmanager
+async def at_work(*outboxes: Outbox) -> AsyncIterator[asyncio.Event]:
+    """Outboxes that run until the end of the block, and the event that wakes them."""
+    wake = asyncio.Event()
+    loops = [asyncio.create_task(outbox.run(wake)) for outbox in outboxes]
+    try:
+        yield wake
+    finally:
+        for task in [*loops, *(task for outbox in outboxes for task in outbox.tasks)]:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def frozen(notice: Notice) -> bytes:
+    """A body without the one thing that may differ between attempts."""
+    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', notice.body)
+
+
+def texts(notice: Notice) -> list[str]:
+    return [message["content"] for message in notice.payload["contents"]]
+
+
+def statuses(delivery: Delivery) -> list[int | None]:
+    return [attempt.status for attempt in delivery.attempts]
+
+
+# One export
+
+
+async def test_a_closed_session_is_delivered_once(office: Office, hook: Receiver) -> None:
+    """One close makes one POST, after which nothing is due."""
+    key = await office.closed()
+    assert [1, 0] == [await office.attempt(), await office.attempt()]
+    (notice,) = hook.notices
+    assert ("n1", "s", NOW) == (notice.id, notice.json["sid"], notice.json["notifyMs"])
+    assert ["Hi.", "Good day "] == texts(notice)
+    assert "delivered" == (await office.delivery(key)).state
+    assert await office.due_in_s() is None
+    assert (set(), {}) == (office.outbox.tasks, dict(office.outbox.in_flight))
+
+
+async def test_every_attempt_is_logged(office: Office, hook: Receiver) -> None:
+    """The log says when each attempt was made, what came back, and the beginning of the answer."""
+    hook.replies = [Reply(500)]
+    key = await office.closed()
+    await office.attempt()
+    office.clock.wait(1)
+    await office.attempt()
+    delivery = await office.delivery(key)
+    assert ("n1", hook.url(), 103) == (delivery.notice_id, delivery.url, delivery.event_type)
+    expected = [Attempt(NOW, 0, 500, None, "answered"), Attempt(NOW + 1000, 0, 200, None, "answered")]
+    assert expected == [attempt._replace(duration_ms=0) for attempt in delivery.attempts]
+    assert all(0 <= attempt.duration_ms < 10_000 for attempt in delivery.attempts)
+
+
+async def test_all_attempts_carry_the_same_body_but_for_their_time(office: Office, hook: Receiver) -> None:
+    """The noticeId is constant and the bytes are frozen; notifyMs and the signatures are each attempt's own."""
+    hook.otherwise = Reply(500)
+    await office.closed()
+    for delay in (0, 0, 5, 300):
+        office.clock.wait(delay)
+        assert 1 == await office.attempt()
+    assert 1 == len({frozen(notice) for notice in hook.notices})
+    assert [NOW, NOW, NOW + 5000, NOW + 305_000] == [notice.json["notifyMs"] for notice in hook.notices]
+    for notice in hook.notices:
+        now_s = notice.json["notifyMs"] // 1000
+        assert ("n1", str(now_s)) == (notice.headers["webhook-id"], notice.headers["webhook-timestamp"])
+        assert all(verify(notice.headers, notice.body, SECRET, now_s).values())
+
+
+async def test_retries_follow_the_schedule_and_end(office: Office, hook: Receiver) -> None:
+    """At once, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h; then the export is kept as failed."""
+    hook.otherwise = Reply(500)
+    key = await office.closed()
+    for delay in RETRY_DELAYS_S:
+        await office.attempt()
+        assert delay == await office.due_in_s()
+        if delay:
+            office.clock.wait(delay - 1)
+            assert 0 == await office.attempt()
+            office.clock.wait(1)
+    await office.attempt()
+    delivery = await office.delivery(key)
+    assert ("failed", len(RETRY_DELAYS_S) + 1) == (delivery.state, len(delivery.attempts))
+    office.clock.wait(10**6)
+    assert 0 == await office.attempt()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120 * 1.1),
+        ("7.5", 7.5 * 1.1),
+        (format_datetime(datetime.fromtimestamp(NOW / 1000 + 120, UTC), usegmt=True), 120 * 1.1),
+        ("315360000", 86_400),
+        ("soon", 5),
+        ("-1", 5),
+        ("", 5),
+    ],
+)
+async def test_retry_after_is_honoured(office: Office, hook: Receiver, value: str, seconds: float) -> None:
+    """Seconds and dates are waited for, at most a day; garbage changes nothing. (A jitter of one half adds a tenth.)"""
+    hook.replies = [Reply(503, {"Retry-After": value})]
+    key = await office.closed()
+    await office.attempt()
+    due_s = await office.due_in_s()
+    assert due_s == pytest.approx(seconds, rel=0.11)
+    office.clock.wait((due_s or 0) - 0.1)
+    assert 0 == await office.attempt()
+    office.clock.wait(0.2)
+    assert 1 == await office.attempt()
+    assert "delivered" == (await office.delivery(key)).state
+
+
+async def test_410_disables_the_endpoint(office: Office, hook: Receiver) -> None:
+    """Who says that nobody is there is not called again: not for this export, a waiting one, or a later close."""
+    hook.replies = [Reply(410)]
+    keys = [await office.closed("a", "n1")]
+    await office.attempt()
+    office.clock.wait(100_000)
+    keys.append(await office.closed("b", "n2"))
+    assert 0 == await office.attempt()
+    assert "failed" == (await office.delivery(keys[0])).state
+    assert [] == await office.store.deliveries(keys[1])
+    assert 1 == len(hook.notices)
+
+
+async def test_410_fails_what_waits_for_the_endpoint(office: Office, hook: Receiver) -> None:
+    """Exports that were to be tried again are given up with the endpoint."""
+    hook.replies = [Reply(503), Reply(410)]
+    waiting = await office.closed("a", "n1")
+    await office.attempt()
+    await office.closed("b", "n2")
+    await office.attempt()
+    assert "failed" == (await office.delivery(waiting)).state
+    assert await office.due_in_s() is None
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(office: Office, hook: Receiver, status: int) -> None:
+    """A redirect is a failed attempt: the body goes where it was meant to go, or nowhere."""
+    hook.replies = [Reply(status, {"Location": hook.url("/elsewhere")})]
+    key = await office.closed()
+    await office.attempt()
+    assert ["/hook"] == [notice.path for notice in hook.notices]
+    assert ("pending", [status]) == ((await office.delivery(key)).state, statuses(await office.delivery(key)))
+    assert "redirect" == (await office.delivery(key)).attempts[0].error
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500, 502, 503])
+async def test_whatever_is_no_success_is_tried_again(office: Office, hook: Receiver, status: int) -> None:
+    """Only 2xx is success; a receiver that is being repaired gets the notice later."""
+    hook.replies = [Reply(status)]
+    key = await office.closed()
+    await office.attempt()
+    office.clock.wait(10)
+    await office.attempt()
+    assert "delivered" == (await office.delivery(key)).state
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+async def test_every_2xx_is_success(office: Office, hook: Receiver, status: int) -> None:
+    """A receiver may say yes in its own way."""
+    hook.replies = [Reply(status)]
+    key = await office.closed()
+    await office.attempt()
+    assert ("delivered", [status]) == ((await office.delivery(key)).state, statuses(await office.delivery(key)))
+
+
+async def test_a_receiver_that_is_down_is_tried_again(office: Office) -> None:
+    """A refused connection is logged with its word, and the notice comes when the receiver does."""
+    with socket.create_server(("127.0.0.1", 0)) as placeholder:
+        port = placeholder.getsockname()[1]
+    await office.store.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
+    key = await office.closed()
+    await office.attempt()
+    assert [(None, "refused")] == [(one.status, one.error) for one in (await office.delivery(key)).attempts]
+    async with receiving() as receiver:
+        await office.store.set_operator_endpoint(receiver.url(), SECRET)
+        await office.attempt()
+        assert ["n1"] == [notice.id for notice in receiver.notices]
+
+
+async def test_a_receiver_that_never_answers_is_given_up(office: Office, hook: Receiver) -> None:
+    """An attempt is bounded; the next one waits, for a receiver that is slow has too much to do."""
+    hook.replies = [Reply(gate=asyncio.Event())]
+    key = await office.closed()
+    async with WebhookSender(timeout_s=0.1) as impatient:
+        await office.attempt(office.another(sender=impatient))
+    assert ["timeout"] == [attempt.error for attempt in (await office.delivery(key)).attempts]
+    due_s = await office.due_in_s()
+    assert due_s is not None
+    assert due_s >= 5
+
+
+async def test_a_new_secret_signs_the_next_attempt(office: Office, hook: Receiver) -> None:
+    """A secret that is changed between two attempts is used from then on."""
+    hook.replies = [Reply(500)]
+    await office.closed()
+    await office.attempt()
+    await office.store.set_operator_endpoint(hook.url(), "another secret")
+    await office.attempt()
+    first, second = hook.notices
+    assert all(verify(first.headers, first.body, SECRET, NOW // 1000).values())
+    assert all(verify(second.headers, second.body, "another secret", NOW // 1000).values())
+
+
+# What is in the body
+
+
+async def test_the_body_is_the_memory_at_the_close(office: Office, hook: Receiver) -> None:
+    """A session that was reopened and went on before the first attempt is delivered as it was when it closed."""
+    key = await office.begin()
+    await office.say(key, final(1, "Hi.", NOW - 9), delta(1, "Good day ", NOW - 5))
+    await office.close(key, provisional=True)
+    await office.say(key, delta(1, "to you.", NOW + 5), final(2, "Bye.", NOW + 9))
+    assert 1 == await office.attempt()
+    (notice,) = hook.notices
+    assert ["Hi.", "Good day "] == texts(notice)
+    assert notice.payload["contents"][1]["metadata"]["interrupted"] is True
+
+
+async def test_the_body_does_not_change_between_attempts(office: Office, hook: Receiver) -> None:
+    """What was sent once is sent again, whatever happened to the session meanwhile and whoever sends it."""
+    hook.replies = [Reply(500)]
+    key = await office.begin(labels={"a": "1"}, name="Before")
+    await office.say(key, final(1, "Hi.", NOW))
+    await office.close(key, provisional=True)
+    await office.attempt()
+    await office.say(key, final(1, "Changed.", NOW), final(2, "More.", NOW + 1))
+    patch = settle({"name": "After", "labels": {"a": None}})
+    await office.store.change(key, patch, b'{"type":"session.update"}', NOW)
+    await office.attempt(office.another())
+    first, second = hook.notices
+    assert frozen(first) == frozen(second)
+
+
+async def test_each_close_makes_an_export_of_its_own(office: Office, hook: Receiver) -> None:
+    """A session that was reopened and closed again is delivered twice: two noticeIds, two memories."""
+    key = await office.begin()
+    await office.say(key, final(1, "Hi.", NOW))
+    await office.close(key, "n1", provisional=True)
+    await office.say(key, final(2, "Still here.", NOW + 1))
+    await office.close(key, "n2")
+    assert 2 == await office.attempt()
+    assert {"n1": ["Hi."], "n2": ["Hi.", "Still here."]} == {notice.id: texts(notice) for notice in hook.notices}
+
+
+async def test_the_operators_and_the_sessions_receiver_both_hear(office: Office, hook: Receiver) -> None:
+    """One close, one noticeId, two receivers, each with its own contents and secret, and its own retries."""
+    own = {"url": hook.url("/own"), "secret": "own secret", "contents": "standard"}
+    hook.replies = [Reply(500)]
+    await office.closed(webhook=own)
+    assert 2 == await office.attempt()
+    assert 1 == await office.attempt()
+    by_path = {notice.path: notice for notice in hook.notices}
+    assert {"/hook", "/own"} == set(by_path)
+    assert {"n1"} == {notice.id for notice in hook.notices}
+    assert [{"role", "content"}] * 2 == [set(message) for message in by_path["/own"].payload["contents"]]
+    assert {"role", "content", "turn_id", "timestamp", "metadata"} == set(by_path["/hook"].payload["contents"][0])
+    for path, secret in (("/own", "own secret"), ("/hook", SECRET)):
+        assert all(verify(by_path[path].headers, by_path[path].body, secret, NOW // 1000).values())
+
+
+async def test_without_receivers_nothing_is_due(office: Office) -> None:
+    """A session that nobody wants to hear of leaves no export."""
+    key = await office.closed()
+    assert ([], None) == (await office.store.deliveries(key), await office.due_in_s())
+
+
+async def test_an_erased_session_is_not_delivered(office: Office, hook: Receiver) -> None:
+    """What waits for its next attempt is gone with the session."""
+    hook.replies = [Reply(500)]
+    key = await office.closed()
+    await office.attempt()
+    await office.store.erase(key, NOW)
+    office.clock.wait(100_000)
+    assert 0 == await office.attempt()
+    assert 1 == len(hook.notices)
+
+
+async def test_a_session_erased_before_its_attempt_is_not_sent(office: Office, hook: Receiver) -> None:
+    """An erase that comes between the claim and the attempt counts: not even a name leaves the house."""
+    key = await office.closed(name="Secret name")
+    await office.outbox.start_due()
+    await office.store.erase(key, NOW)
+    await asyncio.gather(*office.outbox.tasks)
+    assert [] == hook.notices
+
+
+# Many exports
+
+
+async def close_many(office: Office, count: int, prefix: str = "s", **config: Any) -> list[str]:
+    """Close so many sessions; their noticeIds."""
+    names = [f"{prefix}{number}" for number in range(count)]
+    for name in names:
+        await office.closed(name, name, **config)
+    return sorted(names)
+
+
+def ids(receiver: Receiver) -> list[str]:
+    return sorted(notice.id for notice in receiver.notices)
+
+
+async def test_at_most_8_are_in_flight_to_one_endpoint(office: Office, hook: Receiver) -> None:
+    """However many sessions end at once, a receiver answers 8 at a time, and gets them all."""
+    gate = asyncio.Event()
+    hook.otherwise = Reply(gate=gate)
+    expected = await close_many(office, 30)
+    async with at_work(office.outbox):
+        await hook.wait(MAX_IN_FLIGHT)
+        assert 0 == await office.outbox.start_due()
+        gate.set()
+        await hook.wait(30)
+    assert (8, expected) == (hook.most["/hook"], ids(hook))
+
+
+async def test_at_most_8_are_in_flight_to_one_url_of_many_sessions(office: Office) -> None:
+    """Sessions that each name the same receiver do not flood it either."""
+    async with receiving() as receiver:
+        receiver.otherwise = Reply(gate=asyncio.Event())
+        await close_many(office, 30, webhook={"url": receiver.url()})
+        async with at_work(office.outbox):
+            await receiver.wait(MAX_IN_FLIGHT)
+            await office.outbox.start_due()
+            await asyncio.wait(office.outbox.tasks, timeout=0.2)
+        assert MAX_IN_FLIGHT == receiver.most["/hook"]
+
+
+async def test_a_slow_receiver_does_not_hold_up_another(office: Office, hook: Receiver) -> None:
+    """While the operator's receiver answers nothing, sessions' own receivers are served."""
+    hook.otherwise = Reply(gate=asyncio.Event())
+    async with receiving() as fast, at_work(office.outbox) as wake:
+        await close_many(office, 20, "slow")
+        wake.set()
+        await hook.wait(MAX_IN_FLIGHT)
+        await office.closed("quick", "quick", webhook={"url": fast.url()})
+        wake.set()
+        assert "quick" == (await fast.one()).id
+
+
+async def test_many_slow_receivers_do_not_hold_up_another(office: Office) -> None:
+    """One tenant's receivers that never answer, hundreds of them, take nothing from the others."""
+    async with receiving() as slow, receiving() as fast:
+        slow.otherwise = Reply(gate=asyncio.Event())
+        for number in range(300):
+            hook = {"url": slow.url(f"/{number}")}
+            key = await office.begin(f"s{number}", webhook=hook)
+            await office.close(key, f"s{number}")
+        async with at_work(office.outbox) as wake:
+            await slow.wait(200)
+            await office.closed("quick", "quick", webhook={"url": fast.url()})
+            wake.set()
+            assert "quick" == (await fast.wait(1, 3))[0].id
+
+
+async def test_two_outboxes_on_one_store_deliver_each_export_once(office: Office, hook: Receiver) -> None:
+    """Whoever claims an export delivers it, and nobody else does."""
+    expected = await close_many(office, 40)
+    async with at_work(office.outbox, office.another()):
+        await hook.wait(40)
+    assert expected == ids(hook)
+
+
+async def test_two_processes_on_one_file_deliver_each_export_once(tmp_path: Path) -> None:
+    """The same with a handle of its own for each outbox."""
+    stores = [SqliteStore(str(tmp_path / "v.db")), SqliteStore(str(tmp_path / "v.db"), exclusive=False)]
+    async with receiving() as hook, WebhookSender() as sender:
+        office = Office(stores[0], sender, Clock())
+        await stores[0].set_operator_endpoint(hook.url(), SECRET)
+        expected = await close_many(office, 40)
+        async with at_work(office.outbox, office.another(stores[1])):
+            await hook.wait(40)
+        assert expected == ids(hook)
+    for store in stores:
+        await store.close_store()
+
+
+async def test_of_two_that_attempt_at_once_only_one_gets_the_export(office: Office, hook: Receiver) -> None:
+    """While one attempt is under way, its export is nobody else's."""
+    gate = asyncio.Event()
+    hook.otherwise = Reply(gate=gate)
+    await office.closed()
+    assert 1 == await office.outbox.start_due()
+    assert 0 == await office.attempt(office.another())
+    gate.set()
+    await asyncio.gather(*office.outbox.tasks)
+    assert 1 == len(hook.notices)
+
+
+async def test_an_outbox_that_died_is_succeeded_after_its_lease(office: Office, hook: Receiver) -> None:
+    """The next outbox makes the attempt once more: the same noticeId, the same bytes."""
+    hook.replies = [Reply(gate=asyncio.Event())]
+    key = await office.closed()
+    await office.outbox.start_due()
+    await hook.one()
+    for task in office.outbox.tasks:
+        task.cancel()
+    office.clock.wait(LEASE_MS / 1000 - 1)
+    assert 0 == await office.attempt(office.another())
+    office.clock.wait(1)
+    assert 1 == await office.attempt(office.another())
+    first, second = hook.notices
+    assert frozen(first) == frozen(second)
+    assert "delivered" == (await office.delivery(key)).state
+
+
+async def test_an_outbox_that_woke_too_late_does_not_count(office: Office, hook: Receiver) -> None:
+    """An attempt that outlived its lease cannot undo what its successor has achieved."""
+    gate = asyncio.Event()
+    hook.replies = [Reply(500, gate=gate)]
+    key = await office.closed()
+    await office.outbox.start_due()
+    await hook.one()
+    office.clock.wait(LEASE_MS / 1000)
+    assert 1 == await office.attempt(office.another())
+    gate.set()
+    await asyncio.gather(*office.outbox.tasks)
+    delivery = await office.delivery(key)
+    assert ("delivered", [200]) == (delivery.state, statuses(delivery))
+
+
+async def test_finishing_waits_for_attempts_under_way(office: Office, hook: Receiver) -> None:
+    """An outbox that is to stop lets its attempts come to their end, but not for ever."""
+    gate = asyncio.Event()
+    hook.otherwise = Reply(gate=gate)
+    key = await office.closed()
+    await office.outbox.start_due()
+    await hook.one()
+    await office.outbox.finish_running(0.01)
+    assert "pending" == (await office.delivery(key)).state
+    gate.set()
+    await office.outbox.finish_running(5)
+    assert "delivered" == (await office.delivery(key)).state
+
+
+async def test_an_outbox_outlives_an_outage_of_the_store(tmp_path: Path) -> None:
+    """While nothing can be committed it goes on looking, and delivers when it can again."""
+    store = SqliteStore(str(tmp_path / "v.db"))
+    async with receiving() as hook, WebhookSender() as sender:
+        office = Office(store, sender, Clock())
+        await store.set_operator_endpoint(hook.url(), SECRET)
+        await office.closed()
+        await store.database.write(lambda connection: connection.set_busy_timeout(0))
+        holder = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
+        holder.database.writer.execute("begin immediate")
+        async with at_work(office.outbox) as wake:
+            await until_unhealthy(store, wake)
+            holder.database.writer.execute("rollback")
+            wake.set()
+            assert "n1" == (await hook.one()).id
+        await holder.close_store()
+    await store.close_store()
+
+
+async def until_unhealthy(store: Store, wake: asyncio.Event) -> None:
+    async with asyncio.timeout(5):
+        while store.healthy:
+            wake.set()
+            await asyncio.sleep(0.01)
+
+
+# Whom it may call
+
+
+class Names(AbstractResolver):
+    """Every name leads to this machine, and is counted."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked.append(host)
+        result: ResolveResult = {
+            "hostname": host,
+            "host": "127.0.0.1",
+            "port": port,
+            "family": socket.AF_INET,
+            "proto": 0,
+            "flags": socket.AI_NUMERICHOST,
+        }
+        return [result]
+
+    async def close(self) -> None:
+        return
+
+
+async def test_a_name_that_leads_inside_is_not_called(office: Office, hook: Receiver) -> None:
+    """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
+    await office.store.set_operator_endpoint(None, None)
+    key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
+    async with WebhookSender(resolver=Names()) as guarded:
+        assert 1 == await office.attempt(office.another(sender=guarded))
+    assert [] == hook.notices
+    delivery = await office.delivery(key)
+    assert ("pending", ["address_not_allowed"]) == (delivery.state, [one.error for one in delivery.attempts])
+
+
+async def test_a_literal_that_came_into_the_store_is_not_called(office: Office, hook: Receiver) -> None:
+    """Also without the check of the API in front, a private address of a session is never connected to."""
+    await office.store.set_operator_endpoint(None, None)
+    await office.closed(webhook={"url": hook.url()})
+    async with WebhookSender() as guarded:
+        await office.attempt(office.another(sender=guarded))
+    assert [] == hook.notices
+
+
+async def test_an_allowed_network_is_called(office: Office, hook: Receiver) -> None:
+    """What the operator has put on the list is called for sessions, too."""
+    await office.closed(webhook={"url": hook.url("/own", host="receiver.example")})
+    async with WebhookSender(resolver=Names(), allowed=allowed_networks(LOOPBACK)) as sender:
+        await office.attempt(office.another(sender=sender))
+    assert ["/hook", "/own"] == sorted(notice.path for notice in hook.notices)
+
+
+async def test_the_operators_receiver_may_be_private(office: Office, hook: Receiver) -> None:
+    """The operator knows the house."""
+    await office.store.set_operator_endpoint(hook.url(host="receiver.internal"), SECRET)
+    await office.closed()
+    async with WebhookSender(resolver=Names()) as guarded:
+        await office.attempt(office.another(sender=guarded))
+    assert 1 == len(hook.notices)

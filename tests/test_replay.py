@@ -1,0 +1,144 @@
+"""The recorded calls of `fixtures/`: their events give exactly the memory that stands beside them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from calls import Fields, closed, shown, taken
+
+from voicemem.events import Journaled, SessionClosed, SessionEnd
+from voicemem.exports import history_payload
+from voicemem.fold import Entry, fold, fold_all
+from voicemem.formats import Format, request_body
+from voicemem.history import messages, tool_uses
+from voicemem.state import State, restore, snapshot
+from voicemem.wire import Arrived, decode_frame, decode_lines
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
+CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
+SHORT = [name for name in CALLS if name != "long_call"]
+CUSTOM = Format(vendor="custom", model="xxxx")
+"""What `.custom.json` is the body for."""
+
+
+def expected(name: str, kind: str = "contents") -> str:
+    """A document beside a call, as JSON with its keys in their order."""
+    return json.dumps(json.loads((FIXTURES / f"{name}.{kind}.json").read_text("utf-8")))
+
+
+def written(value: Any) -> str:
+    """A document as it would be written, as JSON with its keys in their order."""
+    return json.dumps(json.loads(msgspec.json.encode(value)))
+
+
+@cache
+def journal(name: str) -> list[Entry]:
+    """The journal of a call: its events, and the close where it ends."""
+    given: list[Fields] = [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text("utf-8").splitlines()]
+    events: list[Journaled] = [taken(one) for one in given]
+    last = events[-1]
+    if isinstance(last, SessionEnd):
+        assert last.ts is not None
+        events.append(closed(last.ts))
+    return [Entry(position, 0, one) for position, one in enumerate(events, 1)]
+
+
+@cache
+def replayed(name: str) -> State:
+    """The state after a call."""
+    return fold_all(State(), journal(name))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_gives_its_contents(name: str) -> None:
+    """All events folded at once give the memory, equal as JSON and in the order of keys."""
+    assert written({"contents": messages(replayed(name))}) == expected(name)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_call_gives_its_contents_event_by_event(name: str) -> None:
+    """A process that keeps a snapshot and starts anew after each event, and reads at each, gives the same memory."""
+    state = State()
+    for entry in journal(name):
+        state = restore(snapshot(fold(state, entry)))
+        shown(state, unfinished=True)
+    assert written({"contents": messages(state)}) == expected(name)
+
+
+@pytest.mark.parametrize("name", ["long_call"])
+def test_long_call_gives_its_contents_from_snapshots(name: str) -> None:
+    """A long call is restored now and then, and gives the same memory."""
+    state = State()
+    for entry in journal(name):
+        fold(state, entry)
+        if entry.position % 100 == 0:
+            state = restore(snapshot(state))
+    assert written({"contents": messages(state)}) == expected(name)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_is_the_same_by_frame_and_by_lines(name: str) -> None:
+    """The file is a body of JSON lines, and its lines are frames; both are taken whole, byte by byte."""
+    body = (FIXTURES / f"{name}.jsonl").read_bytes()
+    lines = [arrived for line in body.splitlines() for arrived in decode_frame(line)]
+    assert lines == decode_lines(body)
+    assert all(isinstance(one, Arrived) for one in lines)
+    assert b"\n".join(one.payload for one in lines if isinstance(one, Arrived)) == body.strip()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_is_numbered_without_holes(name: str) -> None:
+    """A recorded call is what one producer sends: seq from 1, or none at all."""
+    numbers = [entry.event.seq for entry in journal(name) if not isinstance(entry.event, SessionClosed)]
+    assert numbers in ([*range(1, len(numbers) + 1)], [None] * len(numbers))
+
+
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.standard.json")))
+def test_call_gives_its_standard_body(name: str) -> None:
+    """The context of a session whose `llm` says nothing has role and content only."""
+    state = replayed(name)
+    assert written(request_body(messages(state), tool_uses(state), Format())) == expected(name, "standard")
+
+
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.custom.json")))
+def test_call_gives_its_custom_body(name: str) -> None:
+    """The context for the vendor `custom` has every field."""
+    state = replayed(name)
+    assert written(request_body(messages(state), tool_uses(state), CUSTOM)) == expected(name, "custom")
+
+
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.notice.json")))
+def test_call_gives_its_notice(name: str) -> None:
+    """The contents of the webhook's payload are the memory."""
+    contents = messages(replayed(name))
+    payload = json.loads(
+        history_payload(
+            session_id="s",
+            name=None,
+            channel=None,
+            started_ms=0,
+            stopped_ms=0,
+            labels=None,
+            contents=contents,
+            fields="full",
+        )
+    )
+    assert json.dumps({"contents": payload["contents"]}) == expected(name, "notice")
+
+
+def test_every_document_belongs_to_a_call() -> None:
+    """Each call has its contents, and no document stands alone."""
+    stems = {path.name.split(".")[0] for path in FIXTURES.iterdir()}
+    assert sorted(stems) == CALLS
+    assert sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.contents.json")) == CALLS
+
+
+def test_every_call_is_told_of() -> None:
+    """The list of calls in the folder's README is complete."""
+    table = (FIXTURES.parent / "README.md").read_text("utf-8")
+    assert [name for name in CALLS if f"| `{name}` |" not in table] == []

@@ -1,0 +1,167 @@
+"""The settings of the service: what is taken, what keeps it from starting."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callers import Caller, Serve
+
+from voicemem.app import make_access
+from voicemem.errors import CannotStart
+from voicemem.settings import Address, Settings, check, check_binding, is_loopback, parse_address
+from voicemem.store.sqlite import SqliteStore
+
+EVERYWHERE = Address("0.0.0.0", 0)
+ADMIN_KEY = "sixteen letters."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:65535", Address("::1", 65535)),
+        (":8080", Address("127.0.0.1", 8080)),
+        ("memory.internal:80", Address("memory.internal", 80)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, expected: Address) -> None:
+    """HOST:PORT is read, an IPv6 host in brackets; without a host it is this machine."""
+    assert expected == parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8080", "[::1]:80", "a.example:1"])
+def test_an_address_is_written_as_it_is_read(text: str) -> None:
+    """The text of an address can be read again."""
+    assert text == str(parse_address(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", "localhost", "localhost:", "localhost:x", "localhost:65536", "localhost:-1", "::1:80", "a b:1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """A mistake in an address is told with an example of a right one."""
+    with pytest.raises(CannotStart, match="HOST:PORT"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.9.1", "::1", "[::1]"])
+def test_this_machine(host: str) -> None:
+    """Loopback has several names."""
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "0.0.0.0",
+        "::",
+        "10.0.0.1",
+        "192.168.0.1",
+        "example.com",
+        "localhost.example.com",
+        "127.0.0.1.example.com",
+        "notlocalhost",
+        "localhost@example.com",
+        "2130706433",
+        "127.1",
+        "0x7f000001",
+        "①②⑦.⓪.⓪.①",
+        "127.0.0.1\0",
+        "localhost\n",
+    ],
+)
+def test_other_machines_and_spellings(host: str) -> None:
+    """What is not plainly loopback is not loopback."""
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"store": "memory:"},
+        {"store": "sqlite:/var/lib/a b.db"},
+        {"webhook_url": "http://10.0.0.1:9000/hook", "webhook_secret": "s"},
+        {"admin_key": ADMIN_KEY},
+    ],
+)
+def test_good_settings(settings: dict[str, Any]) -> None:
+    """Nothing is wrong with these; the operator's receiver may be a private address."""
+    check(Settings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"store": "sqlite:"}, "store"),
+        ({"store": "voicemem.db"}, "store"),
+        ({"store": "mysql://x"}, "store"),
+        ({"store": ""}, "store"),
+        ({"webhook_url": "ftp://x/"}, "webhook"),
+        ({"webhook_url": "https://"}, "webhook"),
+        ({"webhook_url": "receiver.example"}, "webhook"),
+        ({"webhook_secret": "s"}, "webhook"),
+        ({"admin_key": "fifteen letters"}, "VOICEMEM_ADMIN_KEY"),
+        ({"admin_key": ""}, "VOICEMEM_ADMIN_KEY"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:
+    """The service does not start, and says which setting is wrong."""
+    with pytest.raises(CannotStart, match=word):
+        check(Settings(**settings))
+
+
+def test_a_bad_secret_is_not_shown() -> None:
+    """The sentence about a key that is too short does not hold the key."""
+    with pytest.raises(CannotStart) as caught:
+        check(Settings(admin_key="hush hush"))
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["rest", "ingest"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "memory.internal"])
+def test_without_keys_only_loopback_is_bound(field: str, host: str) -> None:
+    """Either port beyond loopback needs keys, or the flag that takes the risk."""
+    settings: Any = {field: Address(host, 1)}
+    with pytest.raises(CannotStart, match="--insecure"):
+        check_binding(Settings(**settings), keys_needed=False)
+    check_binding(Settings(**settings), keys_needed=True)
+    check_binding(Settings(**settings, insecure=True), keys_needed=False)
+
+
+async def test_the_service_does_not_start_open_to_the_network(serve: Serve) -> None:
+    """Without keys and beyond loopback nothing listens."""
+    with pytest.raises(CannotStart):
+        await serve(rest=EVERYWHERE)
+    with pytest.raises(CannotStart):
+        await serve(ingest=EVERYWHERE)
+
+
+@pytest.mark.parametrize("settings", [{"insecure": True}, {"admin_key": ADMIN_KEY}])
+async def test_the_service_starts_on_the_network_when_asked_to(serve: Serve, settings: dict[str, Any]) -> None:
+    """With the flag or with a key it listens everywhere."""
+    app = await serve(rest=EVERYWHERE, ingest=EVERYWHERE, **settings)
+    app.rest_address = Address("127.0.0.1", app.rest_address.port)
+    assert 200 == (await Caller(app).get("/livez")).status
+
+
+async def test_a_stored_key_lets_the_service_listen_on_the_network(serve: Serve, tmp_path: Path) -> None:
+    """A key that was made before the start counts, also when it was revoked."""
+    path = str(tmp_path / "v.db")
+    store = SqliteStore(path)
+    key, _ = await make_access(store).create_key("default", "", ["read"])
+    await store.revoke_key(key.id, 1)
+    await store.close_store()
+    assert (await serve(store=f"sqlite:{path}", rest=EVERYWHERE)).rest_address.port
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/33", "example.com", "10.1.2.3/8", ""])
+async def test_a_wrong_allow_list_keeps_the_service_from_starting(serve: Serve, network: str) -> None:
+    """An entry that is no network is never passed over in silence."""
+    with pytest.raises(CannotStart, match="allow-list"):
+        await serve(allow_addresses=(network,))
