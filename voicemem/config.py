@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
-from voicemem.events import Fields, Name
+from voicemem.events import MAX_TEXT_BYTES, Fields, Name
 
 MAX_LABELS = 64
+MAX_CONFIG_BYTES = MAX_TEXT_BYTES
 SECRETS = (("llm", "api_key"), ("webhook", "secret"))
 """Never journaled, never shown: where each stands in a configuration."""
 CALLING_OUT = frozenset({"url", "api_key"})
@@ -92,8 +93,10 @@ def settle(given: Fields) -> Settled:
     """
     tidy = dict(given)
     if "system_messages" in tidy:
+        if "llm" in tidy and tidy["llm"] is None:
+            raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
         short = {"system_messages": tidy.pop("system_messages")}
-        llm = {} if tidy.get("llm") is None else tidy["llm"]
+        llm = tidy.get("llm", {})
         if isinstance(llm, dict):  # what else it may be is refused below
             tidy["llm"] = llm | short
     try:
@@ -130,8 +133,10 @@ def plain(error: msgspec.ValidationError) -> str:
 
 
 def merged(config: Fields, patch: Fields) -> Fields:
-    """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then has too many labels."""
+    """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then is too large."""
     result = merge_patch(config, patch)
+    if len(msgspec.json.encode(result)) > MAX_CONFIG_BYTES:
+        raise Refused("invalid_field", "A configuration has at most 256 KiB.")
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:
         raise Refused("invalid_field", f"A session has at most {MAX_LABELS} labels.")

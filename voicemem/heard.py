@@ -34,9 +34,14 @@ class Cut(Struct, frozen=True):
     audio_end_ms: int | None = None
     estimated: bool = False
     closing: bool = False
-    """Made by the close of the session, not by the user."""
+    """Made by the close of the session, not by the user: all that was reported by then counts, whatever its `ts`."""
     cause: str | None = None
     metadata: dict[str, Any] | None = None
+
+    @property
+    def until(self) -> int:
+        """Up to when evidence counts for it; the close may come from another clock than the evidence."""
+        return NEVER if self.closing else self.ts
 
 
 class TimedWord(Struct, frozen=True):
@@ -141,7 +146,7 @@ def evidence(reply: Spoken, cut: Cut) -> Iterator[tuple[bool, int, str]]:
     """Each kind of evidence that there is for one cut: (estimated, kind, heard text)."""
     if cut.heard_text is not None:
         yield cut.estimated, EXACT, cut.heard_text
-    generated = reply.generated(cut.ts)
+    generated = reply.generated(cut.until)
     if cut.heard_chars is not None:
         # What came later must not change what was heard, so it counts only when the count reaches beyond the earlier.
         text = generated if cut.heard_chars <= len(generated) else reply.original
@@ -151,10 +156,10 @@ def evidence(reply: Spoken, cut: Cut) -> Iterator[tuple[bool, int, str]]:
         aligned = heard_words(reply, position.value, generated)
         if aligned is not None:
             yield position.estimated, WORDS, aligned
-    said = last_text(reply, cut.ts)
+    said = last_text(reply, cut.until)
     if said is not None:
         yield said.estimated, PROGRESS, said.text
-    total = largest_total(reply, cut.ts)
+    total = largest_total(reply, cut.until)
     if position is not None and total:
         share = len(generated) * min(position.value, total) // total
         yield True, SHARE, prefix(generated, share)
@@ -165,7 +170,7 @@ def position_of(reply: Spoken, cut: Cut) -> Mark | None:
     """The audio position of a cut: its own, else the last that playback reported up to it."""
     if cut.audio_end_ms is not None:
         return Mark(cut.ts, cut.audio_end_ms, cut.estimated)
-    return last_position(reply, cut.ts)
+    return last_position(reply, cut.until)
 
 
 def last_position(reply: Spoken, until: int) -> Mark | None:

@@ -79,7 +79,7 @@ def told_replies(turn: Turn) -> list[Told]:
         cuts = [
             cut
             for cut in spoken.cuts
-            if (cut.closing or not any(resume >= cut.ts for resume in resumes)) and not heard_to_end(spoken, cut.ts)
+            if (cut.closing or not any(resume >= cut.ts for resume in resumes)) and not heard_to_end(spoken, cut.until)
         ]
         told.append(Told(reply, spoken, [] if reply.restored else cuts))
     return told

@@ -13,7 +13,8 @@ from voicemem.store.base import Attempt, Export, Store
 
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
-MAX_TASKS = 256
+MAX_TASKS = 2_000
+"""Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
 """Longer than an attempt can take; a process that dies with a lease is succeeded after it."""
 LONGEST_WAIT_S = 1.0
@@ -33,7 +34,8 @@ class Outbox:
         self.send = send
         self.clock = clock
         self.jitter = jitter
-        self.in_flight: Counter[int] = Counter()
+        self.in_flight: Counter[str] = Counter()
+        """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, wake: asyncio.Event) -> None:
@@ -61,12 +63,12 @@ class Outbox:
 
     async def start_due(self) -> int:
         """Claim what is due and start its attempts; how many were started."""
-        busy = [endpoint for endpoint, count in self.in_flight.items() if count >= MAX_IN_FLIGHT]
+        busy = [url for url, count in self.in_flight.items() if count >= MAX_IN_FLIGHT]
         most = max((count for count in self.in_flight.values() if count < MAX_IN_FLIGHT), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
         exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
-            self.in_flight[export.endpoint.key] += 1
+            self.in_flight[export.endpoint.url] += 1
             task = asyncio.create_task(self.deliver(export))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -75,16 +77,18 @@ class Outbox:
     async def deliver(self, export: Export) -> None:
         """One attempt of one export, and what comes of it."""
         try:
-            payload = export.payload or await self.store.freeze(export, await self.make_payload(export))
+            payload = await self.store.freeze(export, export.payload or await self.make_payload(export))
+            if payload is None:
+                return  # erased meanwhile
             started = self.clock()
             answer = await self.send(shipment(export, payload, started))
             await self.finish(export, answer, started)
         except StoreUnavailable:
             return  # the lease runs out, and it is tried again
         finally:
-            self.in_flight[export.endpoint.key] -= 1
-            if not self.in_flight[export.endpoint.key]:
-                del self.in_flight[export.endpoint.key]
+            self.in_flight[export.endpoint.url] -= 1
+            if not self.in_flight[export.endpoint.url]:
+                del self.in_flight[export.endpoint.url]
 
     async def make_payload(self, export: Export) -> bytes:
         """The memory at the position of the close, whatever has followed since."""

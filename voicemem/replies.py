@@ -53,10 +53,16 @@ def find_flowing_reply(state: State) -> tuple[Turn, Reply | None]:
         number, order = state.newest_reply
         turn = state.turns[number]
         reply = next((reply for reply in turn.replies if reply.order == order), None)
-        interrupted = any(told.reply is reply and told.cuts for told in told_replies(turn))
-        if reply is not None and not reply.generation.complete and not interrupted:
+        if reply is not None and not reply.generation.complete and not is_interrupted(turn, reply):
             return turn, reply
     return state.turn(state.utterance_turn), None
+
+
+def is_interrupted(turn: Turn, reply: Reply) -> bool:
+    """Whether an interruption of the reply counts; most replies have none, which is cheap to see."""
+    if not reply.cuts and not turn.cuts:
+        return False
+    return any(told.reply is reply and told.cuts for told in told_replies(turn))
 
 
 def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None, ts: int) -> Reply:

@@ -19,6 +19,7 @@ def turns(state: State) -> list[dict[str, Any]]:
 
 
 def turn_object(state: State, turn: Turn) -> dict[str, Any]:
+    """One turn, but for the ids of its call, which the state does not know."""
     return {"turn_id": turn.number, "start": start_of(turn), "end": end_of(state, turn), "metrics": metrics_of(turn)}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,9 @@ from voicemem import config
 from voicemem.admission import GRACE_MS, Ending, Offer, Outcome, Stream
 from voicemem.config import MAX_LABELS, settle
 from voicemem.errors import Refused
-from voicemem.store.base import Attempt, Delivery, Endpoint, Export, Key, Opened, Snapshot, Store, StreamFilter
+from voicemem.store.base import Attempt, Closing, Delivery, Endpoint, Export, Key, Opened, Snapshot, Store, StreamFilter
+from voicemem.store.memory import MemoryStore
+from voicemem.store.sqlite import SqliteStore
 
 NOW = 1_778_390_400_000
 IDLE_MS = 60_000
@@ -43,8 +46,14 @@ ODD_NAMES = [
     "$",
     "[0]",
     "#-1",
+    "",
+    " ",
+    "%_",
+    "/",
+    "line\nbreak",
+    "\x7f",
+    "nul\0",
 ]
-ODD_NAMES += ["", " ", "%_", "/", "line\nbreak", "\x7f", "nul\0"]
 
 numbers = itertools.count(1)
 """For names that no other example of a property test uses."""
@@ -124,7 +133,7 @@ async def finished(
 
 
 async def claim(
-    store: Store, now_ms: int = NOW, busy: Sequence[int] = (), limit: int = 100, lease_ms: int = LEASE_MS
+    store: Store, now_ms: int = NOW, busy: Sequence[str] = (), limit: int = 100, lease_ms: int = LEASE_MS
 ) -> list[Export]:
     return await store.claim_exports(now_ms, lease_ms, busy, limit)
 
@@ -166,6 +175,35 @@ async def reread(store: Store, key: int) -> Stream:
 
 async def listed(store: Store, **conditions: Any) -> list[str]:
     return [stream.id for stream in await store.streams(StreamFilter(**{"project": "p", **conditions}))]
+
+
+@pytest.fixture(params=["memory:", "sqlite:"])
+async def handles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[], Store]]:
+    """Opens further handles on one store of each engine, as several nodes or processes would hold them."""
+    opened: list[Store] = []
+
+    def open_one() -> Store:
+        if request.param == "sqlite:":
+            opened.append(SqliteStore(str(tmp_path / "voicemem.db"), exclusive=not opened))
+        elif not opened:
+            opened.append(MemoryStore())
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        await store.close_store()
+
+
+@pytest.fixture
+def store(handles: Callable[[], Store]) -> Store:
+    """An empty store of each engine."""
+    return handles()
+
+
+@pytest.fixture
+def both(handles: Callable[[], Store]) -> tuple[Store, Store]:
+    """Two handles on one empty store of each engine."""
+    return handles(), handles()
 
 
 # Creating
@@ -988,6 +1026,19 @@ async def test_every_close_exports_anew(store: Store) -> None:
     assert [("n1", 1), ("n2", 4)] == [(export.notice_id, export.position) for export in exports]
 
 
+async def test_an_export_is_of_its_close(store: Store) -> None:
+    """What stands around the contents of an export is as it was at its close, whatever the session became later."""
+    first = {"name": "joker", "channel": "c", "labels": {"a": "1"}, "webhook": {"url": HOOK}}
+    key = await begun(store, given=first, now_ms=NOW - 9)
+    await close_idle(store, key, "n1")
+    await send(store, key, update(1, {"name": "other", "channel": None, "labels": {"a": "2"}}), now_ms=NOW + 1)
+    await close(store, key, END, "n2", NOW + 2)
+    exports = {export.notice_id: export.closing for export in await claim(store, NOW + 2)}
+
+    assert Closing("s", "joker", "c", {"a": "1"}, NOW - 9, NOW) == exports["n1"]
+    assert Closing("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2) == exports["n2"]
+
+
 async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
     """A close that does nothing exports nothing."""
     await store.set_operator_endpoint(OPERATOR, None)
@@ -1025,6 +1076,17 @@ async def test_no_operators_receiver_any_more(store: Store) -> None:
     assert 1 == len(await claim(store))
 
 
+async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> None:
+    """When a receiver is taken away, the operator's or a session's own, what waits for it is not sent to it."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    await close_idle(store, key)
+    await send(store, key, update(1, {"webhook": {"url": None}}), now_ms=NOW + 1)
+    await store.set_operator_endpoint(None, None)
+
+    assert [] == [export.endpoint.url for export in await claim(store, NOW + 1)]
+
+
 # The outbox
 
 
@@ -1052,13 +1114,17 @@ async def test_busy_receivers_are_left_out(store: Store) -> None:
     """Exports of busy receivers stay unclaimed, and do not stand in the way of others."""
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store, "s1", hook=None)
-    busy = (await claim_one(store)).endpoint.key
+    busy = (await claim_one(store)).endpoint.url
     await finished(store, "s2", hook=None)
     await finished(store, "s3", HOOK)
 
-    assert [HOOK] == [export.endpoint.url for export in await claim(store, busy=[busy, 10**6], limit=1)]
+    assert [HOOK] == [
+        export.endpoint.url for export in await claim(store, busy=[busy, "https://other.example/"], limit=1)
+    ]
     assert [] == await claim(store, busy=[busy])
-    assert [OPERATOR, OPERATOR] == [export.endpoint.url for export in await claim(store, busy=[10**6])]
+    assert [OPERATOR, OPERATOR] == [
+        export.endpoint.url for export in await claim(store, busy=["https://other.example/"])
+    ]
 
 
 async def test_the_first_frozen_body_stays(store: Store) -> None:
@@ -1392,7 +1458,7 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     export = await claim_one(store)
     await store.erase(stream.key, NOW)
 
-    assert b"body" == await store.freeze(export, b"body")
+    assert await store.freeze(export, b"body") is None
     assert not await store.finish_export(export, attempt(), "delivered", None)
     assert [] == await store.deliveries(stream.key)
 

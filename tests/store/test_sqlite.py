@@ -18,7 +18,7 @@ import pytest
 from voicemem.admission import Ending, Offer, Outcome
 from voicemem.config import settle
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.base import Key
+from voicemem.store.base import Attempt, Key
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.append import Append
@@ -104,6 +104,19 @@ async def together(database: Database, *jobs: Job) -> list[Any]:
     free.set()
     await holding
     return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_S)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a database may be made; nothing is there yet."""
+    return str(tmp_path / "voicemem.db")
+
+
+@pytest.fixture
+async def sqlite(path: str) -> AsyncIterator[SqliteStore]:
+    """An empty store on a file."""
+    async with opened(path) as store:
+        yield store
 
 
 class Disk(apsw.VFS):
@@ -264,7 +277,10 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
         end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=Ending(NOW, "MARK"))
         await send(sqlite, key, end)
     await sqlite.close_ended(closed, [], "n", NOW)
-    assert marked(sqlite)
+    (export,) = await sqlite.claim_exports(NOW, 1000, [], 1)
+    await sqlite.freeze(export, b"MARK")
+    await sqlite.finish_export(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
+    assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)
 
@@ -395,13 +411,15 @@ async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
     """A server killed in the middle of its work has everything that it acknowledged, whole and in order."""
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", RECORDER, path, stdout=asyncio.subprocess.PIPE)
     assert server.stdout is not None
-    lines = [await server.stdout.readline() for _ in range(200)]
-    server.kill()
-    lines += (await server.stdout.read()).splitlines()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            told = b"".join([await server.stdout.readline() for _ in range(200)])
+    finally:
+        server.kill()
+    told += await server.stdout.read()
     await server.wait()
-    acknowledged: dict[str, int] = {}
-    for name, seq in (line.decode().split() for line in lines):
-        acknowledged[name] = int(seq)
+    lines = told.decode().split("\n")[:-1]  # the last one may have been cut short
+    acknowledged = {name: int(seq) for name, seq in map(str.split, lines)}
 
     async with opened(path) as store:
         assert [("ok",)] == store.database.writer.execute("pragma integrity_check").fetchall()

@@ -119,7 +119,7 @@ class Journal(Protocol):
         """Sessions, the newest first."""
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        """Entries of positions above `after`, in order."""
+        """Entries of positions above `after`, in order; fewer than `limit` when they are large, none at the end."""
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
         """The snapshot of this fold version, unless it is of a position above `at_most`."""
@@ -196,11 +196,11 @@ class Delivery(NamedTuple):
 class Outbox(Protocol):
     """Exports: made by `Journal.close`, claimed, attempted, finished."""
 
-    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[int], limit: int) -> list[Export]:
-        """Lease due exports, the oldest first, but for endpoints that are `busy`; nobody else gets them meanwhile."""
+    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
+        """Lease due exports, the oldest first, but for URLs that are `busy`; nobody else gets them meanwhile."""
 
-    async def freeze(self, export: Export, payload: bytes) -> bytes:
-        """Keep the body's payload; the one that was kept first is returned, whoever made it."""
+    async def freeze(self, export: Export, payload: bytes) -> bytes | None:
+        """Keep the body's payload; the one that was kept first is returned, whoever made it. None: it was erased."""
 
     async def finish_export(
         self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None

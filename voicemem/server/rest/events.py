@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from voicemem.errors import StoreUnavailable
 from voicemem.events import MAX_INTEGER, Name
 from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem
 from voicemem.server.rest.parts import GRANT, Route, answer, body_of, parts_of, query_of, stream_of
@@ -56,14 +57,21 @@ async def journal(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await response.prepare(request)
     after, left = query.after, query.limit or MAX_INTEGER
-    while left:
-        rows = await store.rows(stream.key, after, min(PAGE, left))
-        if not rows:
-            break
-        await response.write(b"".join(journal_line(row) for row in rows))
-        after, left = rows[-1].position, left - len(rows)
-    await response.write_eof()
+    try:
+        while left and (rows := await store.rows(stream.key, after, min(PAGE, left))):
+            await response.write(b"".join(journal_line(row) for row in rows))
+            after, left = rows[-1].position, left - len(rows)
+        await response.write_eof()
+    except StoreUnavailable:
+        break_off(request)  # the answer has begun: only its being cut short can say that it is not whole
+    except ConnectionResetError:
+        pass  # the reader has hung up
     return response
+
+
+def break_off(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 def journal_line(row: Row) -> bytes:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from voicemem import config
 from voicemem.admission import Stream
 from voicemem.context import Wishes, context
 from voicemem.errors import Refused
@@ -96,7 +97,8 @@ async def read_turns(request: web.Request) -> web.Response:
     query_of(request, NoQuery)
     stream = await stream_of(request)
     memory = await parts_of(request).memories.at(stream)
-    return answer({"turns": turns(memory.state)})
+    call = {"agent_id": stream.id, "channel": config.read(stream.config).channel or ""}
+    return answer({"turns": [call | turn for turn in turns(memory.state)]})
 
 
 ROUTES = (

@@ -107,7 +107,8 @@ class Append:
 
     def originals(self) -> dict[int, bytes]:
         """What is stored under the seqs of this batch."""
-        seqs = [offer.seq for offer in self.offers if offer.seq is not None]
+        following = self.producer.next_seq
+        seqs = [offer.seq for offer in self.offers if offer.seq is not None and offer.seq < following]
         first = first_position(self.connection, self.stream, self.producer.name, min(seqs))
         rows = self.connection.execute(
             "select seq, payload from journal where stream = ? and position >= ? and producer = ? order by position"

@@ -31,6 +31,9 @@ from voicemem.store.sqlite.rows import (
 )
 from voicemem.wire import SORTED
 
+PAGE_BYTES = 4 * 1024 * 1024
+"""Payloads read at once: a journal can be much larger than memory allows."""
+
 
 class SqliteJournal:
     """Streams and their entries; the methods are documented in `voicemem.store.base.Journal`."""
@@ -168,9 +171,17 @@ class SqliteJournal:
             "select position, producer, seq, received_ms, payload from journal"
             " where stream = ? and position > ? order by position limit ?"
         )
-        return await self.database.read(
-            lambda connection: [Row(*row) for row in connection.execute(query, (key, after, limit))]
-        )
+
+        def job(connection: apsw.Connection) -> list[Row]:
+            rows, size = [], 0
+            for values in connection.execute(query, (key, after, limit)):
+                rows.append(Row(*values))
+                size += len(rows[-1].payload)
+                if size > PAGE_BYTES:
+                    break
+            return rows
+
+        return await self.database.read(job)
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
         query = "select position, version, state from snapshots where stream = ? and version = ? and position <= ?"

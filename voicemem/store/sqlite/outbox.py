@@ -22,11 +22,11 @@ class SqliteOutbox:
 
     database: Database
 
-    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[int], limit: int) -> list[Export]:
+    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
         marks = ",".join("?" * len(busy))
         query = (
             f"select {EXPORT}, {ENDPOINT} from exports x join endpoints e on e.key = x.endpoint"
-            f" where x.due_ms <= ? and x.leased_until_ms <= ? and x.endpoint not in ({marks})"
+            f" where x.due_ms <= ? and x.leased_until_ms <= ? and e.disabled_ms is null and e.url not in ({marks})"
             " order by x.due_ms limit ?"
         )
 
@@ -41,13 +41,13 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
-    async def freeze(self, export: Export, payload: bytes) -> bytes:
-        def job(connection: apsw.Connection) -> bytes:
+    async def freeze(self, export: Export, payload: bytes) -> bytes | None:
+        def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(
                 "update exports set payload = ? where key = ? and payload is null", (payload, export.key)
             )
             row = connection.execute("select payload from exports where key = ?", (export.key,)).fetchone()
-            return payload if row is None else row[0]
+            return None if row is None else row[0]
 
         return await self.database.write(job)
 

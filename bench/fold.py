@@ -1,0 +1,206 @@
+"""The fold in process: its rate, what an append costs late in a call, reading, memory and snapshots.
+
+    python -m bench.fold [--events 100000] [--sessions 1000] [--turns 200]
+
+No network and no disk: what is measured is the work on the events alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from bench import calls
+from bench.folding import check, decode, entries, fold_into
+from bench.footprint import idle_memory, snapshots
+from bench.report import Goal, Measured, at_most, best, machine, seconds, show
+from voicemem import wire
+from voicemem.admission import Stream
+from voicemem.app import now_ms
+from voicemem.config import settle
+from voicemem.context import Wishes, context
+from voicemem.events import SessionOpen
+from voicemem.memories import Memories, Memory
+from voicemem.recorder import Line, Recorder
+from voicemem.state import State, restore, snapshot
+from voicemem.store.memory import MemoryStore
+
+EARLY_CYCLES = 1
+LATE_RATIO = 1.1
+MIN_EVENTS = 2_000
+REPEATS = 7
+BATCH = 500
+CONTEXT_CALLS = 200
+
+
+# The rate
+
+
+def rates(events: int) -> list[Measured]:
+    """Events a second over calls of one cycle of turns each; the baseline is decoding them and nothing else."""
+    call = calls.cycle()
+    rounds = max(1, events // len(call))
+    total = rounds * len(call)
+
+    def rate(work: Callable[[], object]) -> float:
+        return total / best(lambda: [work() for _ in range(rounds)])
+
+    bare = rate(lambda: decode(call))
+    return [
+        Measured("check_events_s", "decode and check", rate(lambda: check(call)), "events/s", bare),
+        Measured("fold_events_s", "decode, check and fold", rate(lambda: fold_into(State(), call)), "events/s", bare),
+    ]
+
+
+# An append late in a call
+
+
+def late_append(events: int) -> list[Measured]:
+    """The same turns of one long call, folded early and late; the two take turns, and the best of each counts."""
+    size = len(calls.cycle())
+    late_cycles = max(EARLY_CYCLES + 1, events // size)
+    early, late = (folded_until(cycles) for cycles in (EARLY_CYCLES, late_cycles))
+    early_call, late_call = calls.cycle(EARLY_CYCLES), calls.cycle(late_cycles)
+    took: tuple[list[float], list[float]] = ([], [])
+    for _ in range(REPEATS):
+        took[0].append(fold_time(early, early_call))
+        took[1].append(fold_time(late, late_call))
+    base, value = (min(times) / size * 1e6 for times in took)
+    what = f"fold near event {late_cycles * size:,}, beside {EARLY_CYCLES * size:,}"
+    return [Measured("late_fold_us", what, value, "µs", base, not_dearer(value, base))]
+
+
+def not_dearer(late: float, early: float) -> Goal:
+    goal = at_most(late / early, LATE_RATIO)
+    return Goal(f"ratio {goal.text}", goal.reached)
+
+
+def folded_until(cycles: int) -> bytes:
+    return snapshot(fold_into(State(), calls.turns(calls.CYCLE * cycles)))
+
+
+def fold_time(blob: bytes, texts: Sequence[bytes]) -> float:
+    state = restore(blob)
+    gc.collect()
+    return seconds(lambda: fold_into(state, texts))
+
+
+async def late_record(events: int) -> list[Measured]:
+    """Appends of one event each through the recorder, on a store in memory: journal, fold and answer."""
+    store = MemoryStore()
+    try:
+        recorder = Recorder(store, Memories(store), now_ms, lambda settled: None)
+        opened, _ = await recorder.open("bench", "long", SessionOpen(), settle({}))
+        line = Line(opened.stream, "main", opened.epoch, may_call_out=False)
+        texts = calls.first(events + 2 * BATCH)
+        early = min(1000, events // 2)
+        times = []
+        for begin, end in ((0, early), (early + BATCH, events)):
+            for at in range(begin, end, BATCH):
+                await recorder.record(line, arrived(texts[at : min(at + BATCH, end)]))
+            times.append([await record_time(recorder, line, text) for text in texts[end : end + BATCH]])
+    finally:
+        await store.close_store()
+    base, value = (statistics.median(one) * 1e6 for one in times)
+    what = f"append (journal, fold) near {events:,}, beside {early:,}"
+    return [Measured("late_append_us", what, value, "µs", base, not_dearer(value, base))]
+
+
+def arrived(texts: Iterable[bytes]) -> list[wire.Arrived | wire.Rejected]:
+    return [wire.decode_event(text) for text in texts]
+
+
+async def record_time(recorder: Recorder, line: Line, text: bytes) -> float:
+    begin = time.perf_counter()
+    await recorder.record(line, [wire.decode_event(text)])
+    return time.perf_counter() - begin
+
+
+# Reading
+
+
+def reading(turns: int) -> list[Measured]:
+    """All messages after each event of a call, beside the fold alone; and what that is at its end."""
+    journal = entries(calls.turns(turns))
+    last = len(calls.turns(min(turns, calls.CYCLE)))
+
+    def follow(read: bool) -> tuple[float, float]:
+        """µs per event over the call, and over its last turns."""
+        memory, marks = Memory(State()), []
+        for entry in journal:
+            memory.fold([entry])
+            if read:
+                memory.messages()
+            marks.append(time.perf_counter())
+        begin, tail = marks[0], marks[-last]
+        return (marks[-1] - begin) / len(journal) * 1e6, (marks[-1] - tail) / last * 1e6
+
+    whole, end = (min(one) for one in zip(*(follow(read=True) for _ in range(3)), strict=True))
+    base, base_end = (min(one) for one in zip(*(follow(read=False) for _ in range(3)), strict=True))
+    return [
+        Measured("messages_us", f"fold and messages, each event of {turns} turns", whole, "µs", base),
+        Measured("messages_end_us", "the same in the last turns", end, "µs", base_end),
+    ]
+
+
+async def contexts() -> list[Measured]:
+    """The body of the next LLM call at 200 messages, right after an event; beside writing role and content by hand."""
+    store = MemoryStore()
+    try:
+        memories = Memories(store)
+        opened = await store.open("bench", "context", "main", settle({}), None, now_ms())
+        memory = await memories.at(opened.stream)
+        memory.fold(entries(calls.turns(100)))
+        following = entries(calls.turns(102)[len(calls.turns(100)) :], memory.state.position + 1)[:CONTEXT_CALLS]
+        by_hand = best(lambda: [{"role": m.role, "content": m.content} for m in memory.messages()]) * 1e6
+        default, whole = [], []
+        for entry in following:
+            memory.fold([entry])
+            whole.append(await context_time(memories, opened.stream, Wishes(max_history=200)))
+            default.append(await context_time(memories, opened.stream, Wishes()))
+    finally:
+        await store.close_store()
+    value = statistics.median(whole) * 1e6
+    return [
+        Measured(
+            "context_us", "context of all 200 messages, after an event", value, "µs", by_hand, at_most(value, 100)
+        ),
+        Measured("context_32_us", "context of the newest 32 of 200", statistics.median(default) * 1e6, "µs"),
+    ]
+
+
+async def context_time(memories: Memories, stream: Stream, wishes: Wishes) -> float:
+    begin = time.perf_counter()
+    await context(memories, stream, wishes)
+    return time.perf_counter() - begin
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.fold", description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=100_000, help="of the rate, and of one long call (100000)")
+    parser.add_argument("--sessions", type=int, default=1000, help="kept at once (1000)")
+    parser.add_argument("--turns", type=int, default=200, help="of the call that is read after each event (200)")
+    given = parser.parse_args(arguments)
+    if given.events < MIN_EVENTS:
+        parser.error(f"a long call has at least {MIN_EVENTS} events")
+    facts = machine()
+    measured = [
+        *idle_memory(given.sessions),
+        *rates(given.events),
+        *late_append(given.events),
+        *asyncio.run(late_record(given.events)),
+        *reading(given.turns),
+        *asyncio.run(contexts()),
+        *snapshots(given.turns),
+    ]
+    show("fold", facts, measured, options=vars(given))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

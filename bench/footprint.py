@@ -1,0 +1,96 @@
+"""What a session takes: in memory while it is idle, and as a snapshot. Part of `bench.fold`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from bench import calls
+from bench.folding import fold_into
+from bench.report import Measured, at_most, best
+from voicemem.memories import Memory
+from voicemem.state import State, restore, snapshot
+
+IDLE_TURNS = 10
+"""Of an idle session: twenty messages."""
+TRACED_SHARE = 10
+"""Of so many sessions one is traced, since tracing is slow and its result hardly varies."""
+
+
+def idle_memory(sessions: int) -> list[Measured]:
+    """What a session of twenty messages keeps in memory, folded only, and with its messages made for a reader."""
+    texts = calls.turns(IDLE_TURNS)
+    blob = snapshot(folded(texts))
+    before = rss_kib()
+    kept = [idle(texts) for _ in range(sessions)]
+    resident = (rss_kib() - before) / sessions
+    del kept
+    traced = partial(traced_kib, max(1, sessions // TRACED_SHARE))
+    read, never_read, restored = (
+        traced(lambda: read_once(texts)),
+        traced(lambda: idle(texts)),
+        traced(lambda: Memory(restore(blob))),
+    )
+    journal = sum(map(len, texts)) / 1024
+    return [
+        Measured("idle_kib", "idle session of 20 messages, read once", read, "KiB", journal, at_most(read, 25)),
+        Measured("idle_unread_kib", "the same, never read", never_read, "KiB", journal),
+        Measured("idle_restored_kib", "the same, restored from its snapshot", restored, "KiB", journal),
+        Measured("idle_rss_kib", "the same, never read, by resident memory", resident, "KiB", journal),
+    ]
+
+
+def traced_kib(sessions: int, make: Callable[[], Memory]) -> float:
+    """What Python has allocated for each of so many."""
+    gc.collect()
+    tracemalloc.start()
+    kept = [make() for _ in range(sessions)]
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return held / len(kept) / 1024
+
+
+def read_once(texts: Iterable[bytes]) -> Memory:
+    memory = idle(texts)
+    memory.messages()
+    return memory
+
+
+def idle(texts: Iterable[bytes]) -> Memory:
+    return Memory(folded(texts))
+
+
+def folded(texts: Iterable[bytes]) -> State:
+    return fold_into(State(), texts)
+
+
+def rss_kib() -> float:
+    """Resident memory of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def snapshots(turns: int) -> list[Measured]:
+    """Snapshots of an idle session and of a long call, beside the bytes of their journals."""
+    measured = []
+    for key, number in (("idle", IDLE_TURNS), ("long", turns)):
+        texts = calls.turns(number)
+        state = folded(texts)
+        blob = snapshot(state)
+        size, journal = len(blob) / 1024, sum(map(len, texts)) / 1024
+        save, load = best(partial(snapshot, state)) * 1e6, best(partial(restore, blob)) * 1e6
+        again = best(partial(folded, texts)) * 1e6
+        measured += [
+            Measured(f"snapshot_{key}_kib", f"snapshot of {number} turns, beside its journal", size, "KiB", journal),
+            Measured(f"snapshot_{key}_us", "making it", save, "µs"),
+            Measured(f"restore_{key}_us", "restoring it, beside folding anew", load, "µs", again),
+        ]
+    return measured

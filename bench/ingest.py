@@ -1,0 +1,220 @@
+"""Durable ingest through the real server process, beside the bare loop of `bench.bare` under the same load.
+
+    python -m bench.ingest                 as many events as are acknowledged, 100 connections
+    python -m bench.ingest --latency       from send to ack, 1,000 connections x 10 events/s
+
+An event counts when it was acknowledged. After each run voicemem's journals must hold exactly what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from bench import calls
+from bench.client import Plan
+from bench.load import VARIANTS, Loaded
+from bench.report import Measured, at_least, at_most, disk_folder, machine, number, show, table
+from bench.servers import ROOT, Server, journal, positions, serving, stop
+from voicemem.settings import MEMORY, SQLITE
+
+NAMES = ("bare", "voicemem")
+SPARE_S = 90.0
+"""For the load generator, beside the time of its plan."""
+SPARE_FILES = 500
+"""That a process opens beside its connections."""
+
+
+class Options(Struct, kw_only=True):
+    connections: int
+    seconds: float
+    frame: int
+    window: int
+    rate: float
+    store: str
+    runs: int
+
+
+class Run(Struct, kw_only=True):
+    """One server under the load; `verified` says that it held exactly what it had acknowledged."""
+
+    server: str
+    loaded: Loaded
+    verified: bool
+
+    @property
+    def events_s(self) -> float:
+        return self.loaded.events / self.loaded.seconds
+
+
+def options_of(arguments: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__.splitlines()[0])
+    parser.add_argument("--latency", action="store_true", help="the same as --connections 1000 --rate 10")
+    parser.add_argument("--connections", type=int, help="each with one session (100)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="measured, after a warm-up (5)")
+    parser.add_argument("--frame", type=int, default=1, help="events in one frame (1)")
+    parser.add_argument("--window", type=int, default=256, help="unacknowledged events per connection (256)")
+    parser.add_argument("--rate", type=float, help="events per second and connection, instead of a window")
+    parser.add_argument("--store", help="sqlite:PATH, a file that is not there yet, or memory: (a temporary file)")
+    parser.add_argument("--runs", type=int, default=2, help="of each server; the better one counts (2)")
+    given = parser.parse_args(arguments)
+    rate = (10.0 if given.latency else 0.0) if given.rate is None else given.rate
+    if rate and given.frame != 1:
+        parser.error("with a rate, a frame is one event")
+    if given.store and given.store != MEMORY and Path(given.store.removeprefix(SQLITE)).exists():
+        parser.error("the file of the store is there already")
+    return Options(
+        connections=given.connections or (1000 if given.latency else 100),
+        seconds=given.seconds,
+        frame=given.frame,
+        window=max(given.window, given.frame),
+        rate=rate,
+        store=given.store or "",
+        runs=given.runs,
+    )
+
+
+@contextlib.contextmanager
+def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
+    """Where the store's files are, and its setting."""
+    if given == MEMORY:
+        yield None, MEMORY
+    elif given:
+        yield Path(given.removeprefix(SQLITE)).resolve().parent, given
+    else:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as name:
+            yield Path(name), f"{SQLITE}{name}/bench.db"
+
+
+def one_run(name: str, store: str, options: Options) -> Run:
+    with serving(name, store) as server:
+        loaded = load(server, options)
+        held = {} if server.rest is None else positions(server.rest)
+        same = server.rest is None or first_call_is_whole(server.rest, loaded)
+        stopped = stop(server.process)
+    acked = sum(loaded.acked.values())
+    good = held == loaded.acked and same if server.rest else f"stored {acked}\n" in stopped.output
+    return Run(server=name, loaded=loaded, verified=good and loaded.sent == acked and stopped.code == 0)
+
+
+def load(server: Server, options: Options) -> Loaded:
+    plan = Plan(
+        host=server.host,
+        port=server.port,
+        path=server.path,
+        connections=options.connections,
+        seconds=options.seconds,
+        warm_up=min(1.0, options.seconds / 5),
+        frame=options.frame,
+        window=options.window,
+        rate=options.rate,
+        server_pid=server.process.pid,
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", msgspec.json.encode(plan).decode()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        timeout=options.seconds + SPARE_S,
+        check=True,
+    )
+    return msgspec.json.decode(done.stdout, type=Loaded)
+
+
+def first_call_is_whole(rest: str, loaded: Loaded) -> bool:
+    """Whether the journals of the first sessions hold the very events that were sent, in their order."""
+    sessions = list(islice(loaded.acked.items(), VARIANTS))
+    return all(
+        journal(rest, session) == [json.loads(event) for event in calls.first(acked, variant)]
+        for variant, (session, acked) in enumerate(sessions)
+    )
+
+
+def best_of(runs: Sequence[Run], name: str, by_latency: bool) -> Run:
+    own = [run for run in runs if run.server == name]
+    return min(own, key=lambda run: run.loaded.p99_ms if by_latency else -run.events_s)
+
+
+def measured(voicemem: Run, bare: Run, options: Options) -> list[Measured]:
+    """The figures of the better runs, bare's as the baseline, and the goals where they are about this load."""
+    ours, theirs = voicemem.loaded, bare.loaded
+    full, fixed = not options.rate, bool(options.rate)
+    rate, base_rate = voicemem.events_s, bare.events_s
+    return [
+        Measured("events_s", "acknowledged", rate, "events/s", base_rate, at_least(rate, 150_000) if full else None),
+        *([Measured("ratio", "voicemem / bare", rate / base_rate, "x", None, at_least(rate / base_rate, 1.2))] * full),
+        Measured(
+            "p50_ms", "send to ack p50", ours.p50_ms, "ms", theirs.p50_ms, at_most(ours.p50_ms, 2) if fixed else None
+        ),
+        Measured(
+            "p99_ms", "send to ack p99", ours.p99_ms, "ms", theirs.p99_ms, at_most(ours.p99_ms, 10) if fixed else None
+        ),
+        Measured("server_cpu", "server CPU", cores(voicemem), "cores", cores(bare)),
+        Measured("us_per_event", "server CPU of an event", cpu_us(voicemem), "µs", cpu_us(bare)),
+        Measured("rss_mib", "server memory at the end", ours.server_rss_mib or 0, "MiB", theirs.server_rss_mib),
+    ]
+
+
+def cores(run: Run) -> float:
+    return (run.loaded.server_cpu_s or 0.0) / run.loaded.seconds
+
+
+def cpu_us(run: Run) -> float:
+    return (run.loaded.server_cpu_s or 0.0) / max(1, run.loaded.events) * 1e6
+
+
+def runs_table(runs: Sequence[Run]) -> str:
+    heading = (
+        "run",
+        "events/s",
+        "p50 ms",
+        "p99 ms",
+        "acks/s",
+        "server cpu s",
+        "generator cpu s",
+        "late p99 ms",
+        "held",
+    )
+    return table(heading, [run_cells(run) for run in runs])
+
+
+def run_cells(run: Run) -> tuple[str, ...]:
+    one = run.loaded
+    figures = [run.events_s, one.p50_ms, one.p99_ms, one.acks / one.seconds, one.server_cpu_s, one.generator_cpu_s]
+    return (run.server, *map(number, [*figures, one.late_p99_ms]), "exact" if run.verified else "WRONG")
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = options_of(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = options.connections + SPARE_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files if hard < 0 else min(hard, files)), hard))
+    with folder_and_store(options.store) as (folder, store):
+        facts = machine(folder)
+        runs = [one_run(name, store, options) for _ in range(options.runs) for name in NAMES]
+    bare, voicemem = (best_of(runs, name, by_latency=bool(options.rate)) for name in NAMES)
+    print(f"{options.connections} connections, {options.seconds} s, {options.frame} a frame,", end=" ")
+    print(f"{options.rate}/s each" if options.rate else f"{options.window} unacknowledged each", end=", ")
+    print(f"{voicemem.loaded.event_bytes:.0f} bytes an event on the wire; the better of {options.runs} counts\n")
+    print(runs_table(runs), end="\n\n")
+    told = {"options": msgspec.to_builtins(options) | {"store": store.split(":")[0]}}
+    verified = all(run.verified for run in runs)
+    errors = sorted({error for run in runs for error in run.loaded.errors})
+    show("ingest", facts, measured(voicemem, bare, options), **told, verified=verified, errors=errors)
+    return 0 if verified and not errors else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
