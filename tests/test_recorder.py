@@ -44,9 +44,11 @@ class Node(NamedTuple):
     memories: Memories
     recorder: Recorder
 
-    async def open(self, session_id: str = "s", producer: str = "main", admin: bool = False, **more: int) -> Line:
+    async def open(
+        self, session_id: str = "s", producer: str = "main", admin: bool = False, from_seq: int | None = None
+    ) -> Line:
         """A line into a session, new or not."""
-        frame = SessionOpen(session_id=session_id, producer=producer, **more)
+        frame = SessionOpen(session_id=session_id, producer=producer, from_seq=from_seq)
         opened, _ = await self.recorder.open("p", session_id, frame, Settled({}, {}))
         return Line(opened.stream, producer, opened.epoch, admin)
 

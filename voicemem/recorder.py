@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
-from voicemem.config import Settled, settled_calls_out
+from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Auth, SessionEnd, SessionOpen
 from voicemem.fold import Entry
@@ -15,6 +15,7 @@ from voicemem.store.base import Appended, Journal, Opened
 from voicemem.wire import Arrived, Rejected
 
 DEFAULT_PRODUCER = "main"
+NEEDS_ADMIN = "Settings that make the server call out need the scope admin."
 DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 
@@ -35,6 +36,8 @@ class Recorded(NamedTuple):
     problems: list[Problem]
     next_seq: int
     stream: Stream
+    stored: bool
+    """Whether anything of the batch was taken."""
     ended: bool
     """Whether the batch held the producer's end."""
 
@@ -72,8 +75,15 @@ class Recorder:
         self.clock = clock
         self.check_settings = check_settings
 
-    async def open(self, project: str, session_id: str, frame: SessionOpen, settled: Settled) -> tuple[Opened, int]:
-        """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`."""
+    async def open(self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool) -> tuple[Opened, int]:
+        """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`.
+
+        The frame's configuration is for a session that does not exist yet; on one that does it is not even looked at.
+        """
+        known = await self.journal.stream(project, session_id)
+        settled = settle({} if known is not None else frame.session or {})
+        if settled_calls_out(settled) and not may_call_out:
+            raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(settled)
         producer = frame.producer or DEFAULT_PRODUCER
         opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
@@ -117,7 +127,7 @@ def check_line(line: Line, arrival: Arrived) -> None:
     if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
         raise Refused("invalid_field", "The event names another session or producer than the request.")
     if arrival.update is not None and settled_calls_out(arrival.update) and not line.may_call_out:
-        raise Refused("forbidden", "Settings that make the server call out need the scope admin.")
+        raise Refused("forbidden", NEEDS_ADMIN)
 
 
 def is_offered(arrival: Arrived | Rejected) -> bool:
@@ -162,7 +172,8 @@ def answer(
         seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
         acked = max(acked or 0, seq) if seq is not None else acked
         ended = ended or (isinstance(arrival, Arrived) and isinstance(arrival.event, SessionEnd))
-    return Recorded(acked, problems, appended.next_seq, appended.stream, ended)
+    stored = any(outcome is not None and outcome.code is None for outcome in outcomes)
+    return Recorded(acked, problems, appended.next_seq, appended.stream, stored, ended)
 
 
 def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
@@ -170,7 +181,8 @@ def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None)
     if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
         return Problem(arrival.seq, arrival.code, arrival.detail)
     if outcome is None or outcome.code is None:
-        line.waiting_for = None
+        if outcome is not None and outcome.position is not None:
+            line.waiting_for = None
         return None
     seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
     if outcome.code == "seq_gap":

@@ -47,6 +47,8 @@ class Sessions:
         self.check_settings = check_settings
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
+        self.fallen_silent: dict[int, tuple[Line, int]] = {}
+        """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
         self.closed = asyncio.Event()
         """Set at every close: exports wait."""
 
@@ -136,8 +138,21 @@ class Sessions:
     async def disconnect(self, line: Line) -> None:
         """The session falls silent with its last connection, or closes when only this one kept it from its end."""
         if self.forget_connection(line.project, line.session_id, line.producer):
-            await self.store.silence(line.key, self.clock())
+            self.fallen_silent[line.key] = (line, self.clock())
+            await self.tell_silence()
         await self.close_when_ended(line)
+
+    async def tell_silence(self) -> None:
+        """Tell the store of sessions without a connection. Raises `StoreUnavailable`; the sweep then calls it again."""
+        while self.fallen_silent:
+            key, (line, since) = self.fallen_silent.popitem()
+            if (line.project, line.session_id) in self.connected:
+                continue  # it came back meanwhile
+            try:
+                await self.store.silence(key, since)
+            except StoreUnavailable:
+                self.fallen_silent.setdefault(key, (line, since))
+                raise
 
     async def close_when_ended(self, line: Line) -> None:
         """Close a session whose end was committed, unless another connected producer has not ended."""
@@ -147,6 +162,7 @@ class Sessions:
 
     async def sweep(self) -> int:
         """Close what is due; how many sessions were closed."""
+        await self.tell_silence()
         now, count = self.clock(), 0
         for key in await self.store.due(now, SWEEP_BATCH):
             if await self.store.close(key, None, self.new_id(), now) is not None:

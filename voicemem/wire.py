@@ -80,6 +80,7 @@ class Rejected(NamedTuple):
 class Envelope(msgspec.Struct, frozen=True):
     """The fields that say whose an event is, whatever they hold."""
 
+    type: msgspec.Raw = msgspec.Raw(b"null")
     session_id: msgspec.Raw = msgspec.Raw(b"null")
     producer: msgspec.Raw = msgspec.Raw(b"null")
     seq: msgspec.Raw = msgspec.Raw(b"null")
@@ -178,6 +179,8 @@ def reject(text: bytes, code: str, detail: str) -> Rejected:
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
     session_id, producer, seq = readable(name.session_id), readable(name.producer), readable(name.seq)
+    if readable(name.type) in ("session.open", "auth"):
+        seq = None  # these take none
     return Rejected(
         code,
         detail,

@@ -733,8 +733,8 @@ async def test_a_service_whose_store_is_down_is_not_ready(app: App, api: Caller)
         async with full_store(app):
             await producer.send(said(1, text=BIG))
             await producer.closed()
-            assert [503, 200] == [(await api.get(path)).status for path in ("/readyz", "/livez")]
             assert (503, "store_unavailable") == (await api.post("/v1/sessions/s/events", [said(1, text=BIG)])).told
+            assert [503, 200] == [(await api.get(path)).status for path in ("/readyz", "/livez")]
         assert 200 == (await api.get("/readyz")).status
 
 

@@ -11,7 +11,6 @@ import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from voicemem import config
 from voicemem.access import Grant
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.events import Auth, SessionOpen
@@ -50,7 +49,9 @@ class Queue:
         self.waiting: list[tuple[Arrived | Rejected, int]] = []
         self.task: asyncio.Task[None] | None = None
         self.dead = False
-        """Superseded or erased: what still comes for it is passed over."""
+        """Superseded or failed: what still comes for it is passed over."""
+        self.released = False
+        """Whether the session knows that this connection is gone from it."""
 
 
 class Connection:
@@ -66,6 +67,8 @@ class Connection:
         """Bytes received and not yet answered."""
         self.room = asyncio.Event()
         self.fruitless = 0
+        """Events in a row that stored nothing."""
+        self.telling: set[asyncio.Task[None]] = set()
         self.reader: asyncio.Task[None] | None = None
 
     # The life of a connection
@@ -87,10 +90,11 @@ class Connection:
     async def first_frame(self) -> None:
         """Where a key is needed and none came with the handshake, the first frame must bring it, soon."""
         try:
-            frame = await asyncio.wait_for(self.websocket.recv(), AUTH_TIMEOUT_S)
+            async with asyncio.timeout(AUTH_TIMEOUT_S):
+                while self.granted is None:  # an empty array is a frame too
+                    await self.receive(await self.websocket.recv())
         except TimeoutError:
             raise InvalidFrame("unauthorized", "No key came in time.") from None
-        await self.receive(frame)
 
     def draining(self) -> bool:
         return self.reader is None
@@ -108,13 +112,15 @@ class Connection:
         """After the connection: store what it had sent, and let go of its lines."""
         await self.flush()
         for queue in self.all_queues():
-            if not queue.dead:
-                await self.let_go(queue)
+            await self.let_go(queue)
 
     async def let_go(self, queue: Queue) -> None:
         queue.dead = True
+        if queue.released:
+            return
+        queue.released = True
         self.host.release(queue.line)
-        with suppress(StoreUnavailable):  # the next start counts silence anew
+        with suppress(StoreUnavailable):  # the sweep tells the store when it is back
             await self.host.sessions.disconnect(queue.line)
 
     async def fail(self, error: VoicememError) -> None:
@@ -194,10 +200,10 @@ class Connection:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
         problem = Problem(seq, refused.code, refused.detail)
         await self.send(error_frame(problem, session_id, producer))
-        self.count_fruitless(1)
+        self.count_fruitless()
 
-    def count_fruitless(self, count: int) -> None:
-        self.fruitless = self.fruitless + count if count else 0
+    def count_fruitless(self) -> None:
+        self.fruitless += 1
         if self.fruitless > FLOOD:
             raise InvalidFrame("flood")
 
@@ -209,19 +215,17 @@ class Connection:
     async def open(self, frame: SessionOpen) -> None:
         """Open a line, in the order of the frames: what was sent before is stored before. Raises `Refused`."""
         assert self.granted is not None
-        settled = config.settle(frame.session or {})
-        if config.settled_calls_out(settled):
-            self.granted.require("admin")
         await self.flush()
+        may_call_out = self.granted.allows("admin")
         project, sessions = self.granted.project, self.host.sessions
         session_id, producer = frame.session_id or sessions.new_id(), frame.producer or DEFAULT_PRODUCER
         sessions.connect(project, session_id, producer)
         try:
-            opened, next_turn = await self.host.recorder.open(project, session_id, frame, settled)
+            opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out)
         except VoicememError:
             sessions.forget_connection(project, session_id, producer)
             raise
-        line = Line(opened.stream, producer, opened.epoch, self.granted.allows("admin"))
+        line = Line(opened.stream, producer, opened.epoch, may_call_out)
         await self.replace(line)
         await self.host.hold(self, line)
         await self.send(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
@@ -231,7 +235,7 @@ class Connection:
         of_session = self.queues.setdefault(line.session_id, {})
         before = of_session.get(line.producer)
         of_session[line.producer] = Queue(line)
-        if before is not None and not before.dead:
+        if before is not None:
             await self.let_go(before)
 
     async def supersede(self, line: Line) -> None:
@@ -241,7 +245,10 @@ class Connection:
             return
         await self.let_go(queue)
         problem = Problem(None, "superseded", CODES["superseded"].sentence)
-        await self.send(error_frame(problem, line.session_id, line.producer))
+        # Whoever opens the producer anew must not wait for a peer that reads nothing.
+        telling = asyncio.create_task(self.send(error_frame(problem, line.session_id, line.producer)))
+        self.telling.add(telling)
+        telling.add_done_callback(self.telling.discard)
 
     # Commits and answers
 
@@ -275,11 +282,14 @@ class Connection:
         if any(problem.code == "superseded" for problem in recorded.problems):
             await self.supersede(line)
             return
+        if recorded.stored:
+            self.fruitless = 0
         for problem in recorded.problems:
             await self.send(error_frame(problem, line.session_id, line.producer))
+            if not recorded.stored and problem.code != "seq_gap":
+                self.count_fruitless()
         if recorded.acked is not None:
             await self.send(ack_frame(line, recorded.acked))
-        self.count_fruitless(0 if recorded.acked else sum(p.code != "seq_gap" for p in recorded.problems))
         if recorded.ended:
             await self.host.sessions.close_when_ended(line)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.datastructures import Headers
+from websockets.datastructures import Headers, MultipleValuesError
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
@@ -27,7 +27,8 @@ from voicemem.server.problems import MEDIA_TYPE, problem_body
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
 
-LOG = logging.getLogger("voicemem")
+LOG = logging.getLogger("voicemem.websockets")
+LOG.setLevel(logging.INFO)  # at DEBUG the library logs what is said on a call
 PATH = "/v1/ingest"
 PROTOCOL = Subprotocol("voicemem.v1")
 DRAIN_TIMEOUT_S = 6.0
@@ -89,6 +90,8 @@ class Ingest:
                 self.grants[connection] = grant
         except Refused as refused:
             return problem(refused)
+        except (ValueError, MultipleValuesError):
+            return problem(Refused("invalid_http"))
         return None
 
     async def handle(self, websocket: ServerConnection) -> None:
@@ -110,10 +113,12 @@ class Ingest:
 
     async def hold(self, connection: Connection, line: Line) -> None:
         """Note who has a producer's newest epoch, and tell the connection that had it before."""
-        before = self.holders.get((line.key, line.producer))
-        self.holders[line.key, line.producer] = Holder(connection, line)
-        if before is not None and before.connection is not connection:
-            await before.connection.supersede(before.line)
+        newest = Holder(connection, line)
+        before = self.holders.get((line.key, line.producer), newest)
+        older, newest = sorted((before, newest), key=lambda holder: holder.line.epoch or 0)
+        self.holders[line.key, line.producer] = newest
+        if older.connection is not newest.connection:
+            await older.connection.supersede(older.line)
 
     def release(self, line: Line) -> None:
         holder = self.holders.get((line.key, line.producer))
@@ -124,8 +129,10 @@ class Ingest:
         """Say goodbye: no new connections, everything received is stored and acknowledged, then 1012."""
         self.draining = True
         if self.connections:
-            tasks = [asyncio.create_task(connection.drain()) for connection in self.connections]
-            await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+            tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
+            _, stuck = await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+            for task in stuck:  # a peer that reads nothing
+                tasks[task].websocket.transport.abort()
         if self.server is not None:
             self.server.close(code=1012, reason="draining")
             await self.server.wait_closed()

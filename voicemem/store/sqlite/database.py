@@ -132,10 +132,12 @@ class Database:
 
     def commit(self, batch: list[Waiting]) -> None:
         try:
+            before = self.writer.total_changes()
             self.writer.execute("begin immediate")
             results = [attempt(waiting.job, self.writer) for waiting in batch]
             self.writer.execute("commit")
-            self.healthy = True
+            if self.writer.total_changes() > before:  # a commit of nothing proves nothing
+                self.healthy = True
         except DOWN as error:
             self.healthy = False
             self.roll_back()
