@@ -49,7 +49,7 @@ class Node(NamedTuple):
     ) -> Line:
         """A line into a session, new or not."""
         frame = SessionOpen(session_id=session_id, producer=producer, from_seq=from_seq)
-        opened, _ = await self.recorder.open("p", session_id, frame, Settled({}, {}))
+        opened, _ = await self.recorder.open("p", session_id, frame, admin)
         return Line(opened.stream, producer, opened.epoch, admin)
 
     async def record(self, line: Line, *events: Fields) -> Recorded:
@@ -176,7 +176,7 @@ async def test_an_open_says_the_next_turn(one: Node) -> None:
     line = await one.open()
     await one.record(line, said(1, turn_id=7))
     frame = SessionOpen(session_id="s", producer="other")
-    assert 8 == (await one.recorder.open("p", "s", frame, Settled({}, {})))[1]
+    assert 8 == (await one.recorder.open("p", "s", frame, False))[1]
 
 
 async def test_an_older_epoch_is_refused_in_the_transaction(nodes: list[Node]) -> None:
@@ -227,6 +227,15 @@ async def test_settings_are_checked(one: Node) -> None:
     assert [{"type": "refused", "code": "address_not_allowed"}] == await one.events()
     with pytest.raises(Refused, match="address_not_allowed"):
         await one.open("t")
+
+
+async def test_calling_out_needs_admin_at_an_open_too(one: Node) -> None:
+    """A new session that makes the server call out is an admin's to make; where it is there already nothing is set."""
+    frame = SessionOpen(session={"llm": {"api_key": "hush"}})
+    with pytest.raises(Refused, match="forbidden"):
+        await one.recorder.open("p", "s", frame, False)
+    await one.recorder.open("p", "s", frame, True)
+    assert 2 == (await one.recorder.open("p", "s", frame, False))[0].epoch
 
 
 @pytest.mark.parametrize(("admin", "expected"), [(True, []), (False, [(1, "forbidden")])])
@@ -315,7 +324,7 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
     """Wherever it opens, it goes on behind what is stored, and is told the same next turn."""
     for seq in range(1, 9):
         node = nodes[seq % 2]
-        opened, next_turn = await node.recorder.open("p", "s", SessionOpen(), Settled({}, {}))
+        opened, next_turn = await node.recorder.open("p", "s", SessionOpen(), False)
         assert (seq, seq, seq) == (opened.epoch, opened.next_seq, next_turn)
         await node.record(Line(opened.stream, "main", opened.epoch, may_call_out=False), said(seq))
     assert await nodes[0].from_scratch() == (await nodes[1].memories.at(await nodes[1].stream())).messages()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from voicemem import history, wire
 from voicemem.admission import Stream
+from voicemem.errors import StoreUnavailable
 from voicemem.fold import Entry, fold
 from voicemem.messages import Message, ToolUse
 from voicemem.state import VERSION, State, restore, snapshot
@@ -115,7 +117,8 @@ class Memories:
         position = memory.state.position
         if position - memory.saved >= every:
             memory.saved = position
-            await self.journal.save_snapshot(key, Snapshot(position, VERSION, snapshot(memory.state)))
+            with suppress(StoreUnavailable):  # a snapshot saves time, nothing else
+                await self.journal.save_snapshot(key, Snapshot(position, VERSION, snapshot(memory.state)))
 
     async def evict(self) -> None:
         while len(self.cached) > self.capacity:

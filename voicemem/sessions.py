@@ -162,6 +162,8 @@ class Sessions:
 
     async def sweep(self) -> int:
         """Close what is due; how many sessions were closed."""
+        if not self.store.healthy:
+            await self.store.probe()
         await self.tell_silence()
         now, count = self.clock(), 0
         for key in await self.store.due(now, SWEEP_BATCH):

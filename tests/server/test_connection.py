@@ -728,14 +728,28 @@ async def test_a_store_that_is_down_acknowledges_nothing(app: App, api: Caller) 
 
 
 async def test_a_service_whose_store_is_down_is_not_ready(app: App, api: Caller) -> None:
-    """`readyz` tells the last commit's outcome, `livez` does not care; both are well after the recovery."""
+    """`readyz` tells the last commit's outcome, `livez` does not care."""
     async with producing(app) as producer:
         async with full_store(app):
             await producer.send(said(1, text=BIG))
             await producer.closed()
-            assert (503, "store_unavailable") == (await api.post("/v1/sessions/s/events", [said(1, text=BIG)])).told
             assert [503, 200] == [(await api.get(path)).status for path in ("/readyz", "/livez")]
+            assert (503, "store_unavailable") == (await api.post("/v1/sessions/s/events", [said(1, text=BIG)])).told
+        assert [] == (await api.send(said(1, text=BIG)))["errors"]
         assert 200 == (await api.get("/readyz")).status
+
+
+async def test_a_service_gets_ready_by_itself(app: App, api: Caller) -> None:
+    """After the outage `readyz` is well again though nobody sends anything: nobody would, as long as it is not."""
+    async with producing(app) as producer, full_store(app):
+        await producer.send(said(1, text=BIG))
+        await producer.closed()
+    await until(200, lambda: readiness(api), timeout_s=4)
+
+
+async def readiness(api: Caller) -> int:
+    """What `readyz` answers."""
+    return (await api.get("/readyz")).status
 
 
 async def test_what_was_acknowledged_can_be_read_while_the_store_is_down(app: App, api: Caller) -> None:

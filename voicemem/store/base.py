@@ -262,5 +262,8 @@ class Store(Journal, Outbox, Directory, Protocol):
     def healthy(self) -> bool:
         """Whether the last commit succeeded."""
 
+    async def probe(self) -> None:
+        """Commit something of a usual size that leaves nothing behind, to see whether the store is back."""
+
     async def close_store(self) -> None:
         """Finish what waits, and let go of the file."""

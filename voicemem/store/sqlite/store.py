@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import apsw
+
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
+
+PROBE_BYTES = 64 * 1024
 
 
 class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
@@ -24,6 +28,13 @@ class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
     @property
     def healthy(self) -> bool:
         return self.database.healthy
+
+    async def probe(self) -> None:
+        def job(connection: apsw.Connection) -> None:
+            connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (PROBE_BYTES,))
+            connection.execute("delete from meta where name = 'probe'")
+
+        await self.database.write(job)
 
     async def close_store(self) -> None:
         await asyncio.to_thread(self.database.close)
