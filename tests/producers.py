@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from voicemem.app import App
 from voicemem.settings import Address
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.database import Database
 
 Fields = dict[str, Any]
 TIMEOUT_S = 10.0
@@ -150,16 +151,31 @@ async def producing(service: Listening, session_id: str = "s", **more: Any) -> A
 # A store in trouble
 
 
+def database_of(app: App) -> Database:
+    """The database of a service."""
+    assert isinstance(app.store, SqliteStore)
+    return app.store.database
+
+
 @asynccontextmanager
 async def full_store(app: App) -> AsyncIterator[None]:
     """Until the block ends the database gets no further page, as on a full disk."""
-    assert isinstance(app.store, SqliteStore)
-    database = app.store.database
+    database = database_of(app)
     await database.write(lambda connection: connection.pragma("max_page_count", connection.pragma("page_count")))
     try:
         yield
     finally:
         await database.write(lambda connection: connection.pragma("max_page_count", 2**30))
+
+
+@asynccontextmanager
+async def down_store(app: App) -> AsyncIterator[None]:
+    """Until the block ends every commit of a service on a file fails at once."""
+    database = database_of(app)
+    await database.write(lambda connection: connection.set_busy_timeout(0))
+    with held_store(database.path):
+        yield
+    await database.write(lambda connection: connection.set_busy_timeout(5_000))
 
 
 @contextmanager

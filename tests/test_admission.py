@@ -125,21 +125,6 @@ def test_newest_epoch_and_none_are_taken() -> None:
     assert admit(stream(), AT_FIVE, None, offer(5)) is STORED
 
 
-@pytest.mark.parametrize(
-    ("outcome", "acknowledged"),
-    [
-        (Outcome(position=1), True),
-        (Outcome(position=1, code="invalid_field"), True),
-        (Outcome(duplicate=True), True),
-        (Outcome(code="seq_conflict"), False),
-        (Outcome(code="seq_gap", expected=1), False),
-    ],
-)
-def test_what_is_stored_is_acknowledged(outcome: Outcome, acknowledged: bool) -> None:
-    """What stands in the journal counts as acknowledged, refused events and duplicates included."""
-    assert outcome.acknowledged is acknowledged
-
-
 def test_sentence_of_a_gap_says_what_is_expected() -> None:
     """An outcome is told in the plain sentence of its code."""
     assert sentence(Outcome(code="seq_conflict")) == CODES["seq_conflict"].sentence

@@ -51,10 +51,6 @@ class Outcome(NamedTuple):
     expected: int | None = None
     """With `seq_gap`: the seq to go on from."""
 
-    @property
-    def acknowledged(self) -> bool:
-        return self.position is not None or self.duplicate
-
 
 class Producer(Struct):
     """A producer of one session."""

@@ -24,9 +24,6 @@ SessionId = Annotated[str, Meta(pattern=SESSION_ID_PATTERN)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Fields = dict[str, Any]
 
-UserSource = Literal["asr", "message", "command"]
-AssistantSource = Literal["llm", "greeting", "llm_failure", "silence", "command"]
-
 
 class Word(Struct, frozen=True, gc=False):
     """One word and when it sounds, in ms from the start of its reply's or utterance's audio."""

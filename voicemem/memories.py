@@ -13,7 +13,7 @@ from contextlib import suppress
 from voicemem import history, wire
 from voicemem.admission import Stream
 from voicemem.errors import StoreUnavailable
-from voicemem.fold import Entry, fold
+from voicemem.fold import Entry, fold_all
 from voicemem.messages import Message, ToolUse
 from voicemem.state import VERSION, State, restore, snapshot
 from voicemem.store.base import Journal, Row, Snapshot
@@ -35,8 +35,7 @@ class Memory:
         self.lock = asyncio.Lock()
 
     def fold(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            fold(self.state, entry)
+        fold_all(self.state, entries)
 
     def messages(self, unfinished: bool = False) -> list[Message]:
         """The memory in its order; with `unfinished`, what is in progress as well."""

@@ -42,7 +42,8 @@ class Outbox:
         """Deliver whatever is due, for ever; `wake` says that there is something new."""
         while True:
             try:
-                started = await self.start_due()
+                due = await self.store.next_export_ms()
+                started = 0 if due is None or due > self.clock() else await self.start_due()
             except StoreUnavailable:
                 started = 0
             if not started:

@@ -154,6 +154,7 @@ def entries(
         for arrival, outcome in zip(arrivals, outcomes, strict=True)
         if outcome is not None
         and outcome.position is not None
+        and outcome.code is None
         and isinstance(arrival, Arrived)
         and not isinstance(arrival.event, (SessionOpen, Auth))
     ]
@@ -162,6 +163,7 @@ def entries(
 def answer(
     line: Line, arrivals: Sequence[Arrived | Rejected], outcomes: Sequence[Outcome | None], appended: Appended
 ) -> Recorded:
+    """What the line's sender is told; an error counts as the ack of its event."""
     acked, problems, ended = None, [], False
     for arrival, outcome in zip(arrivals, outcomes, strict=True):
         problem = problem_of(line, arrival, outcome)
@@ -178,11 +180,11 @@ def answer(
 
 def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
     """What to tell the sender of one event; None when all is well, or when a gap was told already."""
+    if outcome is not None and outcome.position is not None:
+        line.waiting_for = None
     if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
         return Problem(arrival.seq, arrival.code, arrival.detail)
     if outcome is None or outcome.code is None:
-        if outcome is not None and outcome.position is not None:
-            line.waiting_for = None
         return None
     seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
     if outcome.code == "seq_gap":

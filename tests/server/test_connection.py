@@ -13,7 +13,19 @@ from typing import Any
 import apsw
 import pytest
 from callers import Caller, until
-from producers import BIG, Fields, Producer, connected, end, full_store, held_store, producing, said, unknown
+from producers import (
+    BIG,
+    Fields,
+    Producer,
+    connected,
+    down_store,
+    end,
+    full_store,
+    held_store,
+    producing,
+    said,
+    unknown,
+)
 from services import Serve
 
 from voicemem.app import App
@@ -69,6 +81,12 @@ NO_FRAMES: list[tuple[int, str | bytes]] = [
 async def app(serve: Serve) -> App:
     """An empty service."""
     return await serve()
+
+
+@pytest.fixture
+async def on_file(serve: Serve, tmp_path: Path) -> App:
+    """An empty service on a file."""
+    return await serve(store=f"sqlite:{tmp_path}/db")
 
 
 @pytest.fixture
@@ -393,10 +411,9 @@ async def test_an_empty_frame_of_events_is_nothing(producer: Producer, api: Call
 # Acks and the disk
 
 
-async def test_no_ack_before_the_commit(serve: Serve, tmp_path: Path) -> None:
+async def test_no_ack_before_the_commit(on_file: App, tmp_path: Path) -> None:
     """While the commit hangs there is no ack and no error; both come once it is through."""
-    app = await serve(store=f"sqlite:{tmp_path}/db")
-    async with producing(app) as producer:
+    async with producing(on_file) as producer:
         with held_store(f"{tmp_path}/db"):
             await producer.send(said(1), unknown(2))
             with pytest.raises(TimeoutError):
@@ -404,11 +421,10 @@ async def test_no_ack_before_the_commit(serve: Serve, tmp_path: Path) -> None:
         assert [("ack", 1), ("error", 2)] == sorted([(f["type"], f["seq"]) for f in await producer.rest()])
 
 
-async def test_whatever_is_acknowledged_is_in_the_file(serve: Serve, tmp_path: Path) -> None:
+async def test_whatever_is_acknowledged_is_in_the_file(on_file: App, tmp_path: Path) -> None:
     """At the moment of an ack anybody who opens the database finds the event there."""
-    app = await serve(store=f"sqlite:{tmp_path}/db")
     other = apsw.Connection(f"{tmp_path}/db", flags=apsw.SQLITE_OPEN_READONLY)
-    async with producing(app) as producer:
+    async with producing(on_file) as producer:
         await producer.send(*(said(seq) for seq in range(1, 200)))
         acked = 0
         while acked < 199:
@@ -418,10 +434,9 @@ async def test_whatever_is_acknowledged_is_in_the_file(serve: Serve, tmp_path: P
     other.close()
 
 
-async def test_a_duplicate_waits_for_its_original(serve: Serve, tmp_path: Path) -> None:
+async def test_a_duplicate_waits_for_its_original(on_file: App, tmp_path: Path) -> None:
     """A resend over a new connection is acknowledged once the original is committed, not before."""
-    app = await serve(store=f"sqlite:{tmp_path}/db")
-    async with producing(app) as first, connected(app) as again:
+    async with producing(on_file) as first, connected(on_file) as again:
         with held_store(f"{tmp_path}/db"):
             await first.send(said(1))
             await again.send({"type": "session.open", "session_id": "s"}, said(1))
@@ -429,7 +444,7 @@ async def test_a_duplicate_waits_for_its_original(serve: Serve, tmp_path: Path) 
                 await asyncio.wait_for(again.socket.recv(), 0.3)
         assert (await again.expect("session.ready"))["next_seq"] in (1, 2)
         await again.expect("ack", seq=1)
-    assert 1 == len(await Caller(app).journal())
+    assert 1 == len(await Caller(on_file).journal())
 
 
 # Refused events
@@ -493,10 +508,9 @@ async def test_a_refused_event_without_seq_consumes_nothing(producer: Producer, 
     assert [said(), said()] == await journaled(api)
 
 
-async def test_no_content_of_a_refused_event_is_kept(serve: Serve, tmp_path: Path) -> None:
+async def test_no_content_of_a_refused_event_is_kept(on_file: App, tmp_path: Path) -> None:
     """Neither the journal nor the error nor the file holds a word of it."""
-    app = await serve(store=f"sqlite:{tmp_path}/db")
-    async with producing(app) as producer:
+    async with producing(on_file) as producer:
         await producer.send(unknown(1, text="geheim", geheim={"geheim": 1}), said(2, user=["geheim"]))
         assert "geheim" not in json.dumps(await producer.rest())
     files = [path.read_bytes() for path in tmp_path.iterdir()]  # noqa: ASYNC240 (they are small)
@@ -664,6 +678,49 @@ async def test_what_was_sent_before_an_open_is_stored_before_it(app: App, api: C
         await producer.expect_ack(3)
 
 
+# A producer that has lost events
+
+
+async def test_a_hole_is_declared_and_seen(app: App, api: Caller) -> None:
+    """`from_seq` above the next seq is journaled with the first and last missing seq, and the call goes on there."""
+    async with producing(app) as producer:
+        await producer.store(said(1), said(2))
+    async with connected(app) as again:
+        assert 6 == (await again.open(from_seq=6))["next_seq"]
+        await again.store(said(6))
+    gap = {"type": "session.gap", "producer": "main", "from_seq": 3, "to_seq": 5}
+    assert [said(1), said(2), gap, said(6)] == await journaled(api)
+    assert (3, None, None) == tuple((await api.journal())[2][name] for name in ("position", "producer", "seq"))
+
+
+async def test_a_new_session_may_begin_with_a_hole(app: App, api: Caller) -> None:
+    """A producer whose store was lost goes on with what it still has."""
+    async with connected(app) as producer:
+        assert 9 == (await producer.open(from_seq=9))["next_seq"]
+        await producer.store(said(9))
+    gap = {"type": "session.gap", "producer": "main", "from_seq": 1, "to_seq": 8}
+    assert [gap, said(9)] == await journaled(api)
+
+
+@pytest.mark.parametrize("from_seq", [1, 2, 3])
+async def test_what_can_still_be_sent_is_no_hole(app: App, api: Caller, from_seq: int) -> None:
+    """`from_seq` at or below the next seq changes nothing; resends are duplicates."""
+    async with producing(app) as producer:
+        await producer.store(said(1), said(2))
+        assert 3 == (await producer.open(from_seq=from_seq))["next_seq"]
+        await producer.store(said(1), said(3))
+    assert [said(1), said(2), said(3)] == await journaled(api)
+
+
+async def test_what_is_in_a_hole_is_never_acknowledged(app: App, api: Caller) -> None:
+    """An event that was given up and turns up later cannot be stored any more, so it gets an error."""
+    async with producing(app, from_seq=5) as producer:
+        await producer.send(said(3))
+        await producer.expect_error("seq_conflict", seq=3)
+        await producer.store(said(5))
+    assert 2 == len(await api.journal())
+
+
 # The window
 
 
@@ -691,7 +748,7 @@ async def test_over_the_window_the_server_stops_reading(serve: Serve, tmp_path: 
             )
             done, _ = await asyncio.wait({sending}, timeout=1.0)
             assert not done
-            assert max(one.unanswered for one in app.ingest.connections) <= 1.2 * MIB
+            assert max(one.unanswered for one in on_file.ingest.connections) <= 1.2 * MIB
         await producer.expect_ack(count)
         await sending
     assert count == (await Caller(app).session())["position"]
@@ -727,24 +784,24 @@ async def test_a_store_that_is_down_acknowledges_nothing(app: App, api: Caller) 
     assert ["Line 1.", BIG, "Line 3."] == [one["content"] for one in await api.contents()]
 
 
-async def test_a_service_whose_store_is_down_is_not_ready(app: App, api: Caller) -> None:
+async def test_a_service_whose_store_is_down_is_not_ready(on_file: App) -> None:
     """`readyz` tells the last commit's outcome, `livez` does not care."""
-    async with producing(app) as producer:
-        async with full_store(app):
-            await producer.send(said(1, text=BIG))
-            await producer.closed()
-            assert [503, 200] == [(await api.get(path)).status for path in ("/readyz", "/livez")]
-            assert (503, "store_unavailable") == (await api.post("/v1/sessions/s/events", [said(1, text=BIG)])).told
-        assert [] == (await api.send(said(1, text=BIG)))["errors"]
-        assert 200 == (await api.get("/readyz")).status
+    api = Caller(on_file)
+    async with producing(on_file) as producer, down_store(on_file):
+        await producer.send(said(1))
+        assert 1013 == (await producer.closed())[0]
+        assert [503, 200] == [(await api.get(path)).status for path in ("/readyz", "/livez")]
+        assert (503, "store_unavailable") == (await api.post("/v1/sessions/s/events", [said(1)])).told
+    assert {"next_seq": 2, "errors": []} == await api.send(said(1))
+    assert 200 == (await api.get("/readyz")).status
 
 
-async def test_a_service_gets_ready_by_itself(app: App, api: Caller) -> None:
+async def test_a_service_gets_ready_by_itself(on_file: App) -> None:
     """After the outage `readyz` is well again though nobody sends anything: nobody would, as long as it is not."""
-    async with producing(app) as producer, full_store(app):
-        await producer.send(said(1, text=BIG))
+    async with producing(on_file) as producer, down_store(on_file):
+        await producer.send(said(1))
         await producer.closed()
-    await until(200, lambda: readiness(api), timeout_s=4)
+    await until(200, lambda: readiness(Caller(on_file)), timeout_s=4)
 
 
 async def readiness(api: Caller) -> int:
@@ -777,6 +834,19 @@ async def test_after_an_outage_silence_counts_again(app: App, api: Caller) -> No
         await producer.send(said(1, text=BIG))
         await producer.closed()
     await until("ended", lambda: state(api), timeout_s=2)
+
+
+async def test_silence_that_begins_in_an_outage_counts(on_file: App) -> None:
+    """A session whose last connection went while nothing could be committed is closed as idle afterwards."""
+    async with producing(on_file, session={"idle_timeout": 0.2}) as producer, down_store(on_file):
+        await producer.socket.close()
+        await until(0, lambda: connections(on_file))
+    await until("ended", lambda: state(Caller(on_file)), timeout_s=2)
+
+
+async def connections(app: App) -> int:
+    """How many there are."""
+    return len(app.ingest.connections)
 
 
 async def test_after_a_flood_silence_counts_again(app: App, api: Caller) -> None:

@@ -424,8 +424,8 @@ async def test_the_older_connection_may_take_over_again(app: App, old: Producer)
         assert [] == await new.rest()
 
 
-async def test_the_newest_of_many_opens_at_once_holds(serve: Serve, tmp_path: Path) -> None:
-    """When connections open a producer at the same time, the one with the highest epoch goes on sending."""
+async def test_the_newest_of_two_opens_at_once_holds(serve: Serve, tmp_path: Path) -> None:
+    """When connections open a producer at the same time, the highest epoch goes on, and the other is told."""
     app = await serve(store=f"sqlite:{tmp_path}/db")
     async with connected(app) as holder, connected(app) as other:
         for seq in range(1, 31):
@@ -434,6 +434,7 @@ async def test_the_newest_of_many_opens_at_once_holds(serve: Serve, tmp_path: Pa
                 holder, other = other, holder
             await holder.send(said(seq, session_id="s"))
             assert ["ack"] == [frame["type"] for frame in await holder.rest() if "s" == frame.get("session_id")]
+            assert ["superseded"] == [frame["code"] for frame in await other.rest() if "s" == frame.get("session_id")]
 
 
 async def last_ready(producer: Producer) -> Fields:

@@ -207,11 +207,11 @@ async def test_a_reopened_store_is_the_same(path: str) -> None:
         identity = (store.incarnation, store.cursor_secret)
         key = await begin(store, given={"name": "joker", "llm": {"api_key": "k"}})
         await send(store, key, offer(1), offer(2))
-        stream, rows = await store.stream_by_key(key), await store.rows(key, 0, 10)
+        stream, rows = await store.stream("p", "s"), await store.rows(key, 0, 10)
 
     async with opened(path) as store:
         assert identity == (store.incarnation, store.cursor_secret)
-        assert (stream, rows) == (await store.stream_by_key(key), await store.rows(key, 0, 10))
+        assert (stream, rows) == (await store.stream("p", "s"), await store.rows(key, 0, 10))
         assert "same" == (await store.create("p", "s", settle({"name": "joker", "llm": {"api_key": "k"}}), NOW))[1]
         assert [Outcome(duplicate=True), Outcome(3)] == await send(store, key, offer(2), offer(3))
 
@@ -401,7 +401,7 @@ async def test_a_closed_store_answers(path: str, in_memory: bool) -> None:
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(send(store, key, offer(1)), 0.2)
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(store.stream_by_key(key), 0.2)
+        await asyncio.wait_for(store.stream("p", "s"), 0.2)
 
 
 # Faults

@@ -113,8 +113,6 @@ class Journal(Protocol):
     async def stream(self, project: str, session_id: str) -> Stream | None:
         """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
 
-    async def stream_by_key(self, key: int) -> Stream | None: ...
-
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""
 

@@ -155,10 +155,6 @@ class SqliteJournal:
         found = await self.database.read(lambda connection: find_stream(connection, project, session_id))
         return None if found is None or found.state == "erased" else found
 
-    async def stream_by_key(self, key: int) -> Stream | None:
-        found = await self.database.read(lambda connection: load_stream(connection, key))
-        return None if found is None or found.state == "erased" else found
-
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
         query = f"select {COLUMNS} from streams where {clauses} order by started_ms desc, key desc limit ?"

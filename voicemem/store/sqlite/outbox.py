@@ -81,7 +81,10 @@ class SqliteOutbox:
         await self.database.write(job)
 
     async def next_export_ms(self) -> int | None:
-        query = "select min(max(due_ms, leased_until_ms)) from exports where due_ms is not null"
+        query = (
+            "select min(max(x.due_ms, x.leased_until_ms)) from exports x join endpoints e on e.key = x.endpoint"
+            " where x.due_ms is not null and e.disabled_ms is null"
+        )
         (earliest,) = await self.database.read(lambda connection: one(connection, query))
         return None if earliest is None else int(earliest)
 
