@@ -24,17 +24,17 @@ from voicemem.admission import Stream
 from voicemem.app import now_ms
 from voicemem.config import settle
 from voicemem.context import Wishes, context
-from voicemem.events import SessionOpen
 from voicemem.memories import Memories, Memory
 from voicemem.recorder import Line, Recorder
 from voicemem.state import State, restore, snapshot
+from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 
 EARLY_CYCLES = 1
 LATE_RATIO = 1.1
 MIN_EVENTS = 2_000
 REPEATS = 7
-BATCH = 500
+BATCH = 1_000
 APPENDED = 10
 """Events of one append that is timed: enough that the way to the writer thread and back is not most of it."""
 CONTEXT_CALLS = 200
@@ -93,20 +93,20 @@ def fold_time(blob: bytes, texts: Sequence[bytes]) -> float:
 
 
 async def late_record(events: int) -> list[Measured]:
-    """Appends of a few events each through the recorder, on a store in memory: journal, fold and answer."""
+    """Appends of a few events each through the recorder, on a store in memory: journal, fold and answer.
+
+    A short call and a long one take turns, so that whatever else the machine does meets both.
+    """
+    early = min(1000, events // 2)
     store = MemoryStore()
     try:
-        recorder = Recorder(store, Memories(store), now_ms, lambda settled: None)
-        opened, _ = await recorder.open("bench", "long", SessionOpen(), settle({}))
-        line = Line(opened.stream, "main", opened.epoch, may_call_out=False)
-        texts = calls.first(events + 2 * BATCH)
-        early = min(1000, events // 2)
-        times = []
-        for begin, end in ((0, early), (early + BATCH, events)):
-            for at in range(begin, end, BATCH):
-                await record_time(recorder, line, texts[at : min(at + BATCH, end)])
-            timed = range(end, end + BATCH, APPENDED)
-            times.append([await record_time(recorder, line, texts[at : at + APPENDED]) for at in timed])
+        memories = Memories(store)
+        recorder = Recorder(store, memories, now_ms, lambda settled: None)
+        lines = [await recorded(recorder, memories, store, length) for length in (early, events)]
+        times: tuple[list[float], list[float]] = ([], [])
+        for at in range(0, BATCH, APPENDED):
+            for (line, texts), took in zip(lines, times, strict=True):
+                took.append(await record_time(recorder, line, texts[at : at + APPENDED]))
     finally:
         await store.close_store()
     base, value = (statistics.median(one) / APPENDED * 1e6 for one in times)
@@ -114,11 +114,22 @@ async def late_record(events: int) -> list[Measured]:
     return [Measured("late_append_us", what, value, "µs", base, not_dearer(value, base))]
 
 
+async def recorded(recorder: Recorder, memories: Memories, store: Store, length: int) -> tuple[Line, list[bytes]]:
+    """A call of so many events, and the events that come next in it."""
+    opened = await store.open("bench", f"call-{length}", "main", settle({}), None, now_ms())
+    await memories.at(opened.stream)
+    line = Line(opened.stream, "main", opened.epoch, may_call_out=False)
+    texts = calls.first(length + BATCH)
+    for at in range(0, length, BATCH):
+        await record_time(recorder, line, texts[at : min(at + BATCH, length)])
+    return line, texts[length:]
+
+
 async def record_time(recorder: Recorder, line: Line, texts: Iterable[bytes]) -> float:
     """Seconds until they are acknowledged, decoding included."""
     begin = time.perf_counter()
-    recorded = await recorder.record(line, [wire.decode_event(text) for text in texts])
-    assert not recorded.problems
+    done = await recorder.record(line, [wire.decode_event(text) for text in texts])
+    assert not done.problems
     return time.perf_counter() - begin
 
 

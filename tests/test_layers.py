@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
     "__init__ errors events messages",
     "wire dialects series heard state speech playing replies fold history turns formats policies exports config"
-    " admission settings",
+    " admission settings checks",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "recorder memories sessions access context summaries documents gateway outbox sweeper retention",

@@ -8,37 +8,27 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from voicemem import config
+from voicemem.checks import ANYTHING, check_event, check_numbers
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.events import (
     MAX_DEPTH,
     MAX_FRAME_BYTES,
     MAX_INTEGER,
-    MAX_TEXT_BYTES,
     SESSION_ID_PATTERN,
-    Event,
     Incoming,
-    Integer,
-    Interrupt,
     Journaled,
-    Name,
-    SessionEnd,
     SessionUpdate,
-    Tts,
-    Whole,
     update_patch,
 )
-from voicemem.messages import RESERVED_METADATA
 
 INCOMING = msgspec.json.Decoder(Incoming)
 JOURNALED = msgspec.json.Decoder(Journaled)
 PIECES = msgspec.json.Decoder(list[msgspec.Raw])
-ANYTHING = msgspec.json.Decoder()
 ENCODER = msgspec.json.Encoder()
 SORTED = msgspec.json.Encoder(order="sorted")
 
@@ -49,13 +39,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
-LONG_NUMBER = re.compile(rb"[0-9]{16}|[0-9][eE]")
-"""Only text like this can hold a number that other JSON readers cannot: a long integer, a large exponent."""
 ROUTING = frozenset({"session_id", "producer"})
-SOURCES = {
-    "user": frozenset({"asr", "message", "command"}),
-    "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
-}
 
 
 class Arrived(NamedTuple):
@@ -206,88 +190,6 @@ def explain(error: msgspec.ValidationError) -> tuple[str, str]:
     if message.startswith("Object missing required field"):
         return "missing_field", config.plain(error)
     return "invalid_field", config.plain(error)
-
-
-def check_numbers(text: bytes) -> None:
-    """Refuse integers beyond 2^53 and numbers too large for a double, in unknown fields and metadata too."""
-    if LONG_NUMBER.search(text) and has_large_integer(ANYTHING.decode(text)):
-        raise Refused("invalid_field", "An integer is outside of ±2^53.")
-
-
-def has_large_integer(value: Any) -> bool:
-    match value:
-        case dict():
-            return any(has_large_integer(item) for item in value.values())
-        case list():
-            return any(has_large_integer(item) for item in value)
-        case int():
-            return abs(value) > MAX_INTEGER
-    return False
-
-
-def check_event(event: Event) -> None:
-    """What the types cannot say: limits and fields that depend on each other."""
-    check_texts(event)
-    if isinstance(event, Whole):
-        check_message(event)
-    elif event.metadata and not RESERVED_METADATA.isdisjoint(event.metadata):
-        raise Refused("reserved_metadata")
-    match event:
-        case Tts():
-            fields = (event.heard_text, event.audio_ms, event.done, event.words, event.total_audio_ms)
-            if all(value is None for value in fields):
-                raise Refused("missing_field", "A tts event has at least one of its fields.")
-        case Interrupt():
-            given = (event.heard_text, event.heard_chars, event.audio_end_ms)
-            if sum(value is not None for value in given) > 1:
-                raise Refused("invalid_field", "An interrupt has at most one of heard_text, heard_chars, audio_end_ms.")
-        case SessionEnd(last_seq=int() as last_seq):
-            if event.seq is None or last_seq != event.seq - 1:
-                raise Refused("last_seq_mismatch")
-
-
-def check_texts(event: Event) -> None:
-    texts = [getattr(event, "text", None), getattr(event, "heard_text", None), getattr(event, "reason", None)]
-    for text in texts:
-        check_text(text)
-
-
-def check_text(text: str | None) -> None:
-    """Raise `Refused` for a text that is too long."""
-    # Only a text of so many characters can have so many bytes.
-    if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
-        raise Refused("text_too_long")
-
-
-def check_message(event: Whole) -> None:
-    """A `message` may carry the reserved keys whole, which is how a memory is restored."""
-    if event.source not in SOURCES[event.role]:
-        raise Refused("invalid_field", f"A message of this source does not have the role {event.role}.")
-    try:
-        carried = msgspec.convert(event.metadata or {}, Carried)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the metadata: {config.plain(error)}") from None
-    given = {key for key in RESERVED_METADATA if getattr(carried, key) is not UNSET}
-    allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
-    if carried.interrupted is True and event.role == "assistant":
-        allowed |= INTERRUPTION
-    if given - allowed or carried.partial is False or carried.source not in (UNSET, event.source):
-        raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
-
-
-INTERRUPTION = {"interrupted", "interrupt_timestamp", "original", "heard"}
-
-
-class Carried(msgspec.Struct, frozen=True):
-    """The reserved keys, as a restored message may carry them."""
-
-    interrupted: bool | UnsetType = UNSET
-    interrupt_timestamp: Integer | UnsetType = UNSET
-    original: str | UnsetType = UNSET
-    source: str | UnsetType = UNSET
-    user: Name | UnsetType = UNSET
-    heard: Literal["aligned", "estimated"] | UnsetType = UNSET
-    partial: bool | UnsetType = UNSET
 
 
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:

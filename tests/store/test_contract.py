@@ -167,7 +167,7 @@ async def producers(store: Store, key: int) -> dict[str | None, list[int | None]
     return seqs
 
 
-def acknowledged(outcome: Outcome) -> bool:
+def is_acknowledged(outcome: Outcome) -> bool:
     """Whether the event is on disk, as a refused one or a duplicate counts too."""
     return outcome.position is not None or outcome.duplicate
 
@@ -502,7 +502,7 @@ async def test_duplicates_around_a_gap(store: Store) -> None:
 
     assert [again] * 3 + [lost] * 6 + [again] * 3 + stored(8) == await send(store, key, *offers(1, 13))
     assert [lost] == await send(store, key, offer(5))
-    assert not acknowledged(lost)
+    assert not is_acknowledged(lost)
 
 
 async def test_another_event_under_a_seq_is_a_conflict(store: Store) -> None:
@@ -564,8 +564,8 @@ async def test_a_refused_event_stays_refused(store: Store, again: Offer) -> None
 
     assert Outcome(1, "invalid_field") == first
     assert Outcome(code="invalid_field", duplicate=True) == inside == later
-    assert acknowledged(first)
-    assert acknowledged(later)
+    assert is_acknowledged(first)
+    assert is_acknowledged(later)
     assert 1 == len(await store.rows(key, 0, 10))
 
 
@@ -1585,7 +1585,7 @@ async def test_two_resends_at_once(both: tuple[Store, Store]) -> None:
     answers = await asyncio.gather(*(send(store, key, *offers(1, 50)) for store in both * 3))
 
     assert {"main": list(range(1, 51))} == await producers(both[0], key)
-    assert all(acknowledged(outcome) for answer in answers for outcome in answer)
+    assert all(is_acknowledged(outcome) for answer in answers for outcome in answer)
     assert 50 == sum(outcome.position is not None for answer in answers for outcome in answer)
 
 
@@ -1631,7 +1631,7 @@ async def test_a_close_meets_an_append(both: tuple[Store, Store]) -> None:
     key = await begun(both[0])
 
     async def record() -> int:
-        return sum([(await send(both[0], key, offer(seq)))[0].acknowledged for seq in range(1, 41)])
+        return sum([is_acknowledged((await send(both[0], key, offer(seq)))[0]) for seq in range(1, 41)])
 
     acknowledged, _ = await asyncio.gather(record(), both[1].close(key, END, "n", NOW))
     assert ["llm.delta"] * acknowledged + ["session.closed"] == await kinds(both[0], key)
@@ -1688,5 +1688,5 @@ async def test_batches_at_once_give_each_seq_once(
     journaled = await producers(both[1], key)
     assert all(list(range(1, len(seqs) + 1)) == seqs for seqs in journaled.values())
     for (producer, first, _, _), outcomes in zip(sent, answers, strict=True):
-        acknowledged = {first + number for number, outcome in enumerate(outcomes) if acknowledged(outcome)}
+        acknowledged = {first + number for number, outcome in enumerate(outcomes) if is_acknowledged(outcome)}
         assert acknowledged <= set(journaled.get(producer, []))

@@ -12,6 +12,7 @@ from aiohttp import web
 from voicemem import wire
 from voicemem.access import Grant
 from voicemem.admission import Stream
+from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
@@ -99,15 +100,14 @@ async def object_of(request: web.Request) -> Fields:
         return {}
     wire.check_frame(body)
     try:
-        value: Any = wire.ANYTHING.decode(body)
+        value: Any = ANYTHING.decode(body)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A number is out of range.") from None
     except wire.MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
     if not isinstance(value, dict):
         raise InvalidFrame("not_events", "The body is not a JSON object.")
-    if wire.has_large_integer(value):
-        raise Refused("invalid_field", "An integer is outside of ±2^53.")
+    check_integers(value)
     return value
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.checks import check_text
 from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, Fields
 from voicemem.server.rest.parts import (
@@ -24,7 +25,6 @@ from voicemem.server.rest.parts import (
     stream_of,
 )
 from voicemem.store.base import StreamFilter
-from voicemem.wire import check_text
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
