@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 from voicemem.errors import StoreUnavailable
 from voicemem.exports import Answer, Shipment, envelope, history_payload, next_delay_s, verdict
 from voicemem.memories import Memories
 from voicemem.store.base import Attempt, Export, Store
 
+LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
 MAX_TASKS = 2_000
@@ -107,16 +110,20 @@ class Outbox:
 
     async def finish(self, export: Export, answer: Answer, started_ms: int) -> None:
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
+        host = urlsplit(export.endpoint.url).hostname
         match verdict(answer):
             case "delivered":
                 await self.store.finish_export(export, attempt, "delivered", None)
             case "gone":
+                LOG.warning("Webhooks to %s are disabled: it answered 410", host)
                 await self.store.finish_export(export, attempt, "failed", None)
                 await self.store.disable_endpoint(export.endpoint.key, self.clock())
             case "retry":
                 now = self.clock()
                 delay = next_delay_s(export.attempts + 1, answer, self.jitter(), now // 1000)
                 due = None if delay is None else now + int(delay * 1000)
+                then = "given up" if delay is None else f"the next in {delay:.0f} s"
+                LOG.warning("Webhook attempt to %s failed (%s), %s", host, answer.error or answer.status, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
 
 

@@ -690,7 +690,8 @@ async def test_a_hole_is_declared_and_seen(app: App, api: Caller) -> None:
         await again.store(said(6))
     gap = {"type": "session.gap", "producer": "main", "from_seq": 3, "to_seq": 5}
     assert [said(1), said(2), gap, said(6)] == await journaled(api)
-    assert (3, None, None) == tuple((await api.journal())[2][name] for name in ("position", "producer", "seq"))
+    row = (await api.journal())[2]
+    assert (3, None, None) == (row["position"], row["producer"], row["seq"])
 
 
 async def test_a_new_session_may_begin_with_a_hole(app: App, api: Caller) -> None:
@@ -737,21 +738,18 @@ async def test_a_client_may_read_its_acks_late(app: App, api: Caller) -> None:
     assert (20_000, 20_000, events[-1]) == (last["position"], last["seq"], last["event"])
 
 
-async def test_over_the_window_the_server_stops_reading(serve: Serve, tmp_path: Path) -> None:
+async def test_over_the_window_the_server_stops_reading(on_file: App, tmp_path: Path) -> None:
     """While nothing can be committed at most a window is taken in; later everything is stored, nothing dropped."""
-    app = await serve(store=f"sqlite:{tmp_path}/db")
-    count = 200
-    async with producing(app) as producer:
+    events = [said(seq, text="x" * 100_000) for seq in range(1, 201)]
+    async with producing(on_file) as producer:
         with held_store(f"{tmp_path}/db"):
-            sending = asyncio.create_task(
-                producer.send(*(said(seq, text="x" * 100_000) for seq in range(1, count + 1)))
-            )
+            sending = asyncio.create_task(producer.send(*events))
             done, _ = await asyncio.wait({sending}, timeout=1.0)
             assert not done
             assert max(one.unanswered for one in on_file.ingest.connections) <= 1.2 * MIB
-        await producer.expect_ack(count)
+        await producer.expect_ack(200)
         await sending
-    assert count == (await Caller(app).session())["position"]
+    assert 200 == (await Caller(on_file).session())["position"]
 
 
 async def test_a_slow_session_holds_up_only_its_connection(app: App) -> None:

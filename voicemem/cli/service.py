@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from typing import Any
@@ -63,6 +64,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
 @serve_options
 def serve(**options: Any) -> None:
     """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run(serve_until_stopped(options))
 
 

@@ -28,7 +28,7 @@ from voicemem.sessions import Sessions
 from voicemem.settings import Address
 
 LOG = logging.getLogger("voicemem.websockets")
-LOG.setLevel(logging.INFO)  # at DEBUG the library logs what is said on a call
+LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
 PATH = "/v1/ingest"
 PROTOCOL = Subprotocol("voicemem.v1")
 DRAIN_TIMEOUT_S = 6.0

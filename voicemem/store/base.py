@@ -250,7 +250,7 @@ class Directory(Protocol):
     async def revoke_key(self, key_id: str, now_ms: int) -> bool: ...
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
-        """The receiver of every session's history, from the command line; a new URL is enabled again."""
+        """The receiver of every session's history, from the command line; giving it enables it again."""
 
 
 class Store(Journal, Outbox, Directory, Protocol):

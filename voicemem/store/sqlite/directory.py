@@ -55,7 +55,7 @@ class SqliteDirectory:
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
         def job(connection: apsw.Connection) -> None:
-            row = connection.execute("select key, url from endpoints where stream is null").fetchone()
+            row = connection.execute("select key from endpoints where stream is null").fetchone()
             if url is None:
                 connection.execute("update endpoints set disabled_ms = 0 where stream is null")
             elif row is None:
@@ -64,9 +64,7 @@ class SqliteDirectory:
                 )
             else:
                 connection.execute(
-                    "update endpoints set url = ?, secret = ?,"
-                    " disabled_ms = case when url = ? and disabled_ms > 0 then disabled_ms end where key = ?",
-                    (url, secret, url, row[0]),
+                    "update endpoints set url = ?, secret = ?, disabled_ms = null where key = ?", (url, secret, row[0])
                 )
 
         await self.database.write(job)
