@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.parse
 import urllib.request
@@ -20,6 +21,7 @@ from voicemem.settings import SQLITE
 ROOT = Path(__file__).parents[1]
 START_S = 20.0
 STOP_S = 30.0
+LOG_LINES = 30
 MADE = ("", "-wal", "-shm", ".lock")
 """What the files beside a database end in."""
 
@@ -43,16 +45,23 @@ class Stopped(NamedTuple):
 
 @contextlib.contextmanager
 def serving(name: str, store: str) -> Iterator[Server]:
-    """`voicemem` on a store, or the `bare` loop on the same kind of one; killed if it does not stop by itself."""
+    """`voicemem` on a store, or the `bare` loop on the same kind of one; killed if it does not stop by itself.
+
+    What it logs is shown only when something has gone wrong.
+    """
     command = [sys.executable, "-m", *arguments(name, store)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("VOICEMEM_")}
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
-    try:
-        yield listening(process, with_rest=name == "voicemem")
-    finally:
-        if process.poll() is None:
-            stop(process)
-        remove(store)
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            yield listening(process, with_rest=name == "voicemem")
+        finally:
+            if process.poll() is None:
+                stop(process)
+            if process.returncode:
+                log.seek(0)
+                sys.stderr.writelines(log.readlines()[-LOG_LINES:])
+            remove(store)
 
 
 def arguments(name: str, store: str) -> list[str]:
