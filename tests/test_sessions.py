@@ -108,7 +108,7 @@ async def test_a_session_falls_silent_with_its_last_connection(sessions: Session
 async def test_an_open_that_fails_leaves_nobody_connected(sessions: Sessions) -> None:
     """A connection that is noted and then taken back counts for nothing."""
     sessions.connect("p", "s", "main")
-    assert sessions.forget_connection("p", "s", "main")
+    await sessions.abandon("p", "s", "main")
     assert {} == sessions.connected
 
 

@@ -47,6 +47,8 @@ class Sessions:
         self.check_settings = check_settings
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
+        self.left: dict[tuple[str, str], Line] = {}
+        """Of each connected session, the line that left it last."""
         self.fallen_silent: dict[int, tuple[Line, int]] = {}
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
         self.closed = asyncio.Event()
@@ -125,22 +127,30 @@ class Sessions:
         """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    def forget_connection(self, project: str, session_id: str, producer: str) -> bool:
-        """The opposite of `connect`; whether the session has no connection any more."""
+    async def disconnect(self, line: Line) -> None:
+        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
+        self.left[line.project, line.session_id] = line
+        await self.count_out(line.project, line.session_id, line.producer)
+        await self.close_when_ended(line)
+
+    async def abandon(self, project: str, session_id: str, producer: str) -> None:
+        """The connection whose open failed is none; the session may have lost its last real one meanwhile."""
+        with suppress(StoreUnavailable):
+            await self.count_out(project, session_id, producer)
+
+    async def count_out(self, project: str, session_id: str, producer: str) -> None:
+        """The opposite of `connect`. Raises `StoreUnavailable`."""
         producers = self.connected.get((project, session_id), Counter[str]())
         producers[producer] -= 1
         if producers[producer] <= 0:
             del producers[producer]
-        if not producers:
-            self.connected.pop((project, session_id), None)
-        return not producers
-
-    async def disconnect(self, line: Line) -> None:
-        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
-        if self.forget_connection(line.project, line.session_id, line.producer):
+        if producers:
+            return
+        self.connected.pop((project, session_id), None)
+        line = self.left.pop((project, session_id), None)
+        if line is not None:
             self.fallen_silent[line.key] = (line, self.clock())
             await self.tell_silence()
-        await self.close_when_ended(line)
 
     async def tell_silence(self) -> None:
         """Tell the store of sessions without a connection. Raises `StoreUnavailable`; the sweep then calls it again."""

@@ -18,6 +18,7 @@ from producers import (
     Fields,
     Producer,
     connected,
+    database_of,
     down_store,
     end,
     full_store,
@@ -840,6 +841,23 @@ async def test_silence_that_begins_in_an_outage_counts(on_file: App) -> None:
         await producer.socket.close()
         await until(0, lambda: connections(on_file))
     await until("ended", lambda: state(Caller(on_file)), timeout_s=2)
+
+
+async def test_an_open_that_fails_does_not_hide_a_silence(on_file: App, tmp_path: Path) -> None:
+    """A session whose last connection went while another open was on its way, and failed, is closed as idle."""
+    await database_of(on_file).write(lambda connection: connection.set_busy_timeout(300))
+    async with producing(on_file, session={"idle_timeout": 0.2}) as last, connected(on_file) as failing:
+        with held_store(f"{tmp_path}/db"):
+            await failing.send({"type": "session.open", "session_id": "s", "producer": "other"})
+            await until({"main": 1, "other": 1}, lambda: producers(on_file))
+            await last.socket.close()
+            assert 1013 == (await failing.closed())[0]
+    await until("ended", lambda: state(Caller(on_file)), timeout_s=2)
+
+
+async def producers(app: App) -> Fields:
+    """Who is connected to session "s", and how often."""
+    return dict(app.sessions.connected.get(("default", "s"), {}))
 
 
 async def connections(app: App) -> int:

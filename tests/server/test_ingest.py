@@ -288,6 +288,18 @@ async def test_a_key_must_come_soon(locked: App, monkeypatch: pytest.MonkeyPatch
     assert (1008, ["unauthorized"]) == (code, [frame["code"] for frame in told])
 
 
+async def test_a_slow_store_is_no_missing_key(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the key is there, what comes with it may take its time."""
+    monkeypatch.setattr(connection, "AUTH_TIMEOUT_S", 0.2)
+    app = await serve(store=f"sqlite:{tmp_path}/db", admin_key=ADMIN_KEY)
+    async with connected(app) as producer:
+        with held_store(f"{tmp_path}/db"):
+            await producer.send_together({"type": "auth", "token": ADMIN_KEY}, {"type": "session.open"} | S)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(producer.socket.recv(), 0.5)
+        await producer.expect("session.ready")
+
+
 @pytest.mark.parametrize("query", ["token=KEY", "key=KEY", "access_token=KEY", "x"])
 async def test_no_key_in_the_query(locked: App, caplog: pytest.LogCaptureFixture, query: str) -> None:
     """Addresses end up in logs, so a key in one is refused, and not logged."""

@@ -89,12 +89,14 @@ class Connection:
 
     async def first_frame(self) -> None:
         """Where a key is needed and none came with the handshake, the first frame must bring it, soon."""
-        try:
-            async with asyncio.timeout(AUTH_TIMEOUT_S):
-                while self.granted is None:  # an empty array is a frame too
-                    await self.receive(await self.websocket.recv())
-        except TimeoutError:
-            raise InvalidFrame("unauthorized", "No key came in time.") from None
+        deadline = asyncio.get_running_loop().time() + AUTH_TIMEOUT_S
+        while self.granted is None:  # an empty array is a frame too
+            try:
+                async with asyncio.timeout_at(deadline):
+                    frame = await self.websocket.recv()
+            except TimeoutError:
+                raise InvalidFrame("unauthorized", "No key came in time.") from None
+            await self.receive(frame)
 
     def draining(self) -> bool:
         return self.reader is None
@@ -191,7 +193,8 @@ class Connection:
             return next(iter(of_session.values()))
         if isinstance(arrival, Rejected):
             return None
-        ambiguous = (len(of_session) > 1 and event.producer is None) or (self.queues and event.session_id is None)
+        ambiguous = (of_session and event.producer is None) or (not of_session and event.session_id is None)
+        ambiguous = ambiguous and bool(self.queues)
         raise Refused("session_required" if ambiguous else "not_open")
 
     async def refuse(
@@ -223,7 +226,7 @@ class Connection:
         try:
             opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out)
         except VoicememError:
-            sessions.forget_connection(project, session_id, producer)
+            await sessions.abandon(project, session_id, producer)
             raise
         line = Line(opened.stream, producer, opened.epoch, may_call_out)
         await self.replace(line)
