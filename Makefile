@@ -5,7 +5,7 @@ BIN = .venv/bin
 .PHONY: demo test check bench clean
 
 demo: .venv/installed
-	@$(BIN)/voicemem demo $$([ -t 1 ] || echo --fast)
+	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
 
 test: .venv/installed-tests
 	$(BIN)/pytest

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from voicemem.errors import VoicememError
 from voicemem.events import Fields
@@ -17,6 +17,8 @@ from voicemem.wire import decode_lines
 
 LONGEST_PAUSE_S = 3.0
 """Between two events at the call's own pace; longer silences of a recording are cut to this."""
+STORES_NOTHING = frozenset({"seq_conflict", "seq_gap", "seq_required", "session_ended", "session_erased", "superseded"})
+"""Errors that do not count as acks: the recording and the session no longer fit together."""
 IN_FLIGHT = 100
 """Events sent and not yet acknowledged."""
 
@@ -65,6 +67,8 @@ class Replay:
         self.told = told
         self.acked = 0
         self.errors: list[Fields] = []
+        self.failure: str | None = None
+        """Why nothing more of this recording is taken."""
         self.progress = asyncio.Event()
 
     async def run(
@@ -84,7 +88,7 @@ class Replay:
                     await self.wait_until(lambda: self.acked >= len(self.events), listener)
                 finally:
                     listener.cancel()
-        except InvalidHandshake as error:
+        except (InvalidHandshake, InvalidURI) as error:
             raise ReplayFailed(f"The server did not let us in: {error}.") from None
         except (OSError, ConnectionClosed) as error:
             raise ReplayFailed(f"The connection to {url} failed: {error}.") from None
@@ -119,6 +123,10 @@ class Replay:
         seq = frame.get("seq")
         if frame["type"] == "error":
             self.errors.append(frame)
+            if frame["code"] in STORES_NOTHING:
+                self.failure = frame["detail"]
+                self.progress.set()
+                return
         if frame["type"] in ("ack", "error") and isinstance(seq, int):
             for event in self.events[self.acked : seq]:
                 self.told(event)
@@ -127,6 +135,8 @@ class Replay:
 
     async def wait_until(self, enough: Callable[[], bool], listener: asyncio.Task[None] | None = None) -> None:
         while not enough():
+            if self.failure is not None:
+                raise ReplayFailed(f"The replay cannot go on: {self.failure}")
             if listener is not None and listener.done():
                 raise ReplayFailed("The server closed the connection before everything was acknowledged.")
             self.progress.clear()
