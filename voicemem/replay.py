@@ -11,7 +11,6 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from voicemem.errors import VoicememError
 from voicemem.events import Fields
 from voicemem.wire import decode_lines
 
@@ -84,7 +83,7 @@ class Replay:
                 ready = await self.open(socket, session_id)
                 listener = asyncio.create_task(self.listen(socket))
                 try:
-                    skipped = await self.send_all(socket, ready["next_seq"], pace)
+                    skipped = await self.send_all(socket, ready["next_seq"], pace, listener)
                     await self.wait_until(lambda: self.acked >= len(self.events), listener)
                 finally:
                     listener.cancel()
@@ -102,13 +101,15 @@ class Replay:
             raise ReplayFailed(f"The session could not be opened: {ready.get('detail')}")
         return ready
 
-    async def send_all(self, socket: ClientConnection, next_seq: int, pace: float | None) -> int:
+    async def send_all(
+        self, socket: ClientConnection, next_seq: int, pace: float | None, listener: asyncio.Task[None]
+    ) -> int:
         """Send what the server does not have yet; how many events it had."""
         self.acked = skipped = min(next_seq - 1, len(self.events))
         waits = pauses(self.events, pace) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             await asyncio.sleep(wait)
-            await self.wait_until(lambda seq=event["seq"]: seq - self.acked <= IN_FLIGHT)  # type: ignore[misc]
+            await self.wait_until(lambda seq=event["seq"]: seq - self.acked <= IN_FLIGHT, listener)  # type: ignore[misc]
             await socket.send(msgspec.json.encode(event), text=True)
         return skipped
 
@@ -133,14 +134,11 @@ class Replay:
             self.acked = max(self.acked, seq)
             self.progress.set()
 
-    async def wait_until(self, enough: Callable[[], bool], listener: asyncio.Task[None] | None = None) -> None:
+    async def wait_until(self, enough: Callable[[], bool], listener: asyncio.Task[None]) -> None:
         while not enough():
             if self.failure is not None:
                 raise ReplayFailed(f"The replay cannot go on: {self.failure}")
-            if listener is not None and listener.done():
+            if listener.done():
                 raise ReplayFailed("The server closed the connection before everything was acknowledged.")
             self.progress.clear()
             await self.progress.wait()
-
-
-__all__ = ["Replay", "ReplayFailed", "Replayed", "VoicememError", "load", "pauses"]
