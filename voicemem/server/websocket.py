@@ -76,6 +76,8 @@ class EventSocket(ServerConnection):
 
     def tell(self, message: bytes) -> None:
         """Send a text message without waiting for anything; a peer that never reads is cut off."""
+        if self.transport.is_closing():
+            return
         broadcast((self,), message, text=True)
         if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.transport.abort()
