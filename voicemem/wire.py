@@ -154,7 +154,7 @@ def decode_event(text: bytes) -> Arrived | Rejected:
     try:
         event = INCOMING.decode(text)
         check_numbers(text)
-        check_event(event)
+        check_event(event, len(text))
         if isinstance(event, SessionUpdate):
             return settled_update(event, text)
         return Arrived(event, text)
