@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from voicemem.events import (
     Asr,
+    Incoming,
     Interrupt,
     Journaled,
     LlmDelta,
@@ -52,7 +53,7 @@ def fold_all(state: State, entries: Iterable[Entry]) -> State:
     return state
 
 
-def advance(state: State, position: int, received_ms: int, event: Journaled) -> None:
+def advance(state: State, position: int, received_ms: int, event: Journaled | Incoming) -> None:
     """Let the event at a position change the state."""
     state.position = position
     if event.id is not None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from voicemem import history, wire
 from voicemem.admission import Stream
 from voicemem.errors import StoreUnavailable
-from voicemem.events import Journaled, RefusedEvent
-from voicemem.fold import Entry, fold_all
+from voicemem.events import Incoming, Journaled
+from voicemem.fold import Entry, advance, fold_all
 from voicemem.messages import Message, ToolUse
 from voicemem.state import VERSION, State, restore, snapshot
 from voicemem.store.base import Journal, Row, Snapshot
@@ -23,10 +23,6 @@ PAGE = 500
 """Rows read and folded at once, so that a long journal does not hold up everybody else."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its writing."""
-
-
-REFUSED = RefusedEvent(code="")
-"""Stands in for any refused event: none of them changes a memory."""
 
 
 class Memory:
@@ -102,17 +98,16 @@ class Memories:
                 return  # erased meanwhile
             memory.fold(decoded(rows))
 
-    def note(self, key: int, position: int, received_ms: int, events: Sequence[Journaled | None]) -> None:
-        """Fold what was just committed, when nothing is missing before it; a read finds the others.
+    def note(self, key: int, position: int, received_ms: int, events: Sequence[Incoming | Journaled]) -> None:
+        """Fold events that were just committed, the first at `position`, when nothing is missing before it.
 
-        `events` begin at `position`; None stands for an entry that changes no memory.
+        A read finds the others.
         """
         memory = self.cached.get(key)
         if memory is not None and memory.state.position == position - 1 and not memory.lock.locked():
-            memory.fold(
-                Entry(place, received_ms, REFUSED if event is None else event)
-                for place, event in enumerate(events, position)
-            )
+            state = memory.state
+            for place, event in enumerate(events, position):
+                advance(state, place, received_ms, event)
 
     def forget(self, key: int) -> None:
         self.cached.pop(key, None)
