@@ -55,8 +55,11 @@ def run(options: argparse.Namespace, folder: Path, broken: str | None) -> dict[s
         rounds = range(first, min(first + LIVES_OF, options.first + options.rounds))
         life = Life(folder / f"{broken}-{first}", options.seed, options.steps, broken, summary)
         asyncio.run(life.run(rounds))
-        print(f"{summary.cuts:6} cuts, {summary.checked} checks of acknowledged events,"
-              f" {len(summary.findings)} findings, {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(
+            f"{summary.cuts:6} cuts, {summary.checked} checks of acknowledged events,"
+            f" {len(summary.findings)} findings, {time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+        )
     for finding in summary.findings[:SHOWN]:
         print(finding, file=sys.stderr)
     return summary.told(options.seed, round(time.monotonic() - began, 1))

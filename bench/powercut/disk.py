@@ -228,7 +228,7 @@ class File(apsw.VFSFile):
         # As unixOpen has it (UNIXFILE_DIRSYNC): whether or not the log was there before.
         self.syncs_directory = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and content.kind != "database"
 
-    def xWrite(self, data: apsw.Buffer, offset: int) -> None:
+    def xWrite(self, data: bytes, offset: int) -> None:
         change = Change(offset, bytes(data))
         with self.disk.lock:
             self.disk.step("write", self.content, change)

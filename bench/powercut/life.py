@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from bench.powercut.check import check_file, check_store
-from bench.powercut.disk import Disk
+from bench.powercut.disk import Disk, NoPower
 from bench.powercut.ledger import Ledger
 from bench.powercut.work import keep_busy
 from voicemem.errors import CannotStart, StoreUnavailable
@@ -21,15 +21,16 @@ from voicemem.store.sqlite import SqliteStore
 
 NAME = "calls.db"
 AIMS = {
-    "": (1, 4_000),
-    "wal write": (1, 3_000),
-    "wal sync": (1, 250),
-    "database": (1, 400),
-    "database sync": (1, 8),
-    "wal make": (1, 1),
+    "": (1, 1_200),
+    "wal write": (1, 700),
+    "wal sync": (1, 40),
+    "database write": (1, 150),
+    "database sync": (1, 4),
     "wal delete": (1, 1),
-    "journal": (1, 8),
+    "wal make": (1, 1),
+    "journal": (1, 6),
 }
+WEIGHTS = (4, 8, 4, 4, 2, 1, 1, 1)
 """Where the power goes, and after how many operations of the kind; at the end of the work where none came."""
 
 
@@ -111,7 +112,7 @@ class Life:
         return {Path(path).name: content for path, content in disk.image.items()}
 
     def arm(self, disk: Disk, cut: bool) -> None:
-        aim = self.choice.choice(list(AIMS))
+        (aim,) = self.choice.choices(list(AIMS), WEIGHTS)
         disk.arm(aim, self.choice.randint(*AIMS[aim]), cut)
 
     async def live(self, disk: Disk, opened: list[apsw.Connection]) -> None:
@@ -121,7 +122,7 @@ class Life:
                 producer.epoch = None
         opened.clear()
         try:
-            store = SqliteStore(str(self.folder / NAME), exclusive=False)  # a dead process holds no lock
+            store = SqliteStore(str(self.folder / NAME))
         except CannotStart as error:
             self.note(disk, error)
             disk.end("while it starts")
@@ -137,8 +138,9 @@ class Life:
         except StoreUnavailable as error:
             self.note(disk, error)
         finally:
-            with suppress(apsw.IOError):  # of the disk: the checkpoint at the close
+            with suppress(NoPower):  # at the close's checkpoint
                 await store.close_store()
+            store.database.unlock()  # as the end of a process does
             disk.end("after the close")
 
     def note(self, disk: Disk, error: Exception) -> None:

@@ -109,10 +109,11 @@ class Caller:
         if any(seq not in producer.positions for seq in range(first, producer.next_seq)):
             first = producer.next_seq
         seqs = range(first, producer.next_seq + self.choice.randrange(1, 6))
-        await self.offer(call, producer, [Offer(seq, self.ledger.tick(), self.event(call, seq)) for seq in seqs])
+        await self.offer(call, producer, self.events(call, seqs))
 
-    def event(self, call: Call, seq: int) -> bytes:
-        return payload(call.id, self.name, seq)
+    def events(self, call: Call, seqs: range) -> list[Offer]:
+        now = self.ledger.tick()
+        return [Offer(seq, now, payload(call.id, self.name, seq)) for seq in seqs]
 
     async def offer(self, call: Call, producer: Producing, offers: list[Offer]) -> None:
         seqs = [offer.seq or 0 for offer in offers]
@@ -144,7 +145,7 @@ class Caller:
         seqs = range(producer.next_seq, producer.offered + 1)
         jumped = any(from_seq > producer.next_seq for from_seq in producer.from_seqs)
         if seqs and not jumped and producer.ends.isdisjoint(seqs):
-            await self.offer(call, producer, [Offer(seq, self.ledger.tick(), self.event(call, seq)) for seq in seqs])
+            await self.offer(call, producer, self.events(call, seqs))
 
     async def end(self, call: Call, producer: Producing) -> None:
         seq = producer.next_seq
