@@ -1,0 +1,144 @@
+"""What a power cut leaves behind, and a disk that gives back other bits than it was given (faults 27 to 29)."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+from voicemem.admission import Offer
+from voicemem.config import settle
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
+Tables = dict[str, list[tuple[Any, ...]]]
+
+
+def powercut(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the last line of the program."""
+    command = [sys.executable, "-m", "bench.powercut", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+# 27
+
+
+def test_power_cuts_lose_nothing_acknowledged() -> None:
+    """27: whatever becomes of unsynced writes, all that was acknowledged is there, once, and nothing else."""
+    code, told = powercut("--rounds", "20", "--seed", "27")
+    assert (0, []) == (code, told["first"])
+    assert told["cuts"] == 20
+    assert min(told["acknowledged_events_checked"], told["torn_writes"], told["unsynced_writes"]["dropped"]) > 0
+
+
+def test_power_cuts_find_what_is_not_kept() -> None:
+    """27: the program sees losses under synchronous=NORMAL, and damage where the database is not synced in time."""
+    code, told = powercut("--rounds", "40", "--seed", "27", "--prove")
+    assert code == 0
+    assert told["prove"]["synchronous=NORMAL"]["lost"] > 0
+    assert told["prove"]["unsynced database"]["findings"] > 0
+
+
+# 28 and 29
+
+
+class Files(NamedTuple):
+    """A database with its log, and how much of the log there was before the last commit."""
+
+    database: bytes
+    log: bytes
+    before: int
+    key: int
+
+    def lay(self, folder: Path, database: bytes | None = None, log: bytes | None = None) -> str:
+        """Write them, or others in their place, into a folder."""
+        path = folder / "torn.db"
+        path.write_bytes(self.database if database is None else database)
+        Path(f"{path}-wal").write_bytes(self.log if log is None else log)
+        Path(f"{path}-shm").unlink(missing_ok=True)
+        return str(path)
+
+
+EVENTS = [b'{"type":"asr","seq":%d,"turn_id":%d,"text":"Line %d.","final":true}' % (n, n, n) for n in range(1, 7)]
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> Files:
+    """A store's files after acknowledged commits, of which the last is only in the log."""
+    path = str(tmp_path / "calls.db")
+    store = SqliteStore(path)
+    try:
+        key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
+        for seq, payload in enumerate(EVENTS, 1):
+            before = os.path.getsize(f"{path}-wal")
+            await store.append(key, "main", 1, [Offer(seq, 1, payload)], 1)
+        return Files(Path(path).read_bytes(), Path(f"{path}-wal").read_bytes(), before, key)
+    finally:
+        await store.close_store()
+
+
+def tables(path: str) -> Tables:
+    """All rows that a process finds which opens this database; the log stays as it is."""
+    connection = apsw.Connection(path)
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute("pragma locking_mode = exclusive")  # without a shared index, which takes time
+        names = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
+        return {name: connection.execute(f"select * from {name}").fetchall() for name in names}
+    finally:
+        connection.close()
+
+
+async def stored(path: str, key: int) -> list[bytes]:
+    """What a store says that it has of the session. Raises `CannotStart`, `StoreUnavailable`."""
+    store = SqliteStore(path, exclusive=False)
+    try:
+        return [row.payload for row in await store.rows(key, 0, 1_000) if row.producer == "main"]
+    finally:
+        await store.close_store()
+
+
+def test_a_torn_log_at_every_byte(files: Files, tmp_path: Path) -> None:
+    """28: wherever in its last commit the log ends, exactly the commits before are there; the last needs every byte."""
+    path = files.lay(tmp_path)
+    whole, sizes = tables(path), range(len(files.log) - 1, files.before - 1, -1)
+    earlier = tables(files.lay(tmp_path, log=files.log[: files.before]))
+    assert whole != earlier
+    files.lay(tmp_path)
+    for size in sizes:
+        os.truncate(f"{path}-wal", size)
+        assert earlier == tables(path), size
+
+
+async def test_a_torn_log_under_a_store(files: Files, tmp_path: Path) -> None:
+    """28: a store opens on a log that ends anywhere, or in garbage, and goes on after the last whole commit."""
+    choice = random.Random(28)
+    for number in range(40):
+        log = files.log[: choice.randrange(files.before, len(files.log))] + choice.randbytes(5_000 * (number % 2))
+        assert EVENTS[:-1] == await stored(files.lay(tmp_path, log=log), files.key), number
+
+
+async def test_a_flipped_bit_in_the_log(files: Files, tmp_path: Path) -> None:
+    """29: the log's checksums end it before the damage: what is served is true, though less."""
+    choice = random.Random(29)
+    for _ in range(100):
+        found = await stored(files.lay(tmp_path, log=flipped(files.log, choice)), files.key)
+        assert EVENTS[: len(found)] == found
+
+
+def flipped(content: bytes, choice: random.Random) -> bytes:
+    """The same but for one bit."""
+    changed = bytearray(content)
+    changed[choice.randrange(len(changed))] ^= 1 << choice.randrange(8)
+    return bytes(changed)
