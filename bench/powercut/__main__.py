@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help=f"begin at this round; a multiple of {LIVES_OF}")
     parser.add_argument("--steps", type=int, default=40, help="at most so many calls of each caller before a cut")
+    parser.add_argument("--sync-errors", action="store_true", help="before each cut a sync fails, and the server exits")
     parser.add_argument("--prove", action="store_true", help="break the rules, and find it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="powercut-") as folder:
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace, folder: Path, broken: str | None) -> dict[s
     summary, began = Summary(), time.monotonic()
     for first in range(options.first, options.first + options.rounds, LIVES_OF):
         rounds = range(first, min(first + LIVES_OF, options.first + options.rounds))
-        life = Life(folder / f"{broken}-{first}", options.seed, options.steps, broken, summary)
+        life = Life(folder / f"{broken}-{first}", options.seed, options.steps, broken, options.sync_errors, summary)
         asyncio.run(life.run(rounds))
         print(
             f"{summary.cuts:6} cuts, {summary.checked} checks of acknowledged events,"

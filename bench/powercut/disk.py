@@ -89,6 +89,9 @@ class Disk(apsw.VFS):
         self.dead = False
         self.image: dict[str, bytes] | None = None
         """What a machine without power has on its disk."""
+        self.sync_error = 0
+        """The n-th sync of the log from now on fails, and what it should have synced never reaches the platter."""
+        self.failed = False
         self.seen: Counter[str] = Counter()
         self.fates: Counter[str] = Counter()
         self.last = ""
@@ -112,6 +115,16 @@ class Disk(apsw.VFS):
                 content.unsynced.append(change)  # the power goes in the middle of it
             self.end(f"at a {name}")
             self.refuse_dead()
+
+    def fail_sync(self, content: Content) -> None:
+        """As Linux does it: the pages that could not be written count as clean, and are gone with the power."""
+        self.sync_error -= content.kind == "wal"
+        if self.sync_error == 0 and content.kind == "wal":
+            content.unsynced.clear()
+            self.failed = True
+            error = apsw.IOError("the sync failed")
+            error.extendedresult = apsw.SQLITE_IOERR_FSYNC
+            raise error
 
     def refuse_dead(self) -> None:
         if self.dead:
@@ -246,6 +259,7 @@ class File(apsw.VFSFile):
             self.disk.step("sync", self.content)
             if self.content.kind == self.disk.lying:
                 return
+            self.disk.fail_sync(self.content)
             self.content.sync()
             if self.syncs_directory:
                 self.disk.sync_directory()

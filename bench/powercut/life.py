@@ -40,6 +40,7 @@ class Summary:
 
     cuts: int = 0
     kills: int = 0
+    sync_errors: int = 0
     checked: int = 0
     events: int = 0
     closes: int = 0
@@ -51,7 +52,7 @@ class Summary:
         torn = sum(count for fate, count in self.fates.items() if fate not in ("kept", "dropped"))
         lost = sum("LOST" in finding for finding in self.findings)
         return {
-            "bench": "powercut", "seed": seed, "cuts": self.cuts, "kills": self.kills,
+            "bench": "powercut", "seed": seed, "cuts": self.cuts, "kills": self.kills, "sync_errors": self.sync_errors,
             "acknowledged_events": self.events, "acknowledged_events_checked": self.checked,
             "acknowledged_closes": self.closes, "unsynced_writes": self.fates, "torn_writes": torn, "cut": self.ends,
             "findings": len(self.findings), "lost": lost, "first": self.findings[:3], "seconds": seconds,
@@ -61,11 +62,14 @@ class Summary:
 class Life:
     """One database. `broken` is None, "normal" (synchronous=NORMAL) or "lying" (see `Disk`)."""
 
-    def __init__(self, folder: Path, seed: int, steps: int, broken: str | None, summary: Summary) -> None:
+    def __init__(
+        self, folder: Path, seed: int, steps: int, broken: str | None, sync_errors: bool, summary: Summary
+    ) -> None:
         self.folder = folder
         self.seed = seed
         self.steps = steps
         self.broken = broken
+        self.sync_errors = sync_errors
         self.summary = summary
         self.ledger = Ledger()
         self.choice = random.Random(0)
@@ -95,10 +99,12 @@ class Life:
         opened: list[apsw.Connection] = []
         apsw.connection_hooks.append(opened.append)
         try:
-            for _ in range(self.choice.choice((0, 0, 1, 2))):
+            for _ in range(1 if self.sync_errors else self.choice.choice((0, 0, 1, 2))):
                 self.arm(disk, cut=False)
+                disk.sync_error = self.choice.randint(1, 30) if self.sync_errors else 0
                 await self.live(disk, opened)
                 self.summary.kills += 1
+                self.summary.sync_errors += disk.failed
                 disk.revive()
             self.arm(disk, cut=True)
             await self.live(disk, opened)
@@ -137,6 +143,7 @@ class Life:
                 disk.end("after the work")
         except StoreUnavailable as error:
             self.note(disk, error)
+            disk.end("after a failed sync")  # as the server does
         finally:
             with suppress(NoPower):  # at the close's checkpoint
                 await store.close_store()
@@ -145,7 +152,7 @@ class Life:
 
     def note(self, disk: Disk, error: Exception) -> None:
         """An error is no finding once there is no power."""
-        if not disk.dead:
+        if not (disk.dead or disk.failed):
             self.ledger.findings.append(f"without cause: {error!r} {error.__cause__!r}")
 
     async def check(self, image: dict[str, bytes]) -> None:
