@@ -30,6 +30,12 @@ FATES = {"kept": 40, "dropped": 30, "torn at sectors": 15, "torn at a byte": 10,
 """Of an unsynced write, by weight. Garbage stays inside the write's own range (SQLite counts on no more)."""
 
 
+class SyncFailed(apsw.IOError):
+    """As SQLite has it of its own VFS."""
+
+    extendedresult = apsw.SQLITE_IOERR_FSYNC
+
+
 class Change(NamedTuple):
     """A write, or a truncation (`data` is None), that is not synced."""
 
@@ -39,6 +45,8 @@ class Change(NamedTuple):
 
 class NoPower(apsw.IOError):
     """The machine is off."""
+
+    extendedresult = apsw.SQLITE_IOERR
 
 
 class Content:
@@ -122,9 +130,7 @@ class Disk(apsw.VFS):
         if self.sync_error == 0 and content.kind == "wal":
             content.unsynced.clear()
             self.failed = True
-            error = apsw.IOError("the sync failed")
-            error.extendedresult = apsw.SQLITE_IOERR_FSYNC
-            raise error
+            raise SyncFailed("the sync failed")
 
     def refuse_dead(self) -> None:
         if self.dead:

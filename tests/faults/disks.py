@@ -1,4 +1,4 @@
-"""Servers in processes of their own, and disks that fail under them: by strace on their system calls, by a full tmpfs."""
+"""Servers in processes of their own, and disks that fail under them: by strace on their calls, or by being full."""
 
 from __future__ import annotations
 

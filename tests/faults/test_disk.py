@@ -1,6 +1,6 @@
 """A disk that fails under the real server: what it says, what it keeps, how it comes back (faults 30 to 35)."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
+# ruff: noqa: ASYNC221, ASYNC240, SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 import asyncio
@@ -159,13 +159,13 @@ async def test_a_long_reader(path: str) -> None:
         await producer.store(said(1))
         reader = apsw.Connection(path)
         reader.execute("begin").execute("select count(*) from sqlite_schema").fetchall()
-        await producer.store(*(said(seq, text=BIG) for seq in range(2, 42)))
-        assert 8_000_000 < (pinned := os.path.getsize(f"{path}-wal"))
+        await producer.store(*(said(seq, text=BIG) for seq in range(2, 32)))
+        assert 6_000_000 < (pinned := os.path.getsize(f"{path}-wal"))
         reader.close()
-        await producer.store(*(said(seq, text=BIG) for seq in range(42, 122)))
-        assert os.path.getsize(f"{path}-wal") < pinned + 6_000_000
+        await producer.store(*(said(seq, text=BIG) for seq in range(32, 92)))
+        assert os.path.getsize(f"{path}-wal") < pinned + 5_000_000
         assert 200 == await server.status("/readyz")
-        assert [*range(1, 122)] == seqs(await server.api.journal())
+        assert [*range(1, 92)] == seqs(await server.api.journal())
 
 
 async def test_a_start_on_a_read_only_file(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What a power cut leaves behind, and a disk that gives back other bits than it was given (faults 27 to 29)."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
+# ruff: noqa: ASYNC221, ASYNC240, SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 import json
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import apsw
 import pytest
+from callers import Caller, service
+from producers import producing, said
 
 from voicemem.admission import Offer
 from voicemem.config import settle
-from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -36,15 +37,15 @@ def powercut(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 def test_power_cuts_lose_nothing_acknowledged() -> None:
     """27: whatever becomes of unsynced writes, all that was acknowledged is there, once, and nothing else."""
-    code, told = powercut("--rounds", "20", "--seed", "27")
+    code, told = powercut("--rounds", "12", "--seed", "27")
     assert (0, []) == (code, told["first"])
-    assert told["cuts"] == 20
+    assert told["cuts"] == 12
     assert min(told["acknowledged_events_checked"], told["torn_writes"], told["unsynced_writes"]["dropped"]) > 0
 
 
 def test_power_cuts_find_what_is_not_kept() -> None:
     """27: the program sees losses under synchronous=NORMAL, and damage where the database is not synced in time."""
-    code, told = powercut("--rounds", "40", "--seed", "27", "--prove")
+    code, told = powercut("--rounds", "20", "--seed", "27", "--prove")
     assert code == 0
     assert told["prove"]["synchronous=NORMAL"]["lost"] > 0
     assert told["prove"]["unsynced database"]["findings"] > 0
@@ -77,6 +78,7 @@ EVENTS = [b'{"type":"asr","seq":%d,"turn_id":%d,"text":"Line %d.","final":true}'
 async def files(tmp_path: Path) -> Files:
     """A store's files after acknowledged commits, of which the last is only in the log."""
     path = str(tmp_path / "calls.db")
+    await SqliteStore(path).close_store()  # so that the log holds only what comes now
     store = SqliteStore(path)
     try:
         key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
@@ -132,7 +134,7 @@ async def test_a_torn_log_under_a_store(files: Files, tmp_path: Path) -> None:
 async def test_a_flipped_bit_in_the_log(files: Files, tmp_path: Path) -> None:
     """29: the log's checksums end it before the damage: what is served is true, though less."""
     choice = random.Random(29)
-    for _ in range(100):
+    for _ in range(40):
         found = await stored(files.lay(tmp_path, log=flipped(files.log, choice)), files.key)
         assert EVENTS[: len(found)] == found
 
@@ -142,3 +144,62 @@ def flipped(content: bytes, choice: random.Random) -> bytes:
     changed = bytearray(content)
     changed[choice.randrange(len(changed))] ^= 1 << choice.randrange(8)
     return bytes(changed)
+
+
+SPOKEN = "Line 7 of the call."
+
+
+async def damaged(path: Path, old: bytes, new: bytes) -> None:
+    """A stopped service's database in which these bytes, wherever they stand, have become others."""
+    async with service(store=f"sqlite:{path}") as app, producing(app) as producer:
+        await producer.store(*(said(seq, text=f"Line {seq} of the call.") for seq in range(1, 10)))
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+
+
+async def test_damaged_pages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """29: pages that SQLite cannot read are a 503 for those who need them; the rest is served, and nothing crashes."""
+    path = tmp_path / "calls.db"
+    await damaged(path, b"", b"")
+    content = bytearray(path.read_bytes())
+    at = content.index(SPOKEN.encode()) // 4096 * 4096
+    content[at : at + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    async with service(store=f"sqlite:{path}") as app:
+        api = Caller(app)
+        assert (503, "store_unavailable") == (await api.get("/v1/sessions/s/history")).told
+        assert 200 == (await api.get("/v1/sessions/s")).status
+        assert 200 == (await api.get("/livez")).status
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="pages of the database have no checksum")
+async def test_a_flipped_bit_in_the_database(tmp_path: Path) -> None:
+    """29: what was not said is not served."""
+    path = tmp_path / "calls.db"
+    await damaged(path, SPOKEN.encode(), SPOKEN.replace("7", "6").encode())
+    async with service(store=f"sqlite:{path}") as app:
+        assert (503, "store_unavailable") == (await Caller(app).get("/v1/sessions/s/history")).told
+
+
+@pytest.mark.xfail(strict=True, reason="a damaged event is an internal error with a traceback in the log")
+async def test_a_damaged_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """29: an event that cannot be read any more is a store that cannot be read, and no fault of the program."""
+    path = tmp_path / "calls.db"
+    await damaged(path, b'"' + SPOKEN.encode(), b"!" + SPOKEN.encode())
+    async with service(store=f"sqlite:{path}") as app:
+        assert (503, "store_unavailable") == (await Caller(app).get("/v1/sessions/s/history")).told
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.xfail(strict=True, reason="one session's unreadable configuration keeps the whole service from starting")
+async def test_a_damaged_configuration(tmp_path: Path) -> None:
+    """29: a configuration that cannot be read is that session's trouble alone."""
+    path = tmp_path / "calls.db"
+    async with service(store=f"sqlite:{path}") as app:
+        await Caller(app).create("s", name="damaged")
+        await Caller(app).create("t", name="whole")
+    path.write_bytes(path.read_bytes().replace(b'"damaged"', b'!damaged"'))
+    async with service(store=f"sqlite:{path}") as app:
+        assert 200 == (await Caller(app).get("/v1/sessions/t")).status
