@@ -94,6 +94,7 @@ class Disk(apsw.VFS):
         """Changes of the directory that are not synced, in order: a name, and what it stands for from then on."""
         self.aim = ""
         self.countdown = 0
+        self.cut = True
         self.dead = False
         self.image: dict[str, bytes] | None = None
         """What a machine without power has on its disk."""
