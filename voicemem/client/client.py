@@ -27,7 +27,7 @@ from voicemem.client.rest import Rest
 from voicemem.client.session import Session
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.events import SESSION_ID_PATTERN
-from voicemem.wire import decode_frame
+from voicemem.wire import check_frame
 
 LOG = logging.getLogger("voicemem.client")
 PATH = "/v1/ingest"
@@ -148,7 +148,7 @@ class Client:
             raise ValueError(f"this client has session {session_id!r} open already, for producer {producer!r}")
         line = Line(session_id, producer, config, self.options, self._forget)
         try:
-            decode_frame(msgspec.json.encode(line.opening()))
+            check_frame(msgspec.json.encode(line.opening()))
         except InvalidFrame as error:
             raise RequestRefused(error.code, error.detail) from None
         line.opens = 0
