@@ -1,6 +1,5 @@
 """What tests of the client share: clients that try again quickly, networks in between, and what must be stored."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
 import asyncio

@@ -427,11 +427,15 @@ async def test_close_says_what_was_not_acknowledged(app: App) -> None:
 async def test_an_error_in_the_block_is_not_hidden(app: App) -> None:
     """What went wrong in the block matters more than what was not acknowledged."""
     with pytest.raises(RuntimeError, match="mine"):
-        async with client_to(app, give_up_after_s=0) as client:
-            session = await client.open("s")
-            await app.ingest.drain()
-            session.send(line(1))
-            raise RuntimeError("mine")
+        await fail_in_the_block(app)
+
+
+async def fail_in_the_block(app: App) -> None:
+    async with behind_proxy(app) as (proxy, _), client_of(proxy.address, close_timeout_s=0.1) as client:
+        session = await client.open("s")
+        await proxy.down()
+        session.send(line(1))
+        raise RuntimeError("mine")
 
 
 async def test_a_client_gives_up_when_told_to(app: App) -> None:
