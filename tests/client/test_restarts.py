@@ -309,6 +309,27 @@ async def test_a_server_that_forgot_what_was_opened() -> None:
         assert 2 == connections
 
 
+async def test_a_hole_that_cannot_be_filled_is_told_on_the_same_connection() -> None:
+    """When the server expects what the client no longer has, the client opens again with the lowest that it has."""
+    opens: list[Fields] = []
+
+    async def script(socket: ServerConnection) -> None:
+        opens.append(json.loads(await socket.recv()))
+        await socket.send(ready(next_seq=5))
+        about = {"session_id": "s", "producer": "main", "seq": json.loads(await socket.recv())["seq"]}
+        await socket.send(json.dumps({"type": "error", "code": "seq_gap", "detail": "", "expected": 3, **about}))
+        opens.append(json.loads(await socket.recv()))
+        await socket.send(ready(epoch=2, next_seq=5))
+        about["seq"] = json.loads(await socket.recv())["seq"]
+        await socket.send(json.dumps({"type": "ack", **about}))
+        await socket.wait_closed()
+
+    async with saying(script) as (_, client):
+        session = await client.open("s")
+        assert [5] == await settled([session.send(line(1))])
+        assert [None, 5] == [frame.get("from_seq") for frame in opens]
+
+
 async def test_the_client_says_when_it_has_failed() -> None:
     """A defect of the client's own ends it with an error for everybody who waits, never with silence."""
     async with service(store="memory:") as app, client_of(app.ingest_address) as client:

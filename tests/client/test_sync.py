@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -136,6 +137,20 @@ async def test_nothing_waits_for_the_network(app: App) -> None:
 
         await elsewhere(call)
     assert lines_up_to(10) == await stored(app)
+
+
+async def test_an_event_goes_out_by_itself(app: App) -> None:
+    """A sent event is delivered while nobody waits for anything."""
+
+    def call() -> None:
+        with client_to(app, ping_after_s=60.0) as client:
+            ack = client.open("s").send(line(1))
+            deadline = time.monotonic() + 10
+            while not ack.done() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert ack.done()
+
+    await elsewhere(call)
 
 
 async def test_close_says_what_was_not_acknowledged(app: App) -> None:
