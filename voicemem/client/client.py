@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.asyncio.client import ClientConnection
 
+from voicemem.client.dialing import PASSING_CODES, Blocked, abandon, dial, with_path
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
 from voicemem.client.fallback import Fallback
 from voicemem.client.line import Line
@@ -25,22 +24,12 @@ from voicemem.client.link import FRAME_BYTES, Ending, Link
 from voicemem.client.options import Backoff, Options
 from voicemem.client.rest import Rest
 from voicemem.client.session import Session
-from voicemem.errors import CODES, InvalidFrame
+from voicemem.errors import InvalidFrame
 from voicemem.events import SESSION_ID_PATTERN
 from voicemem.wire import check_frame
 
 LOG = logging.getLogger("voicemem.client")
-WIRE_LOG = logging.getLogger("voicemem.client.websockets")
-WIRE_LOG.setLevel(logging.WARNING)  # below it the library logs what is said
-PATH = "/v1/ingest"
 FATAL_CLOSES = frozenset({1003, 1007, 1008, 1009})
-PASSING_CODES = frozenset({"flood", "timeout", "draining", "store_unavailable", "internal"})
-"""Codes that are no reason to give up, whatever the connection was closed with."""
-CLOSE_TIMEOUT_S = 2.0
-
-
-class Blocked(Exception):
-    """Something that is not voicemem answered instead of the websocket server."""
 
 
 class Client:
@@ -209,7 +198,7 @@ class Client:
         failures = 0
         while True:
             try:
-                socket = await self._connect()
+                socket = await dial(self.ingest_url, self.key, self.options)
             except (Unreachable, Blocked) as error:
                 failures += 1
                 self._check_patience(error)
@@ -259,24 +248,6 @@ class Client:
         if patience is not None and now - self._failing_since >= patience:
             raise Unreachable(getattr(error, "detail", str(error)))
 
-    async def _connect(self) -> ClientConnection:
-        """One attempt. Raises `Unreachable`, `Blocked`, and `RequestRefused` when trying again is of no use."""
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        try:
-            return await connect(
-                self.ingest_url,
-                additional_headers=headers,
-                compression=None,
-                open_timeout=self.options.connect_timeout_s,
-                close_timeout=CLOSE_TIMEOUT_S,
-                logger=WIRE_LOG,
-                ping_interval=None,  # `Link.watch` asks, and takes any answer for life
-            )
-        except InvalidStatus as error:
-            raise refusal_of(error.response.status_code, error.response.body or b"") from None
-        except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as error:
-            raise Unreachable(f"The connection to {self.ingest_url} failed: {error or type(error).__name__}") from None
-
     async def _go_over_http(self, rest: Rest) -> ClientConnection:
         """Post events until the websocket works again, and return it. Raises `ClientError`."""
         LOG.warning("the websocket cannot be reached; events go over HTTP")
@@ -304,34 +275,4 @@ class Client:
         while True:
             await asyncio.sleep(random.uniform(every_s / 2, every_s))  # noqa: S311 (spreads clients over time)
             with suppress(Unreachable, Blocked):
-                return await self._connect()
-
-
-async def abandon(connecting: asyncio.Task[ClientConnection]) -> None:
-    """Close the connection that a task makes or has made."""
-    connecting.cancel()
-    (made,) = await asyncio.gather(connecting, return_exceptions=True)
-    if isinstance(made, ClientConnection):
-        await made.close()
-
-
-def with_path(url: str) -> str:
-    """The ingest's URL with its path. Raises `ValueError` for what is no websocket URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ValueError("the ingest URL begins with ws:// or wss://, and a host follows")
-    return parts._replace(path=parts.path if parts.path.strip("/") else PATH).geturl()
-
-
-def refusal_of(status: int, body: bytes | bytearray) -> Exception:
-    """The exception for an answer that is no upgrade to a websocket."""
-    try:
-        problem = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = {}
-    code, detail = problem.get("reason"), problem.get("detail", f"The server answered HTTP status {status}.")
-    if status >= 500 or code in PASSING_CODES:
-        return Unreachable(str(detail))
-    if code in CODES:
-        return RequestRefused(code, str(detail), status)
-    return Blocked(str(detail))
+                return await dial(self.ingest_url, self.key, self.options)
