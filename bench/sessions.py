@@ -2,8 +2,9 @@
 
     python -m bench.sessions [--sessions 10000] [--turns 10] [--connections N] [--rate 2000] [--seconds 5]
 
-Each session is given a call of ten turns, so twenty messages, and stays open. Without `--connections` both are measured:
-one connection for each session, and a hundred sessions on each. The baseline is the bare loop with as many connections.
+Each session is given a call of ten turns, so twenty messages, and stays open. Without `--connections` both are
+measured: one connection for each session, and a hundred sessions on each. The baseline is the bare loop with as many
+connections.
 """
 
 from __future__ import annotations
