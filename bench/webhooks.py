@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from bench import crowd, poster, receiver
 from bench.crowds import crowd as crowd_of
+from bench.load import usage
 from bench.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
 from bench.servers import ROOT, Server, get, raise_file_limit, serving, started
 from voicemem.outbox import MAX_IN_FLIGHT
@@ -60,6 +61,8 @@ class Run(NamedTuple):
     all_p50_s: float
     acked_s: float
     """Until the ends themselves were acknowledged."""
+    cpu_us: float
+    """Of the sender for each of all, the end of its session included."""
     delivered: int
     repeated: int
     verified: int
@@ -122,9 +125,11 @@ def voicemem_run(server: Server, receivers: Receivers, options: Options) -> tupl
     with crowd_of(plan) as sessions:
         single = sessions.end(options.single, GAP_S)
         alone = receivers.report_when(options.single)
+        before = usage(server.process.pid).server_cpu or 0.0
         ended = sessions.end(options.sessions)
         together = receivers.report_when(options.sessions)
-    run = told("voicemem", receivers, (single.sent, alone), (ended.sent, together))
+        cpu_s = (usage(server.process.pid).server_cpu or 0.0) - before
+    run = told("voicemem", receivers, (single.sent, alone), (ended.sent, together), cpu_s)
     return run._replace(acked_s=ended.acked - min(ended.sent.values())), together.bodies[0]
 
 
@@ -138,7 +143,8 @@ def bare_run(receivers: Receivers, body: str, options: Options) -> Run:
     ended = post(
         msgspec.structs.replace(plan, urls=receivers.urls, posts=options.sessions, in_flight=MAX_IN_FLIGHT, gap=0.0)
     )
-    return told("bare", receivers, (single.sent, alone), (ended.sent, receivers.report_when(options.sessions)))
+    together = receivers.report_when(options.sessions)
+    return told("bare", receivers, (single.sent, alone), (ended.sent, together), ended.cpu_s)
 
 
 def post(plan: poster.Plan) -> poster.Posted:
@@ -156,7 +162,7 @@ def post(plan: poster.Plan) -> poster.Posted:
 Measurement = tuple[dict[str, float], receiver.Report]
 
 
-def told(sender: str, receivers: Receivers, single: Measurement, together: Measurement) -> Run:
+def told(sender: str, receivers: Receivers, single: Measurement, together: Measurement, cpu_s: float) -> Run:
     """What came of the single sessions, and of all of them that ended at once."""
     alone = waits(*single)
     sent, report = together
@@ -170,6 +176,7 @@ def told(sender: str, receivers: Receivers, single: Measurement, together: Measu
         all_s=max(arrivals)[0],
         all_p50_s=percentile(arrivals, 0.5),
         acked_s=0.0,
+        cpu_us=cpu_s / max(1, len(arrivals)) * 1e6,
         delivered=len(report.arrived.keys() & sent.keys()),
         repeated=report.requests - report.notices,
         verified=single[1].verified + report.verified,
@@ -195,6 +202,7 @@ def measured(bare: Run, ours: Run, options: Options) -> list[Measured]:
         Measured(f"{name}_all_s", f"  {options.sessions:,} at once, the last", last, "s", bare.all_s, all_goal),
         Measured(f"{name}_all_p50_s", "  half of them", ours.all_p50_s, "s", bare.all_p50_s),
         Measured(f"{name}_s", "  webhooks a second", ours.delivered / last, "/s", bare.delivered / bare.all_s),
+        Measured(f"{name}_cpu_us", "  CPU of one", ours.cpu_us, "µs", bare.cpu_us),
         Measured(f"{name}_acked_s", "  the ends acknowledged", ours.acked_s, "s"),
     ]
 
