@@ -41,6 +41,10 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
+    async def release_exports(self) -> None:
+        query = "update exports set leased_until_ms = 0 where due_ms is not null and leased_until_ms > 0"
+        await self.database.write(lambda connection: connection.execute(query).fetchall())
+
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(
