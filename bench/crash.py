@@ -25,8 +25,9 @@ import aiohttp
 import apsw
 import msgspec
 
-from bench.crash_checker import History
+from bench.crash_history import History
 from bench.crash_producers import World
+from bench.crash_proof import prove
 from bench.crash_receiver import SECRET, Receiver
 from bench.crash_server import Server, Trigger, free_ports
 from bench.crash_sessions import Reader, Sessions
@@ -47,7 +48,7 @@ MOMENTS = {
 LONGEST_S = 1.5
 """A round whose moment does not come ends after this."""
 DRAIN_S = 10.0
-READERS = 3
+READERS = 6
 SHOW_EVERY = 25
 SETTLE_S = 180.0
 
@@ -56,7 +57,8 @@ class Plan(NamedTuple):
     """How one round ends."""
 
     moment: str
-    count: int
+    times: int
+    """At the so-manieth moment of this kind."""
     seconds: float
 
 
@@ -64,8 +66,8 @@ def plan(seed: int, number: int) -> Plan:
     """Drawn from the seed and the round alone, so that it can be repeated (but for what the machine does)."""
     rng = random.Random(f"{seed}/round/{number}")
     moment = rng.choices([*MOMENTS], [*MOMENTS.values()])[0]
-    seconds = rng.uniform(0.1, 0.5) if moment == "start" else rng.uniform(0.05, 0.8)
-    return Plan(moment, rng.choice([1, 1, 2, 5, 20]), seconds)
+    seconds = rng.uniform(0.1, 0.5) if moment == "start" else rng.uniform(0.05, 1.0)
+    return Plan(moment, rng.choice([1, 10, 100, 300] if moment == "acknowledged" else [1, 2, 4]), seconds)
 
 
 class Run:
@@ -111,7 +113,7 @@ class Run:
         """One life of the service."""
         self.history.round = number
         chosen = plan(self.options.seed, number)
-        self.trigger.arm(self.server, chosen.moment, chosen.count)
+        self.trigger.arm(self.server, chosen.moment, chosen.times)
         await self.server.spawn()
         if chosen.moment == "start":
             await asyncio.sleep(chosen.seconds)
@@ -163,11 +165,11 @@ class Run:
             self.history.find("", f"there is a traceback in {self.server.log}")
 
     def show_progress(self, rounds: int) -> None:
-        counts = self.history.counts
+        counts, seconds = self.history.counts, (time.monotonic() - self.began) / self.kills.total()
         print(
-            f"round {rounds}: {counts['sessions']} sessions checked, {counts['events_acknowledged']} events"
-            f" acknowledged, {counts['reads']} reads, {counts['notices']} notices, {len(self.history.findings)} findings,"
-            f" {(time.monotonic() - self.began) / rounds:.2f} s a round",
+            f"round {rounds} ({seconds:.2f} s each): {counts['sessions']} sessions checked,"
+            f" {counts['events_acknowledged']} events acknowledged, {counts['reads']} reads,"
+            f" {counts['notices']} notices, {len(self.history.findings)} findings",
             flush=True,
         )
 
@@ -178,8 +180,8 @@ class Run:
             *("reads", "closes", "notices", "duplicates"),
         )
         return {
-            "rounds": sum(self.kills.values()),
-            "kills": sum(self.kills.values()) - self.drains,
+            "rounds": self.kills.total(),
+            "kills": self.kills.total() - self.drains,
             "drains": self.drains,
             **{name: counts[name] for name in names},
             "findings": len(self.history.findings),
@@ -244,8 +246,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, default=40, help="so many stream at a time")
     parser.add_argument("--first", type=int, default=0, help="the number of the first round, to repeat a later one")
     parser.add_argument("--store", type=Path, help="a folder for the database and the log, which are kept")
+    parser.add_argument("--prove", action="store_true", help="show instead that planted faults are found")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first finding")
     options = parser.parse_args(arguments)
+    if options.prove:
+        proved = prove()
+        print(
+            table(("planted", "verdict"), [(name, "as it should be" if right else "MISSED") for name, right in proved])
+        )
+        return 0 if all(right for _, right in proved) else 1
     folder = options.store or Path(tempfile.mkdtemp(prefix="voicemem-crash-"))
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "crash.db").exists():

@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from bench.crash_calls import UNKNOWN, Part, Script
-from bench.crash_checker import History
+from bench.crash_history import History
 from bench.crash_server import Server, Trigger
 
 Fields = dict[str, Any]
@@ -55,7 +55,7 @@ class World:
 
     async def closed(self, session: str) -> None:
         """Wait until a session has ended."""
-        while await self.state(session) != "ended":
+        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service tells nobody)
             await asyncio.sleep(0.05)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bench.crash_checker import History
+from bench.crash_history import History
 from bench.crash_server import Trigger
 from voicemem.exports import verify
 
