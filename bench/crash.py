@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import shutil
 import sys
@@ -259,6 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "crash.db").exists():
         parser.error(f"{folder / 'crash.db'} is there already")
+    logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client tells of the refusals that are wanted here
     run, began = Run(options, folder), time.monotonic()
     asyncio.run(run.run())
     show(run, time.monotonic() - began, folder, options)

@@ -69,9 +69,10 @@ def part(rng: random.Random, name: str, transport: str, given: list[Fields], ove
         update = {"type": "session.update", "labels": {f"update-{name}": str(rng.random())}}
         events.insert(rng.randint(0, len(events)), update)
     if not over_rest:
-        events.append(
-            {"type": "session.end", "reason": "left", **({"last_seq": len(events)} if rng.random() < 0.5 else {})}
-        )
+        last_seq = {"last_seq": len(events)} if rng.random() < 0.5 or transport == "client" else {}
+        events.append({"type": "session.end", "reason": "left", **last_seq})
+    if transport == "client":  # it would add the time itself, as it would the end's last_seq
+        events = [{"ts": calls.BEGIN_MS, **event} for event in events]
     numbered = [{**event, "seq": seq} for seq, event in enumerate(events, 1)]
     refused = frozenset(event["seq"] for event in numbered if event["type"] == "no.such.type")
     pause = rng.randint(1, len(events) - 1) if idle else None

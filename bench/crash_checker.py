@@ -203,7 +203,8 @@ def check_config(call: Call, final: Final) -> Iterator[str]:
     config = call.config
     for row in final.rows:
         if row["event"]["type"] == "session.update":
-            config = merged(config, {name: row["event"][name] for name in row["event"] if name not in {"type", *PLACE}})
+            patch = {name: value for name, value in row["event"].items() if name not in {"type", "ts", *PLACE}}
+            config = merged(config, patch)
     if final.session["config"] != config:
         yield "the configuration is not what the journal's updates make of it"
     if final.session["position"] != len(final.rows):

@@ -12,12 +12,13 @@ import msgspec
 
 from bench.crash_calls import Script, script
 from bench.crash_checker import Final
+from bench.crash_client import ClientProducer
 from bench.crash_producers import GONE, HttpProducer, Producer, SocketProducer, World
 
 CLOSE_S = 60.0
 NOTICE_S = 120.0
 """Longer than a lease of the outbox: a notice that has not come by then will not."""
-TRANSPORTS: dict[str, type[Producer]] = {"websocket": SocketProducer, "http": HttpProducer, "client": SocketProducer}
+TRANSPORTS: dict[str, type[Producer]] = {"websocket": SocketProducer, "http": HttpProducer, "client": ClientProducer}
 
 
 class Sessions:
