@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from bench.servers import ROOT
@@ -92,8 +93,13 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL, now: nothing that it has not written yet is written."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process, unless it has ended."""
         if self.process is not None and self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)  # the library's own way would take the exit code from who waits
 
     async def ended(self) -> int:
         """Its exit code, once it has ended."""
@@ -103,7 +109,5 @@ class Server:
 
     async def stop(self) -> int:
         """SIGTERM: it drains; its exit code."""
-        assert self.process is not None
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         return await self.ended()
