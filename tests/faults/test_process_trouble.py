@@ -203,7 +203,7 @@ FIRST_VERSION = """
         (1, 'default', 'session', 'on', 'running', 3, :now, null, null, x'7b7d', null),
         (2, 'default', 'session', 'over', 'ended', 4, :now, :now, 'left', x'7b7d', null);
     insert into producers values (1, 'main', 3, 4, 0, 0), (2, 'main', 1, 4, 0, 1);
-    insert into journal values (2, 4, null, null, :now, cast('{"type":"session.closed","ts":9000,"reason":"left"}' as blob));
+    insert into journal values (2, 4, null, null, :now, :closed);
     insert into endpoints values (1, null, :hook, null, 'full', 0, null);
     insert into exports values (1, 2, 1, 'n1', 103, 4, :closing, null, 'pending', 1, :now, 1, :now);
     insert into attempts values (1, 1, :now, 10, 500, null, 'no');
@@ -214,7 +214,9 @@ def older_database(path: Path, hook: str) -> None:
     """A file as the first version left it: a session that goes on, one that ended, and its export half done."""
     schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
     closing: Fields = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
-    values = {"now": NOW_MS, "hook": hook, "closing": json.dumps(closing | {"stopped_ms": 9000}).encode()}
+    closed = {"type": "session.closed", "ts": 9000, "reason": "left"}
+    values = {"now": NOW_MS, "hook": hook, "closed": json.dumps(closed).encode()}
+    values["closing"] = json.dumps(closing | {"stopped_ms": 9000}).encode()
     connection = apsw.Connection(str(path))
     connection.execute("pragma journal_mode = wal")
     connection.execute(schema)
