@@ -21,15 +21,17 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
 from voicemem.client.fallback import Fallback
 from voicemem.client.line import Line
-from voicemem.client.link import Ending, Link
+from voicemem.client.link import FRAME_BYTES, Ending, Link
 from voicemem.client.options import Backoff, Options
 from voicemem.client.rest import Rest
 from voicemem.client.session import Session
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.events import SESSION_ID_PATTERN
-from voicemem.wire import decode_frame
+from voicemem.wire import check_frame
 
 LOG = logging.getLogger("voicemem.client")
+WIRE_LOG = logging.getLogger("voicemem.client.websockets")
+WIRE_LOG.setLevel(logging.WARNING)  # below it the library logs what is said
 PATH = "/v1/ingest"
 FATAL_CLOSES = frozenset({1003, 1007, 1008, 1009})
 PASSING_CODES = frozenset({"flood", "timeout", "draining", "store_unavailable", "internal"})
@@ -65,6 +67,7 @@ class Client:
         self._lines: dict[tuple[str, str], Line] = {}
         self._transport: Link | Fallback | None = None
         self._backoff = Backoff(self.options)
+        self._frame_bytes = FRAME_BYTES
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -115,15 +118,15 @@ class Client:
             raise
         return Session(line, self._notice, self.rest)
 
-    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109 (a timeout here is no cancellation)
-        """Wait at most so long (seconds) until everything is acknowledged, then let go of the connection.
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (a timeout is no cancellation here)
+        """Wait at most so long (seconds; else `close_timeout_s`) until all is acknowledged, then let go of everything.
 
         Raises `Unacknowledged` when some events were not; their acks raise `Closed`.
         """
         lines = [line for line in self._lines.values() if line.opened]
         if lines and self._task is not None and not self._task.done():
             flushes = [asyncio.create_task(line.flush()) for line in lines]
-            await asyncio.wait(flushes, timeout=timeout)
+            await asyncio.wait(flushes, timeout=self.options.close_timeout_s if timeout is None else timeout)
             for flush in flushes:
                 flush.cancel()
             await asyncio.gather(*flushes, return_exceptions=True)
@@ -148,7 +151,7 @@ class Client:
             raise ValueError(f"this client has session {session_id!r} open already, for producer {producer!r}")
         line = Line(session_id, producer, config, self.options, self._forget)
         try:
-            decode_frame(msgspec.json.encode(line.opening()))
+            check_frame(msgspec.json.encode(line.opening()))
         except InvalidFrame as error:
             raise RequestRefused(error.code, error.detail) from None
         line.opens = 0
@@ -219,17 +222,19 @@ class Client:
             await self._pause_after(link, ending)
 
     async def _serve(self, socket: ClientConnection) -> tuple[Link, Ending]:
-        link = Link(socket, self._lines, self.options)
+        link = Link(socket, self._lines, self.options, self._frame_bytes)
         try:
             self._use(link)
             return link, await link.run()
         finally:
             self._transport = None
+            self._frame_bytes = link.next_frame_bytes()
             await socket.close()
 
     def _use(self, transport: Link | Fallback) -> None:
         self._transport = transport
         for line in self._lines.values():
+            line.buffer.rewind()  # whatever the last connection had under way
             transport.open_line(line)
 
     async def _pause_after(self, link: Link, ending: Ending) -> None:
@@ -264,6 +269,7 @@ class Client:
                 compression=None,
                 open_timeout=self.options.connect_timeout_s,
                 close_timeout=CLOSE_TIMEOUT_S,
+                logger=WIRE_LOG,
                 ping_interval=None,  # `Link.watch` asks, and takes any answer for life
             )
         except InvalidStatus as error:

@@ -111,7 +111,7 @@ class Fallback:
         query = {"producer": line.producer}
         if line.epoch is not None and not line.opens:  # an open without answer may have raised the epoch
             query["epoch"] = str(line.epoch)
-        body = b"\n".join(ack.payload for ack in batch)
+        body = b"\n".join(ack.payload for ack in batch) or b"[]"
         answer = await self.rest.call("POST", session_path(line.session_id, "/events"), query, body)
         self.answered()
         return answer

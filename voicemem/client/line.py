@@ -26,7 +26,7 @@ from voicemem.client.errors import (
 )
 from voicemem.client.options import Options
 from voicemem.errors import CODES, InvalidFrame
-from voicemem.wire import decode_frame
+from voicemem.wire import check_frame
 
 LOG = logging.getLogger("voicemem.client")
 NOT_SENDABLE = frozenset({"session.open", "auth"})
@@ -126,7 +126,7 @@ class Line:
             fields.setdefault("last_seq", seq - 1)
         payload = msgspec.json.encode(fields)
         try:
-            decode_frame(payload)  # what would close the connection must not be sent again and again
+            check_frame(payload)  # what would close the connection must not be sent again and again
         except InvalidFrame as error:
             raise EventRefused(error.code, error.detail) from None
         return payload

@@ -17,7 +17,7 @@ from voicemem.client.line import Frame, Line
 from voicemem.client.options import Options
 
 FRAME_BYTES = 16 * 1024
-"""Events that wait together share a frame up to this size; small, so that on a slow link answers come often."""
+"""Events that wait together share a frame up to this size; small, so that on a slow network answers come often."""
 NEVER_OPEN = frozenset({"not_open", "session_required"})
 """Codes that no client gets from a server that remembers what was opened."""
 
@@ -33,7 +33,13 @@ class Ending(NamedTuple):
 class Link:
     """Runs until the connection ends. `lines` are those of the client, by session id and producer."""
 
-    def __init__(self, socket: ClientConnection, lines: Mapping[tuple[str, str], Line], options: Options) -> None:
+    def __init__(
+        self,
+        socket: ClientConnection,
+        lines: Mapping[tuple[str, str], Line],
+        options: Options,
+        frame_bytes: int = FRAME_BYTES,
+    ) -> None:
         self.socket = socket
         self.lines = lines
         self.options = options
@@ -47,8 +53,11 @@ class Link:
         self.wake = asyncio.Event()
         self.heard = 0
         """Frames from the server."""
+        self.frame_bytes = frame_bytes
+        """What frames may hold now; acks let it grow again."""
         self.useful = False
         """Whether a line was opened, or an event acknowledged."""
+        self.acked = False
         self.leaving = False
         """The server is about to close, and reads nothing more."""
         self.complaint: Frame | None = None
@@ -122,7 +131,7 @@ class Link:
             return
         line = self.waiting.popleft()
         self.queued.discard(line)
-        batch = line.buffer.take(FRAME_BYTES) if line in self.open else []
+        batch = line.buffer.take(self.frame_bytes) if line in self.open else []
         if batch:
             self.has_more(line)
             await self.socket.send(frame_of(batch), text=True)
@@ -139,6 +148,10 @@ class Link:
                 except TimeoutError:
                     if self.heard == heard:
                         return
+
+    def next_frame_bytes(self) -> int:
+        """For the next connection: smaller frames where not one got through, down to single events."""
+        return self.frame_bytes if self.acked else max(1, self.frame_bytes // 4)
 
     def ending(self) -> Ending:
         close = 1006 if self.socket.close_code is None else self.socket.close_code
@@ -161,7 +174,8 @@ class Link:
         elif frame.type == "session.ready":
             self.hear_ready(line, frame)
         elif frame.type == "ack" and frame.seq is not None:
-            self.useful = True
+            self.useful = self.acked = True
+            self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
             line.hear_ack(frame.seq)
         elif frame.type == "error":
             self.hear_error(line, frame)

@@ -30,6 +30,8 @@ class Options:
     """So long without anything heard after that, it is dead."""
     request_timeout_s: float = 15.0
     """For one HTTP request."""
+    close_timeout_s: float = 5.0
+    """How long `close` waits for acks."""
     read_attempts: int = 3
     """For reading, when the connection fails."""
 

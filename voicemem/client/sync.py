@@ -149,7 +149,7 @@ class SyncClient:
         opening = self._client.open(session_id, producer=producer, config=config)
         return SyncSession(self._thread.run(opening, timeout), self._thread)
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called twice."""
         if self._thread.loop.is_closed():
             return
