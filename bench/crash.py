@@ -76,7 +76,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
-        self.history = History()
+        self.history = History(lambda finding: print(f"FOUND in {finding} (--seed {options.seed})", flush=True))
         self.trigger = Trigger()
         *ports, self.hook = free_ports(3, random.Random())
         self.server = Server(folder / "crash.db", (ports[0], ports[1]), f"http://127.0.0.1:{self.hook}/hook", SECRET)

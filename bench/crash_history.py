@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,9 @@ class Finding(NamedTuple):
     session: str
     what: str
 
+    def __str__(self) -> str:
+        return f"round {self.round}, session {self.session or '-'}: {self.what}"
+
 
 class Envelope(msgspec.Struct):
     """A webhook's body; the payload stays the bytes that came."""
@@ -34,7 +37,9 @@ class Envelope(msgspec.Struct):
 class History:
     """Everything that was seen, with what must hold at once checked at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[Finding], object] = lambda finding: None) -> None:
+        self.told = told
+        """Hears of every finding at once."""
         self.calls: dict[str, Call] = {}
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
@@ -47,6 +52,7 @@ class History:
 
     def find(self, session: str, what: str) -> None:
         self.findings.append(Finding(self.round, session, what))
+        self.told(self.findings[-1])
 
     def begin(self, session: str, config: Fields) -> None:
         self.calls[session] = Call(config)
