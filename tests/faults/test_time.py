@@ -225,6 +225,7 @@ async def node(store: Store, hook: Receiver) -> AsyncIterator[App]:
         await app.stop()
 
 
+@pytest.mark.fault(13)
 @pytest.mark.fault(65)
 async def test_two_nodes_ten_minutes_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hook: Receiver) -> None:
     """Producers on either node, closes, retries and reads: all is there once and in order, each close under one id."""
