@@ -97,16 +97,17 @@ class Run:
             try:
                 for number in range(self.options.first, self.options.first + self.options.rounds):
                     await self.round(number)
-                    for task in (*slots, *readers):
-                        if task.done():
-                            task.result()
+                    for one in (*slots, *readers):
+                        if one.done():
+                            one.result()
                     if self.history.findings and not self.options.go_on:
                         break
                 await self.settle(world, sessions, slots)
             finally:
-                for task in (*slots, *readers, *sessions.finishing):
+                working: list[asyncio.Task[Any]] = [*slots, *readers, *sessions.finishing]
+                for task in working:
                     task.cancel()
-                await asyncio.gather(*slots, *readers, *sessions.finishing, return_exceptions=True)
+                await asyncio.gather(*working, return_exceptions=True)
                 self.server.kill()
                 await receiver.stop()
 
@@ -149,12 +150,18 @@ class Run:
         self.trigger.arm(self.server, "", 0)
         await self.server.spawn()
         await self.server.ready()
-        async with asyncio.timeout(SETTLE_S):
-            await asyncio.gather(*slots)
-            await asyncio.gather(*sessions.finishing)
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*slots)
+                await asyncio.gather(*sessions.finishing)
+        except TimeoutError:
+            self.history.find("", f"{len(self.history.calls)} sessions did not come to their end")
         listed = await list_sessions(world)
-        if listed != set(self.history.settled):
-            self.history.find("", f"{len(listed)} sessions are there, {len(self.history.settled)} were begun")
+        begun = set(self.history.settled) | set(self.history.calls)
+        if listed != begun:
+            self.history.find(
+                "", f"{len(listed - begun)} sessions are there too many, {len(begun - listed)} are missing"
+            )
         for session in listed & set(self.history.settled):
             self.history.settled_again(session, await world.insist("GET", f"/v1/sessions/{session}/events"))
         code = await self.server.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from bench.crash_calls import Script, script
 from bench.crash_checker import Final
 from bench.crash_client import ClientProducer
 from bench.crash_producers import GONE, HttpProducer, Producer, SocketProducer, World
+from voicemem.client import ClientError
 
 CLOSE_S = 60.0
 NOTICE_S = 120.0
@@ -30,16 +32,26 @@ class Sessions:
         self.seed = seed
         self.numbers = itertools.count(1)
         self.stopping = False
-        self.finishing: set[asyncio.Task[None]] = set()
+        self.finishing: set[asyncio.Task[bool]] = set()
 
     async def slot(self) -> None:
         """One session after the other, until the run stops."""
         while not self.stopping:
             drawn = script(self.seed, next(self.numbers))
-            await self.stream(drawn)
-            task = asyncio.create_task(self.finish(drawn))
-            self.finishing.add(task)
-            task.add_done_callback(self.finishing.discard)
+            if await self.watched(drawn, self.stream(drawn)):
+                task = asyncio.create_task(self.watched(drawn, self.finish(drawn)))
+                self.finishing.add(task)
+                task.add_done_callback(self.finishing.discard)
+
+    async def watched(self, drawn: Script, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether work on a session came to its end; what the service should never have answered is a finding."""
+        done = True
+        try:
+            await work
+        except* (ClientError, RuntimeError) as errors:
+            self.history.find(drawn.session, f"it could not go on: {errors.exceptions[0]}")
+            done = False
+        return done
 
     async def stream(self, drawn: Script) -> None:
         """Everything that the producers of a session do, and the changes from outside."""
