@@ -132,8 +132,6 @@ def test_the_list_is_whole() -> None:
 @pytest.mark.parametrize("faults", FAULTS)
 def test_every_fault_is_shown(faults: str) -> None:
     """Each fault of a list has a test that says so."""
-    if faults.startswith("C") and not (TESTS / "faults" / "test_disk.py").exists():
-        pytest.skip("the tests of the disk stand in test_disk.py")
     assert [what for number, what in FAULTS[faults].items() if number not in shown()] == []
 
 
