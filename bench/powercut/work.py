@@ -7,7 +7,7 @@ import random
 from typing import Literal
 
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
-from voicemem.admission import Ending, Offer, Outcome
+from voicemem.admission import Batch, Ending, Offer, Outcome
 from voicemem.config import settle
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.base import Attempt, Snapshot, Store
@@ -133,8 +133,14 @@ class Caller:
                 producer.positions[seq] = outcome.position
 
     async def append(self, call: Call, producer: Producing, offers: list[Offer]) -> list[Outcome]:
-        appended = await self.store.append(call.key, producer.name, producer.epoch, offers, self.ledger.tick())
-        return appended.outcomes
+        now, first = self.ledger.tick(), offers[0].seq or 0
+        batch = Batch(call.key, producer.name, producer.epoch, now, [offer.payload for offer in offers], first)
+        if any(offer.ending for offer in offers):
+            batch = Batch(call.key, producer.name, producer.epoch, now, offers=offers)
+        (appended,) = await self.store.append([batch], now)
+        if appended.position is None:
+            return [*appended.outcomes]
+        return [Outcome(appended.position + index) for index in range(len(offers))]
 
     async def resend(self) -> None:
         """What a producer does over HTTP that does not know whether its last events arrived: it opens nothing."""

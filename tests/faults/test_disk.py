@@ -122,7 +122,6 @@ async def test_a_sync_that_fails_acknowledges_nothing(path: str) -> None:
 
 
 @needs_strace
-@pytest.mark.xfail(strict=True, reason="the writer goes on after a sync that failed")
 async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
     """31: the kernel forgets what it could not sync, so the server says so and exits; the next one goes on."""
     async with serving(path) as server:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import apsw
 import pytest
+from appends import append
 from callers import Caller, service
 from producers import producing, said
 
@@ -69,20 +70,19 @@ def disk() -> Iterator[Disk]:
     disk.unregister()
 
 
-@pytest.mark.xfail(strict=True, reason="a log that was never written is read from the cache, and written on behind")
 async def test_a_restart_after_a_failed_sync(disk: Disk, tmp_path: Path) -> None:
     """27 and 31: what a process acknowledges after one whose sync failed is there after a power cut."""
     path = tmp_path / "calls.db"
     store = SqliteStore(str(path))
     key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
-    await store.append(key, "main", None, [Offer(1, 1, EVENTS[0])], 1)
+    await append(store, key, "main", None, [Offer(1, 1, EVENTS[0])], 1)
     disk.sync_error = 1
     with pytest.raises(StoreUnavailable):
-        await store.append(key, "main", None, [Offer(2, 1, EVENTS[1])], 1)
+        await append(store, key, "main", None, [Offer(2, 1, EVENTS[1])], 1)
     await store.close_store()
     store = SqliteStore(str(path))
     for seq in (2, 3):
-        (outcome,) = (await store.append(key, "main", None, [Offer(seq, 1, EVENTS[seq - 1])], 1)).outcomes
+        (outcome,) = (await append(store, key, "main", None, [Offer(seq, 1, EVENTS[seq - 1])], 1)).outcomes
         assert outcome.code is None
     disk.end("when all is acknowledged")
     await store.close_store()
@@ -128,7 +128,7 @@ async def files(tmp_path: Path) -> Files:
         key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
         for seq, payload in enumerate(EVENTS, 1):
             before = os.path.getsize(f"{path}-wal")
-            await store.append(key, "main", 1, [Offer(seq, 1, payload)], 1)
+            await append(store, key, "main", 1, [Offer(seq, 1, payload)], 1)
         return Files(Path(path).read_bytes(), Path(f"{path}-wal").read_bytes(), before, key)
     finally:
         await store.close_store()
@@ -230,7 +230,6 @@ async def test_a_flipped_bit_in_the_database(tmp_path: Path) -> None:
         assert (503, "store_unavailable") == (await Caller(app).get("/v1/sessions/s/history")).told
 
 
-@pytest.mark.xfail(strict=True, reason="a damaged event is an internal error with a traceback in the log")
 async def test_a_damaged_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """29: an event that cannot be read any more is a store that cannot be read, and no fault of the program."""
     path = tmp_path / "calls.db"
@@ -240,7 +239,6 @@ async def test_a_damaged_event(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.xfail(strict=True, reason="one session's unreadable configuration keeps the whole service from starting")
 async def test_a_damaged_configuration(tmp_path: Path) -> None:
     """29: a configuration that cannot be read is that session's trouble alone."""
     path = tmp_path / "calls.db"

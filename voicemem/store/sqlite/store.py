@@ -6,7 +6,8 @@ import asyncio
 
 import apsw
 
-from voicemem.store.sqlite.database import Database
+from voicemem.errors import StoreRuined
+from voicemem.store.sqlite.database import RUINED, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
@@ -30,6 +31,9 @@ class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
         return self.database.healthy
 
     async def probe(self) -> None:
+        if self.database.ruined:
+            raise StoreRuined(RUINED)
+
         def job(connection: apsw.Connection) -> None:
             connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (PROBE_BYTES,))
             connection.execute("delete from meta where name = 'probe'")
