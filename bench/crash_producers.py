@@ -18,7 +18,7 @@ from bench.crash_history import History
 from bench.crash_server import Server, Trigger
 
 Fields = dict[str, Any]
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 """No answer of a service that lives takes longer."""
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
 """How it shows that the service was killed, or is not there yet."""
