@@ -22,7 +22,7 @@ one for each attempt would make the work for many exports grow with the square o
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
-"""Longer than an attempt can take; a process that dies with a lease is succeeded after it."""
+"""Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
 LONGEST_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
