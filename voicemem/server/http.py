@@ -12,7 +12,7 @@ import resource
 from typing import Any, NamedTuple, cast
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from voicemem.errors import CODES
@@ -92,6 +92,11 @@ class ProblemHandler(RequestHandler):
             return
         self.looked = seen
         self.timers["read"] = self._loop.call_later(self.deadlines.read, self.look_at_reader, connection)
+
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """Log faults of ours only: what nobody wanted of a body may be broken, and anybody could fill the log so."""
+        if not isinstance(more.get("exc_info"), RequestPayloadError):
+            super().log_exception(*args, **more)
 
     def handle_error(
         self,
