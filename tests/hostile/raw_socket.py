@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -43,6 +44,26 @@ def frame(
     else:
         sizes = struct.pack("!BQ", mask | 127, size)
     return bytes([fin << 7 | rsv << 4 | opcode]) + sizes + (bytes(4) if masked else b"") + payload
+
+
+async def answers(address: Address, sent: bytes) -> bytes:
+    """All that is answered to these bytes, until the server hangs up."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        pieces: list[bytes] = []
+        with suppress(ConnectionError):
+            writer.write(sent)
+            async with asyncio.timeout(TIMEOUT_S):
+                while piece := await reader.read(65_536):
+                    pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        writer.transport.abort()
+
+
+def statuses(answer: bytes) -> list[int]:
+    """The status of each answer in these bytes."""
+    return [int(status) for status in re.findall(rb"HTTP/\d\.\d (\d+) ", answer)]
 
 
 class Seen(NamedTuple):
