@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from voicemem.settings import Address
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def head(address: Address | str, *lines: str, path: str = "/v1/ingest") -> bytes:
