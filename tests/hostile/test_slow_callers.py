@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import pytest
 from callers import Caller, Serve
 from calls import final
+from raw_socket import TEXT, frame, head
 from services import ANY_PORT
 
 from voicemem.app import App
@@ -255,6 +257,27 @@ async def gone(app: App) -> None:
             await asyncio.sleep(0)
         while server.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.xfail(strict=False, reason="the library's keepalive waits for the reader itself")
+async def test_a_producer_that_does_not_read_is_cut_off(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on the websocket who takes no answers loses its connection after a while, and holds up nobody meanwhile."""
+    monkeypatch.setattr("voicemem.server.ingest.READ_TIMEOUT_S", SOON, raising=False)
+    async with connected(app.ingest_address.port, receive_buffer=4096) as peer:
+        peer.writer.write(head(app.ingest_address))
+        await peer.reader.readuntil(b"\r\n\r\n")
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.writer.write(frame(TEXT, json.dumps({"type": "session.open", "session_id": "s" * 128}).encode()))
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(send_for_ever(peer), 3)
+
+
+async def send_for_ever(peer: Peer) -> None:
+    """Send events that are answered each by itself."""
+    for seq in itertools.count(1):
+        kind = b"resume" if seq % 500 == 0 else b"nope"
+        peer.writer.write(frame(TEXT, b'{"type":"%s","seq":%d}' % (kind, seq)))
+        await peer.writer.drain()
 
 
 # Many at once
