@@ -76,7 +76,8 @@ async def process(store: str = "memory:") -> AsyncIterator[Process]:
         assert started.returncode is None
         started.send_signal(signal.SIGTERM)
         _, service.errors = await asyncio.wait_for(started.communicate(), TIMEOUT_S)
-        assert (started.returncode, service.errors) == (0, b"")
+        code = await started.wait()
+        assert (code, service.errors) == (0, b"")
     finally:
         if started.returncode is None:
             started.kill()

@@ -125,7 +125,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Addresses of names, as the resolver of this machine gives them while the test runs."""
     known: dict[str, list[str]] = {}
     real: Callable[..., list[tuple[Any, ...]]] = socket.getaddrinfo
-    real: socket.getaddrinfo
 
     def resolve(name: Any, port: Any, *args: Any, **more: Any) -> list[tuple[Any, ...]]:
         if name not in known:
