@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
+from appends import append
 from callers import LOOPBACK, Fields, Notice, Receiver, Reply, receiving
 from calls import delta, final
 
@@ -69,7 +70,7 @@ class Office:
     async def say(self, key: int, *events: Fields) -> None:
         """Journal events of a session."""
         offers = [Offer(None, self.clock(), json.dumps(event).encode()) for event in events]
-        await self.store.append(key, "main", None, offers, self.clock())
+        await append(self.store, key, "main", None, offers, self.clock())
 
     async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
         ending = Ending(self.clock(), "idle", provisional=provisional)
@@ -485,7 +486,7 @@ async def test_two_outboxes_on_one_store_deliver_each_export_once(office: Office
 
 async def test_two_processes_on_one_file_deliver_each_export_once(tmp_path: Path) -> None:
     """The same with a handle of its own for each outbox."""
-    stores = [SqliteStore(str(tmp_path / "v.db")), SqliteStore(str(tmp_path / "v.db"), exclusive=False)]
+    stores = [SqliteStore(str(tmp_path / "v.db"), exclusive=False) for _ in range(2)]
     async with receiving() as hook, WebhookSender() as sender:
         office = Office(stores[0], sender, Clock())
         await stores[0].set_operator_endpoint(hook.url(), SECRET)

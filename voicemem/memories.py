@@ -13,6 +13,7 @@ from contextlib import suppress
 from voicemem import history, wire
 from voicemem.admission import Stream
 from voicemem.errors import StoreUnavailable
+from voicemem.events import Journaled, RefusedEvent
 from voicemem.fold import Entry, fold_all
 from voicemem.messages import Message, ToolUse
 from voicemem.state import VERSION, State, restore, snapshot
@@ -22,6 +23,10 @@ PAGE = 500
 """Rows read and folded at once, so that a long journal does not hold up everybody else."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its writing."""
+
+
+REFUSED = RefusedEvent(code="")
+"""Stands in for any refused event: none of them changes a memory."""
 
 
 class Memory:
@@ -97,13 +102,17 @@ class Memories:
                 return  # erased meanwhile
             memory.fold(decoded(rows))
 
-    def note(self, key: int, entries: Sequence[Entry]) -> None:
-        """Fold entries that were just committed, when nothing is missing before them; a read finds the others."""
+    def note(self, key: int, position: int, received_ms: int, events: Sequence[Journaled | None]) -> None:
+        """Fold what was just committed, when nothing is missing before it; a read finds the others.
+
+        `events` begin at `position`; None stands for an entry that changes no memory.
+        """
         memory = self.cached.get(key)
-        if memory is None or memory.lock.locked() or not entries:
-            return
-        if memory.state.position == entries[0].position - 1 and contiguous(entries):
-            memory.fold(entries)
+        if memory is not None and memory.state.position == position - 1 and not memory.lock.locked():
+            memory.fold(
+                Entry(place, received_ms, REFUSED if event is None else event)
+                for place, event in enumerate(events, position)
+            )
 
     def forget(self, key: int) -> None:
         self.cached.pop(key, None)
@@ -132,7 +141,3 @@ class Memories:
 
 def decoded(rows: Iterable[Row]) -> list[Entry]:
     return [Entry(row.position, row.received_ms, wire.decode_journaled(row.payload)) for row in rows]
-
-
-def contiguous(entries: Sequence[Entry]) -> bool:
-    return entries[-1].position - entries[0].position == len(entries) - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -42,7 +42,7 @@ STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 ROUTING = frozenset({"session_id", "producer"})
 
 
-class Arrived(NamedTuple):
+class Arrived(msgspec.Struct, frozen=True, gc=False):
     """An event that can be taken, and the bytes that are journaled for it."""
 
     event: Incoming
@@ -51,7 +51,7 @@ class Arrived(NamedTuple):
     """The patch of a `session.update`; its secrets are not in `payload`."""
 
 
-class Rejected(NamedTuple):
+class Rejected(msgspec.Struct, frozen=True):
     """An event that cannot be taken. `seq` is None when it cannot be read."""
 
     code: str
@@ -75,17 +75,22 @@ ENVELOPE = msgspec.json.Decoder(Envelope)
 
 def decode_frame(frame: bytes) -> list[Arrived | Rejected]:
     """The events of one frame: a JSON object, or an array of objects. Raises `InvalidFrame`."""
+    return [decode_event(piece) for piece in split_frame(frame)]
+
+
+def split_frame(frame: bytes) -> list[bytes]:
+    """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(b" \t\r\n")
     if not text.startswith(b"["):
-        return [decode_event(checked_object(text))]
+        return [checked_object(text)]
     try:
-        pieces = [bytes(piece) for piece in PIECES.decode(text)]
+        pieces = pieces_of(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
     if not all(piece.startswith(b"{") for piece in pieces):
         raise InvalidFrame("not_events")
-    return [decode_event(piece) for piece in pieces]
+    return pieces
 
 
 def decode_lines(body: bytes) -> list[Arrived | Rejected]:
@@ -102,6 +107,11 @@ def checked_object(text: bytes) -> bytes:
     if not text.startswith(b"{"):
         raise InvalidFrame("not_events" if is_json(text) else "invalid_json")
     return text
+
+
+def pieces_of(array: bytes) -> list[bytes]:
+    """The elements of a JSON array, as they stand in it."""
+    return [bytes(piece) for piece in PIECES.decode(array)]
 
 
 def decode_journaled(payload: bytes) -> Journaled:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from appends import append
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -108,7 +109,7 @@ async def begun(store: Store, session_id: str = "s", given: dict[str, Any] | Non
 async def send(
     store: Store, key: int, *batch: Offer, producer: str = "main", epoch: int | None = None, now_ms: int = NOW
 ) -> list[Outcome]:
-    return (await store.append(key, producer, epoch, batch, now_ms)).outcomes
+    return [*(await append(store, key, producer, epoch, batch, now_ms)).outcomes]
 
 
 async def close(store: Store, key: int, ending: Ending | None = END, notice_id: str = "n", now_ms: int = NOW) -> Stream:
@@ -188,7 +189,7 @@ async def handles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
     def open_one() -> Store:
         if request.param == "sqlite:":
-            opened.append(SqliteStore(str(tmp_path / "voicemem.db"), exclusive=not opened))
+            opened.append(SqliteStore(str(tmp_path / "voicemem.db"), exclusive=False))
         elif not opened:
             opened.append(MemoryStore())
         return opened[-1]
@@ -405,7 +406,7 @@ async def test_events_are_stored_in_order(store: Store) -> None:
     """A batch is journaled in its order, byte for byte, with the times at which it came."""
     key = await begun(store)
     batch = [Offer(seq, NOW + seq, b' {"type":"asr", "n" : %d}' % seq) for seq in (1, 2, 3)]
-    appended = await store.append(key, "main", 1, batch, NOW)
+    appended = await append(store, key, "main", 1, batch, NOW)
 
     assert stored(1, 2, 3) == appended.outcomes
     assert (3, 4) == (appended.stream.position, appended.next_seq)
@@ -426,7 +427,7 @@ async def test_positions_have_no_holes(store: Store) -> None:
 async def test_an_empty_batch_is_nothing(store: Store) -> None:
     """A batch without events changes nothing and tells how things stand."""
     key = await begun(store)
-    appended = await store.append(key, "main", 1, [], NOW)
+    appended = await append(store, key, "main", 1, [], NOW)
 
     assert ([], 0, 1) == (appended.outcomes, appended.stream.position, appended.next_seq)
 
@@ -665,7 +666,7 @@ async def test_an_idle_session_is_reopened_by_a_new_event(store: Store) -> None:
 async def test_an_update_changes_the_configuration(store: Store) -> None:
     """A `session.update` is merged when it is stored: what it does not name stays, null takes away."""
     key = await begun(store, given={"name": "n", "labels": {"a": "1", "b": "2"}})
-    appended = await store.append(key, "main", 1, [update(1, {"name": None, "labels": {"b": None, "c": "3"}})], NOW)
+    appended = await append(store, key, "main", 1, [update(1, {"name": None, "labels": {"b": None, "c": "3"}})], NOW)
 
     assert {"labels": {"a": "1", "c": "3"}} == appended.stream.config
     assert appended.stream == await reread(store, key)

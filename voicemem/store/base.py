@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from voicemem.admission import Ending, Offer, Outcome, Stream
+from voicemem.admission import Batch, Ending, Outcome, Stream
 from voicemem.config import Settled
 
 
@@ -39,11 +39,15 @@ class Opened(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The outcomes of a batch, in its order, and the stream and the producer's `next_seq` after it."""
+    """What became of a batch, and the stream and the producer's `next_seq` after it.
 
-    outcomes: list[Outcome]
+    `position` is that of the first event when all were stored, one after the other; else each has its outcome.
+    """
+
     stream: Stream
     next_seq: int
+    position: int | None
+    outcomes: Sequence[Outcome] = ()
 
 
 class Snapshot(NamedTuple):
@@ -84,10 +88,8 @@ class Journal(Protocol):
         Raises `Refused` (`session_erased`).
         """
 
-    async def append(
-        self, key: int, producer: str, epoch: int | None, offers: Sequence[Offer], now_ms: int
-    ) -> Appended:
-        """Take a producer's events, each alone, by the rules of `voicemem.admission`; `epoch` None is not checked."""
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
+        """Take producers' events in one transaction, each event alone, by the rules of `voicemem.admission`."""
 
     async def silence(self, key: int, now_ms: int | None) -> None:
         """Note since when a session has no connection; None when it has one."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
+from voicemem.store.sqlite.rows import Rows
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], Any]
@@ -60,6 +61,7 @@ class Database:
         try:
             self.writer = connect(path)
             migrate(self.writer)
+            self.rows = Rows(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
@@ -106,6 +108,7 @@ class Database:
             late = self.waiting.get()
             if late is not None:
                 settle([late], [StoreUnavailable(CLOSED)])
+        self.rows.forget()
         self.readers.shutdown()
         self.reader.close()
         self.writer.close()
@@ -134,8 +137,10 @@ class Database:
         try:
             before = self.writer.total_changes()
             self.writer.execute("begin immediate")
-            results = [attempt(waiting.job, self.writer) for waiting in batch]
+            results = [self.attempt(waiting.job) for waiting in batch]
+            self.rows.flush()
             self.writer.execute("commit")
+            self.rows.committed()
             if self.writer.total_changes() > before:  # a commit of nothing proves nothing
                 self.healthy = True
         except DOWN as error:
@@ -154,17 +159,20 @@ class Database:
             return
         settle(batch, results)
 
+    def attempt(self, job: Job) -> Any:
+        try:
+            result = job(self.writer)
+        except VoicememError as error:
+            self.rows.drop_job()
+            return error
+        self.rows.keep_job()
+        return result
+
     def roll_back(self) -> None:
+        self.rows.rolled_back()
         with suppress(apsw.Error):  # what cannot be rolled back now is when the file is opened next
             if self.writer.in_transaction:
                 self.writer.execute("rollback")
-
-
-def attempt(job: Job, connection: apsw.Connection) -> Any:
-    try:
-        return job(connection)
-    except VoicememError as error:
-        return error
 
 
 def settle(batch: list[Waiting], results: list[Any]) -> None:
