@@ -21,8 +21,9 @@ LOOK_S = 0.5
 """Between two looks for something to do."""
 REST_S = 0.01
 """The least rest after a step."""
-READERS_S = 0.05
-"""Before looking again whether readers have let go of the log."""
+LONGEST_REST_S = 5.0
+CLEAR_S = 20.0
+"""So long at most only tables are cleared, when more and more is erased; then the file is, for all of it."""
 SHARE = 2
 """A rest is so many times as long as the step before it: the writer has most of its time for calls."""
 
@@ -48,17 +49,19 @@ class Retention:
 
     async def sweep(self) -> int:
         """Take what was erased out of the store; of how many sessions. Raises `StoreUnavailable`."""
-        keys = await self.store.erased(BATCH)
-        if not keys:
-            return 0
-        for key in keys:
-            self.memories.forget(key)
-        while await paced(self.store.delete_erased(keys)):
+        time = asyncio.get_running_loop().time
+        count, latest = 0, time() + CLEAR_S
+        while time() < latest and (keys := await self.store.erased(BATCH)):
+            for key in keys:
+                self.memories.forget(key)
+            while await paced(self.store.delete_erased(keys)):
+                pass
+            count += len(keys)
+        while not await paced(self.store.finish_erased()):
             pass
-        while not await self.store.finish_erased(keys):  # noqa: ASYNC110 (readers let go of it, and tell nobody)
-            await asyncio.sleep(READERS_S)
-        LOG.info("The content of %d erased sessions has left the store", len(keys))
-        return len(keys)
+        if count:
+            LOG.info("The content of %d erased sessions has left the store", count)
+        return count
 
     async def compact(self) -> int:
         """Compact journals of sessions that ended; how many. Raises `StoreUnavailable`."""
@@ -78,7 +81,7 @@ async def paced(step: Awaitable[bool]) -> bool:
     time = asyncio.get_running_loop().time
     begun = time()
     answer = await step
-    await asyncio.sleep(max(REST_S, SHARE * (time() - begun)))
+    await asyncio.sleep(min(LONGEST_REST_S, max(REST_S, SHARE * (time() - begun))))
     return answer
 
 

@@ -230,12 +230,12 @@ class Retention(Protocol):
         """Erase a session whose `ttl_seconds` are over; False when they are not, or it is erased."""
 
     async def erased(self, limit: int) -> list[int]:
-        """Keys of sessions that were erased, and whose content is still in the store."""
+        """Keys of sessions that were erased, and whose content is still in tables."""
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         """Delete some of their content; False when none is left."""
 
-    async def finish_erased(self, keys: Sequence[int]) -> bool:
+    async def finish_erased(self) -> bool:
         """Clear away what is left of deleted content outside of tables; False when that cannot be now: call again."""
 
     async def to_compact(self, now_ms: int, limit: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Erasure: a mark that makes a session unreadable at once, then its content leaves the file, a portion at a time.
 
-`secure_delete` writes zeros over what is deleted; the log keeps older pages until it is cut.
+What a table lets go of is cleared from the file by `voicemem.store.sqlite.scrub`.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import apsw
 
 from voicemem.admission import Stream
-from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.portions import Portion
 from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.scrub import clear
 
 
 class Content(NamedTuple):
@@ -98,24 +97,31 @@ class SqliteErasure:
         return await self.database.write(job)
 
     async def erased(self, limit: int) -> list[int]:
-        query = "select stream from retention where erased_ms is not null order by erased_ms limit ?"
+        query = "select stream from retention where erased_ms is not null and not deleted order by erased_ms limit ?"
         return await self.database.read(lambda connection: [key for (key,) in connection.execute(query, (limit,))])
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
             self.database.rows.flush()
-            return delete_portion(connection, keys)
+            if delete_portion(connection, keys):
+                return True
+            query = "update retention set deleted = 1 where erased_ms is not null and stream in"
+            connection.execute(f"{query} (select value from json_each(?))", (json.dumps(keys),))
+            return False
 
         return await self.database.write(job)
 
-    async def finish_erased(self, keys: Sequence[int]) -> bool:
-        if self.database.path != IN_MEMORY and not await asyncio.to_thread(cut_log, self.database.path):
+    async def finish_erased(self) -> bool:
+        deleted = "select stream from retention where erased_ms is not null and deleted"
+        keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(deleted)])
+        if not keys:
+            return True
+        if self.database.path != IN_MEMORY and not await asyncio.to_thread(clear, self.database.path):
             return False
-        given = json.dumps(keys)
 
         def job(connection: apsw.Connection) -> None:
-            query = "delete from retention where erased_ms is not null and stream in (select value from json_each(?))"
-            connection.execute(query, (given,))
+            query = "delete from retention where stream in (select value from json_each(?))"
+            connection.execute(query, (json.dumps(keys),))
 
         await self.database.write(job)
         return True
@@ -142,20 +148,3 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
             if portion.full:
                 return True
     return portion.begun
-
-
-def cut_log(path: str) -> bool:
-    """Bring everything from the log into the file and cut the log to nothing; False while somebody reads in it.
-
-    It does not wait for readers: waiting would hold up the writer. What the first checkpoint brings over, beside the
-    writer, the second one need not.
-    """
-    try:
-        with closing(apsw.Connection(path)) as connection:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except apsw.BusyError:
-        return False
-    except apsw.Error as error:
-        raise StoreUnavailable(f"The log cannot be cut: {type(error).__name__}.") from None
-    return True

@@ -10,12 +10,13 @@ create table archives (
 create unique index archives_by_position on archives (stream, position);
 
 -- What is still to be done with a session: when its journal may be compacted, when it is to be erased, since when it is
--- erased and not yet gone from the file. A session with nothing to do has no row.
+-- erased and not yet gone from the file (with `deleted`, from the tables it is). With nothing to do there is no row.
 create table retention (
     stream integer primary key,
     compact_ms integer,
     expires_ms integer,
-    erased_ms integer
+    erased_ms integer,
+    deleted integer not null default 0
 ) strict;
 create index retention_to_compact on retention (compact_ms) where compact_ms is not null;
 create index retention_to_expire on retention (expires_ms) where expires_ms is not null;
