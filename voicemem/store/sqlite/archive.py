@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import apsw
@@ -106,6 +107,7 @@ def pack(runs: list[RunRow]) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(runs), LEVEL)
 
 
+@lru_cache(maxsize=2)  # a journal is read page by page, and an archive has many of them
 def unpack(packed: bytes) -> list[RunRow]:
     return RUNS.decode(zlib.decompress(packed))
 
