@@ -285,3 +285,20 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     assert {} == on_disk(path)
     assert on_disk(path, b"kept")
     assert "ok" == store.database.writer.pragma("integrity_check")
+
+
+async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteStore, path: str) -> None:
+    """What had ended before this schema is compacted and expires by its configuration, or by the default."""
+    keys = []
+    for name, given in (("plain", {}), ("short", {"ttl_seconds": 1.5, "reopen_window": 7}), ("running", {})):
+        keys.append(await begin(store, name, 1, dict(given)))
+        if name != "running":
+            assert await store.close(keys[-1], END, f"notice {name}", NOW) is not None
+    await store.close_store()
+    with closing(apsw.Connection(path)) as older:
+        older.execute("drop table archives; drop table retention; pragma user_version = 2")
+    store = SqliteStore(path)
+    assert [[], keys[1:2]] == [await store.to_compact(NOW + ms, 9) for ms in (6_999, 7_000)]
+    assert [keys[1:2], [*keys[1:2], keys[0]]] == [await store.to_compact(NOW + ms, 9) for ms in (HOUR_MS - 1, HOUR_MS)]
+    assert [[], keys[1:2]] == [await store.expired(NOW + ms, 9) for ms in (1_499, 1_500)]
+    await store.close_store()
