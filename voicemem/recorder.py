@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from voicemem import admission
 from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
 from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, VoicememError
-from voicemem.events import Auth, Producible, SessionEnd, SessionOpen, SessionUpdate
+from voicemem.events import Auth, RefusedEvent, SessionEnd, SessionOpen, SessionUpdate
 from voicemem.memories import Memories
 from voicemem.store.base import Appended, Journal, Opened
 from voicemem.wire import Arrived, Rejected
@@ -23,6 +23,8 @@ DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 SPECIAL = SessionEnd, SessionUpdate, SessionOpen, Auth
 """Events that do more than stand in the journal."""
+REFUSED = RefusedEvent(code="")
+"""Stands in for any refused event: none of them changes a memory."""
 MOST_BATCHES = 1_000
 """In one commit: a bound on how long it can take."""
 
@@ -99,7 +101,7 @@ class Batch:
         """As the journal takes it, with nothing more to come."""
         line, self.committing = self.line, True
         if self.plain and self.arrivals:
-            payloads = [arrival.payload for arrival in self.arrivals if isinstance(arrival, Arrived)]
+            payloads = [arrival.payload for arrival in cast(list[Arrived], self.arrivals)]
             return admission.Batch(line.key, line.producer, line.epoch, now_ms, payloads, self.first_seq)
         offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
         return admission.Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
@@ -201,19 +203,13 @@ class Recorder:
         """Fold what was stored; refused events change nothing in a memory."""
         key = batch.line.key
         if appended.position is not None:
-            self.memories.note(key, appended.position, received_ms, [event_of(arrival) for arrival in batch.arrivals])
+            taken = cast(list[Arrived], batch.arrivals)  # plain ones are
+            self.memories.note(key, appended.position, received_ms, [arrival.event for arrival in taken])
             return
         for arrival, outcome in outcomes_of(batch, appended):
             if outcome is not None and outcome.position is not None:
-                taken = [event_of(arrival) if outcome.code is None else None]
-                self.memories.note(key, outcome.position, received_ms, taken)
-
-
-def event_of(arrival: Arrived | Rejected) -> Producible | None:
-    """What it says to a memory."""
-    if isinstance(arrival, Rejected) or isinstance(arrival.event, (SessionOpen, Auth)):
-        return None
-    return arrival.event
+                event = arrival.event if isinstance(arrival, Arrived) and outcome.code is None else REFUSED
+                self.memories.note(key, outcome.position, received_ms, [event])
 
 
 def check_line(line: Line, arrival: Arrived) -> None:

@@ -154,10 +154,8 @@ def decode_event(text: bytes) -> Arrived | Rejected:
     try:
         event = INCOMING.decode(text)
         check_numbers(text)
-        check_event(event)
-        if isinstance(event, SessionUpdate):
-            return settled_update(event, text)
-        return Arrived(event, text)
+        check_event(event, len(text))
+        return settled_update(event, text) if isinstance(event, SessionUpdate) else Arrived(event, text)
     except msgspec.ValidationError as error:
         return reject(text, *explain(error))
     except Refused as refused:

@@ -24,6 +24,8 @@ FLOOD = 1_000
 """Events in a row that could not be stored, after which the connection is closed."""
 SLICE = 500
 """Events of one frame that are taken at a time, before others have their turn."""
+ASKS = SessionOpen, Auth
+"""Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0
 
 
@@ -163,12 +165,12 @@ class Connection:
     def take_frame(self, message: bytes) -> None:
         pieces = split_frame(message)
         size = len(message) // max(1, len(pieces))
-        if self.granted is None or len(pieces) > SLICE:
-            self.work = asyncio.create_task(self.proceed(map(decode_event, pieces), size))
-            return
         arrivals = map(decode_event, pieces)
+        if self.granted is None or len(pieces) > SLICE:
+            self.work = asyncio.create_task(self.proceed(arrivals, size))
+            return
         for arrival in arrivals:
-            if must_wait(arrival):
+            if isinstance(arrival, Arrived) and isinstance(arrival.event, ASKS):
                 self.work = asyncio.create_task(self.proceed(chain([arrival], arrivals), size))
                 return
             self.take(arrival, size)
@@ -344,8 +346,3 @@ class Connection:
     def make_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES:
             self.websocket.read_on(True)
-
-
-def must_wait(arrival: Arrived | Rejected) -> bool:
-    """Whether the store must be asked before anything that follows is taken."""
-    return isinstance(arrival, Arrived) and isinstance(arrival.event, (SessionOpen, Auth))

@@ -7,10 +7,9 @@ from typing import Any
 
 from websockets.asyncio.connection import broadcast
 from websockets.asyncio.server import ServerConnection
-from websockets.frames import Frame, Opcode
+from websockets.frames import BINARY, CONT, TEXT, Frame
 from websockets.protocol import Event
 
-DATA = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 MAX_FRAGMENTS = 1_024
 """Of one message, as the library has it for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -44,12 +43,16 @@ class EventSocket(ServerConnection):
             listener(*message)
 
     def process_event(self, event: Event) -> None:
-        if not isinstance(event, Frame) or event.opcode not in DATA:
+        if not isinstance(event, Frame):
             super().process_event(event)
-        elif event.fin and not self.fragments:
-            self.hear(event.data if type(event.data) is bytes else bytes(event.data), event.opcode is Opcode.BINARY)
-        else:
+        elif event.opcode is TEXT and event.fin:
+            self.hear(bytes(event.data), False)
+        elif event.opcode is BINARY and event.fin:
+            self.hear(bytes(event.data), True)
+        elif event.opcode in (TEXT, BINARY, CONT):
             self.hear_fragment(event)
+        else:
+            super().process_event(event)
 
     def hear(self, message: bytes, binary: bool) -> None:
         if self.listener is not None:
@@ -64,7 +67,7 @@ class EventSocket(ServerConnection):
             self.send_data()
         elif frame.fin:
             message = b"".join(fragment.data for fragment in self.fragments)
-            binary = self.fragments[0].opcode is Opcode.BINARY
+            binary = self.fragments[0].opcode is BINARY
             self.fragments = []
             self.hear(message, binary)
 
@@ -76,6 +79,8 @@ class EventSocket(ServerConnection):
 
     def tell(self, message: bytes) -> None:
         """Send a text message without waiting for anything; a peer that never reads is cut off."""
+        if self.transport.is_closing():
+            return
         broadcast((self,), message, text=True)
         if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.transport.abort()
