@@ -183,7 +183,7 @@ def test_a_damaged_backup_is_not_restored(store: str, file: Path) -> None:
         pages[page : page + 8] = b"\x0d\xff\xff\xff\xff\xff\xff\xff"
     file.write_bytes(pages)
     code, output = command("restore", "--store", f"{store}.other", file)
-    assert (1, True) == (code, "The database is damaged" in output), output
+    assert (1, True) == (code, "The database is damaged" in output or "cannot be copied: " in output), output
     assert ["calls.db.other.lock"] == [found.name for found in Path(store[7:]).parent.glob("calls.db.other*")]
 
 

@@ -116,7 +116,8 @@ class SqliteErasure:
         keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(deleted)])
         if not keys:
             return True
-        if self.database.path != IN_MEMORY and not await asyncio.to_thread(clear, self.database.path):
+        path, stopped = self.database.path, lambda: self.database.closed
+        if path != IN_MEMORY and not await asyncio.to_thread(clear, path, stopped):
             return False
 
         def job(connection: apsw.Connection) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import apsw
@@ -30,8 +30,8 @@ MOST_PAGES = 2**25
 """Every other page begins with a page number, whose first byte is 0 or 1 in a file of fewer pages."""
 
 
-def clear(path: str) -> bool:
-    """Leave nothing of what was deleted in the file or its log; False when others need them now: call again.
+def clear(path: str, stopped: Callable[[], bool]) -> bool:
+    """Leave nothing of what was deleted in the file or its log; False when others need them now, or it is `stopped`: call again.
 
     It never waits for readers, since the writer would wait with it. Raises `StoreUnavailable`.
     """
@@ -40,14 +40,14 @@ def clear(path: str) -> bool:
             size = int(connection.pragma("page_size"))
             if not cut_log(connection):
                 return False
-            stale = list(stale_pages(file, size)) if file.xFileSize() < MOST_PAGES * size else []
+            stale = list(stale_pages(file, size, stopped)) if file.xFileSize() < MOST_PAGES * size else []
             for first in range(0, len(stale), LOCKED_PAGES):
-                if not clean(connection, path, file, size, stale[first : first + LOCKED_PAGES]):
+                if stopped() or not clean(connection, path, file, size, stale[first : first + LOCKED_PAGES]):
                     return False
                 time.sleep(REST_S)
             if stale:
                 file.xSync(apsw.SQLITE_SYNC_FULL)
-            return True
+            return not stopped()
     except apsw.BusyError:
         return False
     except apsw.Error as error:
@@ -79,9 +79,11 @@ def cut_log(connection: apsw.Connection) -> bool:
     return True
 
 
-def stale_pages(file: apsw.VFSFile, size: int) -> Iterator[int]:
+def stale_pages(file: apsw.VFSFile, size: int, stopped: Callable[[], bool]) -> Iterator[int]:
     """The pages (from 0) that seem to have something in their unused middle."""
     for offset in range(0, file.xFileSize(), READ_BYTES):
+        if stopped():
+            return
         content = file.xRead(min(READ_BYTES, file.xFileSize() - offset), offset)
         for start in range(0, len(content) - size + 1, size):
             number = (offset + start) // size
