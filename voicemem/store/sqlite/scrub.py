@@ -31,7 +31,7 @@ MOST_PAGES = 2**25
 
 
 def clear(path: str, stopped: Callable[[], bool]) -> bool:
-    """Leave nothing of what was deleted in the file or its log; False when others need them now, or it is `stopped`: call again.
+    """Leave nothing of what was deleted in the file or its log; False when that cannot be now, or it is `stopped`.
 
     It never waits for readers, since the writer would wait with it. Raises `StoreUnavailable`.
     """
