@@ -22,6 +22,7 @@ from voicemem.memories import Memories, pack_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
+from voicemem.retention import Retention, compact_forever, erase_forever
 from voicemem.server.auth import Gate
 from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
@@ -88,6 +89,7 @@ class App:
         self.sessions = Sessions(store, now_ms, new_id, check_settings)
         self.recorder = Recorder(store, self.memories, now_ms, check_settings)
         self.outbox = Outbox(store, self.memories, sender.send, now_ms, random.random)
+        self.retention = Retention(store, self.memories, now_ms)
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
@@ -109,6 +111,8 @@ class App:
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))
+        self.run_in_background(erase_forever(self.retention))
+        self.run_in_background(compact_forever(self.retention))
         self.run_in_background(pack_forever(self.memories))
         await self.runner.setup()
         self.rest_server = await listen(self.runner, self.settings.rest)

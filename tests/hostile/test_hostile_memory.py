@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from callers import Caller
-from processes import MIB, Process, process
+from measured_process import MIB, Process, process
 from producers import connected, said
 from raw_socket import CLOSE, PING, TEXT, frame, head, shaken
 

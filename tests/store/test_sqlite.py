@@ -271,7 +271,7 @@ def test_a_place_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> None:
-    """After an erase no table holds anything that the session's user or producers said."""
+    """After an erase and its sweep no table holds anything that the session's user or producers said."""
     given = {"name": "MARK", "llm": {"api_key": "MARK"}, "webhook": {"url": "https://MARK.example/", "secret": "MARK"}}
     closed, ended = await begin(sqlite, "s1", given), await begin(sqlite, "s2", given)
     for key in (closed, ended):
@@ -284,6 +284,8 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)
+    while await sqlite.delete_erased([closed, ended]):
+        pass
 
     assert [] == marked(sqlite)
 

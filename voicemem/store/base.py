@@ -127,7 +127,10 @@ class Journal(Protocol):
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None: ...
 
     async def erase(self, key: int, now_ms: int) -> None:
-        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back."""
+        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back.
+
+        The content itself leaves the store by the methods of `Retention`.
+        """
 
 
 class Endpoint(Struct, frozen=True):
@@ -221,6 +224,31 @@ class Outbox(Protocol):
         """What became of a session's exports, with every attempt."""
 
 
+class Retention(Protocol):
+    """What happens to sessions after their end, in steps that hold up nobody; several workers do no harm."""
+
+    async def expired(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions whose `ttl_seconds` are over."""
+
+    async def expire(self, key: int, now_ms: int) -> bool:
+        """Erase a session whose `ttl_seconds` are over; False when they are not, or it is erased."""
+
+    async def erased(self, limit: int) -> list[int]:
+        """Keys of sessions that were erased, and whose content is still in tables."""
+
+    async def delete_erased(self, keys: Sequence[int]) -> bool:
+        """Delete some of their content; False when none is left."""
+
+    async def finish_erased(self) -> bool:
+        """Clear away what is left of deleted content outside of tables; False when that cannot be now: call again."""
+
+    async def to_compact(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that cannot be reopened any more, and whose journals are not compacted."""
+
+    async def compact(self, key: int) -> bool:
+        """Do some of the work of compacting a journal; False when nothing is left to do. It reads as before."""
+
+
 class Key(Struct, frozen=True):
     """An API key as it is stored: only the SHA-256 of its secret."""
 
@@ -259,7 +287,7 @@ class Directory(Protocol):
         """The receiver of every session's history, from the command line; giving it enables it again."""
 
 
-class Store(Journal, Outbox, Directory, Protocol):
+class Store(Journal, Outbox, Retention, Directory, Protocol):
     """One object per engine."""
 
     @property

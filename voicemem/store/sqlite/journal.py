@@ -16,7 +16,9 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
+from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
 from voicemem.wire import SORTED, pieces_of
 
@@ -153,18 +155,12 @@ class SqliteJournal:
         )
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        query = (
-            "select position, producer, seq, received_ms, payload, count from journal where stream = ?1 and position >="
-            " ifnull((select position from journal where stream = ?1 and position <= ?2 + 1"
-            " order by position desc limit 1), 0) order by position"
-        )
-
         def job(connection: apsw.Connection) -> list[Row]:
             rows: list[Row] = []
             size = 0
-            for values in connection.execute(query, (key, after)):
-                rows.extend(row for row in rows_of(*values) if row.position > after)
-                size += len(values[4])
+            for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
+                rows.extend(row for row in rows_of(run) if row.position > after)
+                size += len(run.payload)
                 if size > PAGE_BYTES or len(rows) >= limit:
                     break
             return rows[:limit]
@@ -172,7 +168,10 @@ class SqliteJournal:
         return await self.database.read(job)
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
-        query = "select position, version, state from snapshots where stream = ? and version = ? and position <= ?"
+        query = (
+            "select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3"
+            " and exists (select 1 from streams where key = ?1 and state != 'erased')"
+        )
         row = await self.database.read(lambda connection: connection.execute(query, (key, version, at_most)).fetchone())
         return None if row is None else Snapshot(*row)
 
@@ -183,27 +182,10 @@ class SqliteJournal:
         )
         await self.database.write(lambda connection: connection.execute(query, (key, *snapshot, key)).fetchall())
 
-    async def erase(self, key: int, now_ms: int) -> None:
-        def job(connection: apsw.Connection) -> None:
-            stream = self.database.rows.stream(key)
-            if stream is None:
-                return
-            exports = "select key from exports where stream = ?"
-            connection.execute(f"delete from attempts where export in ({exports})", (key,))
-            self.database.rows.flush()
-            for table in ("journal", "snapshots", "secrets", "producers", "exports", "endpoints"):
-                connection.execute(f"delete from {table} where stream = ?", (key,))
-            stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
-            stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-            self.database.rows.save_stream(stream)
 
-        await self.database.write(job)
-
-
-def rows_of(
-    position: int, producer: str | None, seq: int | None, received_ms: int, payload: bytes, count: int
-) -> Iterator[Row]:
+def rows_of(run: RunRow) -> Iterator[Row]:
     """The entries of one run."""
+    position, producer, seq, received_ms, payload, count = run
     for index, piece in enumerate(pieces_of(payload) if count > 1 else [payload]):
         yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
 
@@ -248,6 +230,7 @@ def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
     rows.save_next_seqs(stream.key)
+    plan(rows.connection, stream)
     settings = config.read(stream.config)
     closing = msgspec.json.encode(
         Closing(stream.id, settings.name, settings.channel, settings.labels, stream.started_ms, now_ms)
