@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -173,14 +174,18 @@ class SqliteJournal:
             " and exists (select 1 from streams where key = ?1 and state != 'erased')"
         )
         row = await self.database.read(lambda connection: connection.execute(query, (key, version, at_most)).fetchone())
-        return None if row is None else Snapshot(*row)
+        try:
+            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+        except zlib.error:
+            return None  # a damaged one is none: the journal is folded again
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        values = (key, snapshot.position, snapshot.version, zlib.compress(snapshot.state, 1), key)
         query = (
             "insert or replace into snapshots select ?, ?, ?, ?"
             " where exists (select 1 from streams where key = ? and state != 'erased')"
         )
-        await self.database.write(lambda connection: connection.execute(query, (key, *snapshot, key)).fetchall())
+        await self.database.write(lambda connection: connection.execute(query, values).fetchall())
 
 
 def rows_of(run: RunRow) -> Iterator[Row]:
