@@ -17,6 +17,7 @@ from aiohttp import web
 from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
+from voicemem.errors import StoreRuined
 from voicemem.memories import Memories, pack_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
@@ -124,9 +125,14 @@ class App:
 
     def note_end(self, task: asyncio.Task[None]) -> None:
         """Background work never ends by itself; without it the service must not go on as if all were well."""
-        if not task.cancelled():
-            LOG.critical("Background work has failed", exc_info=task.exception())
-            self.failed.set()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, StoreRuined):
+            LOG.critical("%s Nothing more is acknowledged; the service ends.", error.detail)
+        else:
+            LOG.critical("Background work has failed", exc_info=error)
+        self.failed.set()
 
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""

@@ -199,7 +199,11 @@ class Memories:
 
 
 def decoded(rows: Iterable[Row]) -> list[Entry]:
-    return [Entry(row.position, row.received_ms, wire.decode_journaled(row.payload)) for row in rows]
+    """Journal rows for the fold. Raises `StoreUnavailable` for what the store has not kept as it was."""
+    try:
+        return [Entry(row.position, row.received_ms, wire.decode_journaled(row.payload)) for row in rows]
+    except wire.MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
 
 
 async def pack_forever(memories: Memories) -> None:

@@ -291,7 +291,10 @@ class Store(Journal, Outbox, Retention, Directory, Protocol):
         """Whether the last commit succeeded."""
 
     async def probe(self) -> None:
-        """Commit something of a usual size that leaves nothing behind, to see whether the store is back."""
+        """Commit something of a usual size that leaves nothing behind, to see whether the store is back.
+
+        Raises `StoreUnavailable`, and `StoreRuined` when it cannot come back to this process.
+        """
 
     async def close_store(self) -> None:
         """Finish what waits, and let go of the file."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
+from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.portions import Portion
 from voicemem.store.sqlite.rows import one
@@ -51,10 +52,17 @@ SEQS = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 
 def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[RunRow]:
-    """The runs that have a position above `after`, in order, from the archives and then from the journal."""
+    """The runs that have a position above `after`, in order, from the archives and then from the journal.
+
+    Raises `StoreUnavailable` for an archive that is damaged.
+    """
     query = "select runs, last from archives where stream = ? and last > ? order by position"
     for packed, last in connection.execute(query, (key, after)):
-        yield from (run for run in unpack(packed) if run.last > after)
+        try:
+            runs = unpack(packed)
+        except (zlib.error, msgspec.MsgspecError):
+            raise StoreUnavailable("An archive is damaged in the store.") from None
+        yield from (run for run in runs if run.last > after)
         after = last
     query = (
         f"select {COLUMNS} from journal where stream = ?1 and position >= ifnull((select position from journal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import apsw
@@ -11,14 +12,14 @@ import msgspec
 from voicemem import config
 from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
 from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.plans import is_erased, plan
-from voicemem.store.sqlite.rows import COLUMNS, SESSION, Rows, load_stream, one, to_stream
+from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
 from voicemem.wire import SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -86,14 +87,13 @@ class SqliteJournal:
 
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
-            running = connection.execute(f"select {COLUMNS} from streams where state = 'running'")
-            for row in running.fetchall():
-                stream = to_stream(row)
-                stream.silent_since_ms = now_ms
-                due = now_ms if stream.ending is not None else due_ms(stream)
-                connection.execute(
-                    "update streams set silent_since_ms = ?, due_ms = ? where key = ?", (now_ms, due, stream.key)
-                )
+            changes = []
+            for row in connection.execute(f"select {OWN_COLUMNS} from streams where state = 'running'"):
+                with suppress(StoreUnavailable):  # a damaged row is the trouble of its session alone
+                    stream = to_stream(row)
+                    stream.silent_since_ms = now_ms
+                    changes.append((now_ms, now_ms if stream.ending is not None else due_ms(stream), stream.key))
+            connection.executemany("update streams set silent_since_ms = ?, due_ms = ? where key = ?", changes)
             self.database.rows.forget()
 
         await self.database.write(job)

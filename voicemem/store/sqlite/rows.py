@@ -14,14 +14,17 @@ import apsw
 import msgspec
 
 from voicemem.admission import Producer, Stream, due_ms
+from voicemem.errors import StoreUnavailable
 
 SESSION = "session"
-COLUMNS = (
-    "key, project, kind, id, state, max(position, ifnull((select j.position + j.count - 1 from journal j"
-    " where j.stream = streams.key order by j.position desc limit 1), 0)), started_ms, ended_ms, reason, config,"
-    " silent_since_ms, ending_ms, ending_ts, ending_reason, provisional"
+OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
+"""Of `streams`; `position` is that of the last time the row was saved."""
+COLUMNS = OWN_COLUMNS.replace(
+    "position",
+    "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
+    " order by j.position desc limit 1), 0))",
 )
-"""Of `streams`, in the order of the fields of `Stream`."""
+"""The same with the position where the journal ends."""
 CONFIG = Stream.__struct_fields__.index("config")
 NEXT_SEQ = (
     "ifnull((select j.seq + j.count from journal j where j.stream = {stream} and j.producer = {name}"
@@ -228,8 +231,12 @@ def columns_of(run: Run) -> tuple[Any, ...]:
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
+    """The stream of a row. Raises `StoreUnavailable` for one that is damaged."""
     values: list[Any] = list(row)
-    values[CONFIG] = msgspec.json.decode(values[CONFIG])
+    try:
+        values[CONFIG] = msgspec.json.decode(values[CONFIG], type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
     values[-1] = bool(values[-1])
     return Stream(*values)
 

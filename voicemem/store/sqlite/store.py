@@ -6,8 +6,9 @@ import asyncio
 
 import apsw
 
+from voicemem.errors import StoreRuined
 from voicemem.store.sqlite.archive import SqliteArchive
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database import RUINED, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.erasure import SqliteErasure
 from voicemem.store.sqlite.journal import SqliteJournal
@@ -32,6 +33,9 @@ class SqliteStore(SqliteJournal, SqliteOutbox, SqliteErasure, SqliteArchive, Sql
         return self.database.healthy
 
     async def probe(self) -> None:
+        if self.database.ruined:
+            raise StoreRuined(RUINED)
+
         def job(connection: apsw.Connection) -> None:
             connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (PROBE_BYTES,))
             connection.execute("delete from meta where name = 'probe'")
