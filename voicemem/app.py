@@ -107,6 +107,7 @@ class App:
         rules.check_binding(self.settings, await self.access.needed())
         await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
         await self.store.restart(now_ms())
+        await self.store.release_exports(now_ms())
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))

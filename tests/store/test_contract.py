@@ -1105,6 +1105,20 @@ async def test_a_claim_is_a_lease(store: Store) -> None:
     assert first.lease < second.lease
 
 
+async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
+    """What they were attempting, and what the clock put into the future, is claimed at once; retries wait."""
+    await finished(store, "leased", notice_id="n1")
+    await finished(store, "later", notice_id="n2", now_ms=NOW + 3_600_000)
+    waiting, leased = await finished(store, "waiting", notice_id="n3", now_ms=NOW - 1), await claim(store)
+    assert ["n3", "n1"] == [export.notice_id for export in leased]
+    assert await store.finish_export(leased[0], attempt(500), "pending", NOW + 5000)
+    await store.release_exports(NOW)
+
+    assert {"n1", "n2"} == {export.notice_id for export in await claim(store)}
+    assert ["pending"] == [made.state for made in await store.deliveries(waiting.key)]
+    assert not await store.finish_export(leased[1], attempt(), "delivered", None)
+
+
 async def test_the_oldest_exports_come_first(store: Store) -> None:
     """Exports are claimed in the order in which they became due, at most as many as asked for."""
     for number in (3, 1, 2, 4):

@@ -353,6 +353,7 @@ async def test_a_faulty_job_takes_nobody_down(sqlite: SqliteStore, faulty: Job) 
     assert sqlite.healthy
 
 
+@pytest.mark.fault(24)
 async def test_a_caller_may_leave(sqlite: SqliteStore) -> None:
     """A write whose caller has gone is committed, and those beside it are answered."""
     left = asyncio.ensure_future(sqlite.database.write(insert("left")))
@@ -411,6 +412,7 @@ async def test_a_closed_store_answers(path: str, in_memory: bool) -> None:
 # Faults
 
 
+@pytest.mark.fault(17)
 async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
     """A server killed in the middle of its work has everything that it acknowledged, whole and in order."""
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", RECORDER, path, stdout=asyncio.subprocess.PIPE)

@@ -202,6 +202,10 @@ class Outbox(Protocol):
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
         """Lease due exports, the oldest first, but for URLs that are `busy`; nobody else gets them meanwhile."""
 
+    async def release_exports(self, now_ms: int) -> None:
+        """At the start of the only process that works on the store: leases of those before it end, and what was never
+        attempted is due at once, whatever the clock said when it was closed."""
+
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         """Keep the body's payload; the one that was kept first is returned, whoever made it. None: it was erased."""
 

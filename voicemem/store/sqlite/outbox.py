@@ -44,6 +44,13 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
+    async def release_exports(self, now_ms: int) -> None:
+        query = (
+            "update exports set leased_until_ms = 0, due_ms = iif(attempts = 0, min(due_ms, ?1), due_ms)"
+            " where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))"
+        )
+        await self.database.write(lambda connection: connection.execute(query, (now_ms,)).fetchall())
+
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(
