@@ -308,11 +308,9 @@ async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteS
 async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
     """Whoever reads it is told; the other sessions are well."""
     keys = [await archive(store, await end(store, await begin(store, name), attempts=0)) for name in ("bad", "good")]
-    await store.database.write(
-        lambda connection: connection.execute(
-            "update archives set runs = cast(substr(runs, 1, 99) || x'00ff' || substr(runs, 102) as blob) where stream = ?", keys[:1]
-        ).fetchall()
-    )
+    damaged = "cast(substr(runs, 1, 99) || x'00ff' || substr(runs, 102) as blob)"
+    query = f"update archives set runs = {damaged} where stream = ?"
+    await store.database.write(lambda connection: connection.execute(query, keys[:1]).fetchall())
     with pytest.raises(StoreUnavailable, match="damaged"):
         await store.rows(keys[0], 0, 100)
     assert 21 == len(await store.rows(keys[1], 0, 100))

@@ -55,15 +55,16 @@ CONTENTS = (
         f"delete from secrets where stream = ?1 and name in {GIVEN}",
     ),
     Content(
-        "select key, length(url) from endpoints where stream = ?1",
-        f"delete from endpoints where key in {GIVEN} and stream = ?1",
+        "select key, length(url) from endpoints where stream = ?1 and url != ''",
+        f"update endpoints set url = '', secret = null, disabled_ms = 0 where key in {GIVEN} and stream = ?1",
     ),
     Content(
         "select name, length(name) from producers where stream = ?1",
         f"delete from producers where stream = ?1 and name in {GIVEN}",
     ),
 )
-"""Attempts before the exports that they belong to."""
+"""Attempts before the exports that they belong to. A receiver leaves an empty row, so that nobody gets its key: who is
+sending to it may disable it later."""
 
 
 class SqliteErasure:

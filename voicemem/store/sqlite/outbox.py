@@ -15,7 +15,8 @@ from voicemem.store.sqlite.rows import one
 EXPORT = "x.key, x.stream, x.notice_id, x.event_type, x.position, x.closing, x.payload, x.attempts, x.lease"
 ENDPOINT = "e.key, e.stream, e.url, e.secret, e.contents, e.public_only, e.disabled_ms"
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
-"""What was erased is not sent any more, though its exports (x) may still be there for a little while."""
+"""What was erased is not sent any more, though its exports (x) may still be there for a little while.
+Then their keys may be another session's, so a key is looked for with its stream."""
 CLOSING = msgspec.json.Decoder(Closing)
 
 
@@ -54,11 +55,12 @@ class SqliteOutbox:
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(
-                f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}",
-                (payload, export.key),
+                "update exports as x set payload = ?"
+                f" where key = ? and stream = ? and payload is null and {NOT_ERASED}",
+                (payload, export.key, export.stream),
             )
-            query = f"select payload from exports x where key = ? and {NOT_ERASED}"
-            row = connection.execute(query, (export.key,)).fetchone()
+            query = f"select payload from exports x where key = ? and stream = ? and {NOT_ERASED}"
+            row = connection.execute(query, (export.key, export.stream)).fetchone()
             return None if row is None else row[0]
 
         return await self.database.write(job)
@@ -71,8 +73,8 @@ class SqliteOutbox:
             connection.execute(
                 "update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),"
                 " due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1,"
-                f" leased_until_ms = 0 where key = ?3 and lease = ?4 and {NOT_ERASED}",
-                (state, due_ms, export.key, export.lease),
+                f" leased_until_ms = 0 where key = ?3 and lease = ?4 and stream = ?5 and {NOT_ERASED}",
+                (state, due_ms, export.key, export.lease, export.stream),
             )
             if not connection.changes():
                 return False
