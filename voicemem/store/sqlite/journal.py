@@ -21,7 +21,7 @@ from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
-from voicemem.wire import SORTED, pieces_of
+from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payloads read at once: a journal can be much larger than memory allows."""
@@ -189,9 +189,13 @@ class SqliteJournal:
 
 
 def rows_of(run: RunRow) -> Iterator[Row]:
-    """The entries of one run."""
+    """The entries of one run. Raises `StoreUnavailable` for one that is damaged."""
     position, producer, seq, received_ms, payload, count = run
-    for index, piece in enumerate(pieces_of(payload) if count > 1 else [payload]):
+    try:
+        pieces = pieces_of(payload) if count > 1 else [payload]
+    except MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
+    for index, piece in enumerate(pieces):
         yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
 
 
