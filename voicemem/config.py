@@ -91,17 +91,19 @@ def settle(given: Fields) -> Settled:
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
-    tidy = dict(given)
+    tidy, replaced = dict(given), None
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
         short = {"system_messages": tidy.pop("system_messages")}
         llm = tidy.get("llm", {})
         if isinstance(llm, dict):  # what else it may be is refused below
+            replaced = llm.get("system_messages")
             tidy["llm"] = llm | short
     try:
         config = msgspec.convert(without_nulls(tidy), SessionConfig)
-        msgspec.convert(config.llm.system_messages, tuple[SystemMessage, ...])
+        for messages in (replaced, config.llm.system_messages):
+            msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error)}") from None
     secrets: dict[str, str | None] = {}

@@ -41,6 +41,9 @@ EventObject = Annotated[Fields, Meta(extra_json_schema={"anyOf": [reference("Pro
 """What is an object, but no event that can be taken, is told in the answer; it does not fail the request."""
 
 
+EventLines = Annotated[list[EventObject], Meta(min_length=1)]
+
+
 class EventError(Struct, frozen=True):
     """An event that was not taken; `expected` is there with `seq_gap`."""
 
@@ -124,7 +127,7 @@ ROUTES = (
         "ingest",
         AppendQuery,
         one(Appended),
-        Body({JSON: EventObject | list[EventObject], JSON_LINES: list[EventObject]}),
+        Body({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
     ),
     Route(
         "GET",

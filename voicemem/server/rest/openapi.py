@@ -28,7 +28,7 @@ ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows wh
 
 Callers need a key with the scope that an operation names; a service without keys is open to loopback. Beside what the
 schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
-within ±2^53, and no query parameter stands twice."""
+within ±2^53 and written without a fraction, and no query parameter stands twice."""
 HEADERS = {
     "ETag": {"description": "Changes with the journal.", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
