@@ -15,7 +15,7 @@ from services import Serve
 from voicemem.app import App
 
 KEY = "vm_000000000000_0000000000000000000000000000000000000000"
-EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "10")
+EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")
 SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
 
 
@@ -50,4 +50,5 @@ async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_pat
 
 async def test_everything_answers_as_documented_without_keys(serve: Serve, tmp_path: Path) -> None:
     """All checks hold where nobody needs a key."""
-    await call_everything(await serve(), tmp_path, VOICEMEM_WITHOUT_KEYS="1")
+    phases = ("--phases", "fuzzing,stateful")  # the coverage is the same as with a key
+    await call_everything(await serve(), tmp_path, *phases, VOICEMEM_WITHOUT_KEYS="1")
