@@ -14,6 +14,7 @@ from services import Serve
 
 from voicemem.app import App
 
+HERE = Path(__file__).parent
 KEY = "vm_000000000000_0000000000000000000000000000000000000000"
 EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")
 SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
@@ -21,13 +22,11 @@ SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
 
 async def call_everything(app: App, folder: Path, *options: str, **environment: str) -> None:
     """Run Schemathesis against a service, with all checks; its report is the failure's text."""
-    program = "import sys; from schemathesis.cli import schemathesis; schemathesis()"
+    program = "from schemathesis.cli import schemathesis; schemathesis()"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, "run", f"http://{app.rest_address}/openapi.json"),
-        *("--checks", "all", "--max-examples", EXAMPLES, "--seed", SEED, "--continue-on-failure", *options),
-        env=os.environ
-        | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parent)}
-        | environment,
+        *(sys.executable, "-c", program, "--config-file", str(HERE / "schemathesis.toml")),
+        *("run", f"http://{app.rest_address}/openapi.json", "--max-examples", EXAMPLES, "--seed", SEED, *options),
+        env=os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"} | environment,
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

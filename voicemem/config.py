@@ -5,6 +5,7 @@ A configuration is kept as the JSON object that was given, without its secrets; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -92,6 +93,9 @@ def settle(given: Fields) -> Settled:
     `llm.system_messages`.
     """
     tidy, replaced = dict(given), None
+    check_names(tidy, {*SessionConfig.__struct_fields__, "system_messages"})
+    check_names(tidy.get("llm"), LlmConfig.__struct_fields__)
+    check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__)
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
@@ -115,6 +119,12 @@ def settle(given: Fields) -> Settled:
             secrets[f"{section}.{key}"] = values[key]
             tidy[section] = {name: value for name, value in values.items() if name != key}
     return Settled(tidy, secrets)
+
+
+def check_names(given: Any, known: Iterable[str]) -> None:
+    """Refuse unknown settings here, where a patch takes them away: what it sets is decoded."""
+    if isinstance(given, dict) and not given.keys() <= set(known):
+        raise Refused("invalid_field", "In the configuration: there is a setting that is not known.")
 
 
 def without_nulls(value: Any) -> Any:
