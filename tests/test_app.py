@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
+from appends import append
 from callers import Caller, service, until
 from producers import BIG, Fields, Producer, connected, end, full_store, held_store, producing, said
 from services import Serve
@@ -227,7 +228,7 @@ async def test_a_restart_closes_what_had_ended(path: str) -> None:
     store = SqliteStore(path)
     opened = await store.open("default", "s", "main", Settled({"idle_timeout": 0}, {}), None, now_ms())
     offer = Offer(1, now_ms(), json.dumps(end(1)).encode(), ending=Ending(5, "hangup"))
-    await store.append(opened.stream.key, "main", 1, [offer], now_ms())
+    await append(store, opened.stream.key, "main", 1, [offer], now_ms())
     await store.close_store()
     async with service(store=f"sqlite:{path}") as app:
         await until("ended", lambda: session_state(Caller(app)), timeout_s=1)

@@ -94,7 +94,7 @@ async def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "memory:":
         stores = [MemoryStore()] * 2
     else:
-        stores = [SqliteStore(path), SqliteStore(path, exclusive=False)]
+        stores = [SqliteStore(path, exclusive=False) for _ in range(2)]
     yield [node(store) for store in stores]
     for store in dict.fromkeys(stores):
         await store.close_store()

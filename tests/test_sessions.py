@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from appends import append
 from callers import Caller, Receiver, receiving, until
 from producers import Fields, Producer, connected, end, producing, said
 from services import Serve
@@ -57,7 +58,7 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     if request.param == "memory:":
         stores = [MemoryStore()] * 2
     else:
-        stores = [SqliteStore(path), SqliteStore(path, exclusive=False)]
+        stores = [SqliteStore(path, exclusive=False) for _ in range(2)]
     yield stores[0], stores[1]
     for store in dict.fromkeys(stores):
         await store.close_store()
@@ -86,7 +87,7 @@ async def opened(sessions: Sessions, session_id: str = "s", producer: str = "mai
 async def ended(sessions: Sessions, line: Line) -> None:
     """Commit a producer's end."""
     offer = Offer(1, sessions.clock(), b'{"type":"session.end","seq":1}', ending=Ending(NOW, "left"))
-    await sessions.store.append(line.key, line.producer, line.epoch, [offer], sessions.clock())
+    await append(sessions.store, line.key, line.producer, line.epoch, [offer], sessions.clock())
 
 
 async def state(sessions: Sessions, session_id: str = "s") -> tuple[str, str | None]:

@@ -5,6 +5,7 @@ Pure decisions over rows; each store asks here inside its transaction, so that a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -36,6 +37,27 @@ class Offer(NamedTuple):
     """The code of an event that cannot be taken: it is journaled without its content."""
     update: config.Settled | None = None
     ending: Ending | None = None
+
+
+class Batch(Struct, frozen=True):
+    """What one producer offers to one journal at a time; `epoch` None is not checked.
+
+    Either plain `payloads`, without anything special about them, whose seqs count up from `first_seq`, or `offers`.
+    """
+
+    key: int
+    producer: str
+    epoch: int | None
+    received_ms: int
+    payloads: Sequence[bytes] = ()
+    first_seq: int = 0
+    offers: Sequence[Offer] | None = None
+
+    def each(self) -> Sequence[Offer]:
+        """All of it as offers."""
+        if self.offers is not None:
+            return self.offers
+        return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(self.payloads)]
 
 
 class Outcome(NamedTuple):
@@ -111,6 +133,17 @@ def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -
     if offer.seq > producer.next_seq:
         return Outcome(code="seq_gap", expected=producer.next_seq)
     return None
+
+
+def admits_all(stream: Stream, producer: Producer, batch: Batch) -> bool:
+    """Whether plain payloads are simply to be stored, all of them: nothing is known that `admit` would say of one."""
+    return (
+        batch.offers is None
+        and batch.first_seq == producer.next_seq
+        and batch.epoch in (None, producer.epoch)
+        and stream.state == "running"
+        and not (producer.ended or producer.unsequenced)
+    )
 
 
 def sentence(outcome: Outcome) -> str:

@@ -17,10 +17,12 @@ from aiohttp import web
 from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
-from voicemem.memories import Memories
+from voicemem.errors import StoreRuined
+from voicemem.memories import Memories, pack_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
+from voicemem.retention import Retention, compact_forever, erase_forever
 from voicemem.server.auth import Gate
 from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
@@ -87,6 +89,7 @@ class App:
         self.sessions = Sessions(store, now_ms, new_id, check_settings)
         self.recorder = Recorder(store, self.memories, now_ms, check_settings)
         self.outbox = Outbox(store, self.memories, sender.send, now_ms, random.random)
+        self.retention = Retention(store, self.memories, now_ms)
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
@@ -104,9 +107,13 @@ class App:
         rules.check_binding(self.settings, await self.access.needed())
         await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
         await self.store.restart(now_ms())
+        await self.store.release_exports(now_ms())
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))
+        self.run_in_background(erase_forever(self.retention))
+        self.run_in_background(compact_forever(self.retention))
+        self.run_in_background(pack_forever(self.memories))
         await self.runner.setup()
         self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
@@ -119,9 +126,14 @@ class App:
 
     def note_end(self, task: asyncio.Task[None]) -> None:
         """Background work never ends by itself; without it the service must not go on as if all were well."""
-        if not task.cancelled():
-            LOG.critical("Background work has failed", exc_info=task.exception())
-            self.failed.set()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, StoreRuined):
+            LOG.critical("%s Nothing more is acknowledged; the service ends.", error.detail)
+        else:
+            LOG.critical("Background work has failed", exc_info=error)
+        self.failed.set()
 
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""

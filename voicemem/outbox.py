@@ -16,10 +16,13 @@ from voicemem.store.base import Attempt, Export, Store
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
+REFILL = 5
+"""While so many are in flight, no more are claimed for that endpoint at once: a claim looks through all that waits, and
+one for each attempt would make the work for many exports grow with the square of their number."""
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
-"""Longer than an attempt can take; a process that dies with a lease is succeeded after it."""
+"""Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
 LONGEST_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
@@ -40,35 +43,43 @@ class Outbox:
         self.in_flight: Counter[str] = Counter()
         """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
 
     async def run(self, wake: asyncio.Event) -> None:
         """Deliver whatever is due, for ever; `wake` says that there is something new."""
+        self.wake, full = wake, REFILL
         while True:
             try:
-                due = await self.store.next_export_ms()
-                started = 0 if due is None or due > self.clock() else await self.start_due()
+                if full == REFILL or await self.is_due():
+                    while await self.start_due(full):
+                        full = REFILL
             except StoreUnavailable:
-                started = 0
-            if not started:
-                await self.rest(wake)
+                pass
+            full = REFILL if await self.rest() else MAX_IN_FLIGHT
+
+    async def is_due(self) -> bool:
+        due = await self.store.next_export_ms()
+        return due is not None and due <= self.clock()
 
     async def finish_running(self, timeout_s: float) -> None:
         """Let the attempts that are under way come to their end."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
 
-    async def rest(self, wake: asyncio.Event) -> None:
-        waiting = asyncio.ensure_future(wake.wait())
+    async def rest(self) -> bool:
+        """Wait until there is something new, or room; False after a while without."""
         try:
-            await asyncio.wait({waiting, *self.tasks}, timeout=LONGEST_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-        wake.clear()
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                await self.wake.wait()
+        except TimeoutError:
+            return False
+        self.wake.clear()
+        return True
 
-    async def start_due(self) -> int:
-        """Claim what is due and start its attempts; how many were started."""
-        busy = [url for url, count in self.in_flight.items() if count >= MAX_IN_FLIGHT]
-        most = max((count for count in self.in_flight.values() if count < MAX_IN_FLIGHT), default=0)
+    async def start_due(self, full: int = MAX_IN_FLIGHT) -> int:
+        """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
+        busy = [url for url, count in self.in_flight.items() if count >= full]
+        most = max((count for count in self.in_flight.values() if count < full), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
         exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
@@ -90,9 +101,16 @@ class Outbox:
         except StoreUnavailable:
             return  # the lease runs out, and it is tried again
         finally:
-            self.in_flight[export.endpoint.url] -= 1
-            if not self.in_flight[export.endpoint.url]:
-                del self.in_flight[export.endpoint.url]
+            self.let_go(export.endpoint.url)
+
+    def let_go(self, url: str) -> None:
+        """An attempt is over; where that makes room for several, the next are claimed."""
+        self.in_flight[url] -= 1
+        left = self.in_flight[url]
+        if not left:
+            del self.in_flight[url]
+        if left == REFILL - 1:
+            self.wake.set()
 
     async def make_payload(self, export: Export) -> bytes:
         """The memory at the position of the close, whatever has followed since."""
@@ -125,6 +143,8 @@ class Outbox:
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
                 LOG.warning("Webhook attempt to %s failed (%s), %s", host, answer.error or answer.status, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+                if due == now:
+                    self.wake.set()
 
 
 def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:

@@ -106,12 +106,13 @@ async def test_writes_without_a_store_are_503_and_can_be_repeated(serve: Serve, 
 
 
 async def test_reads_without_a_store_are_503(serve: Serve, tmp_path: Path) -> None:
-    """No reader gets an empty or an old answer when the store cannot be asked."""
+    """No reader gets an empty or an old answer when the store must be asked and cannot be."""
     app = await serve(store=f"sqlite:{tmp_path}/v.db", admin_key=KEY)
     api = Caller(app, KEY)
     await api.create()
     await api.send(final(1, "Hi."))
     await api.contents()
+    sqlite_of(app).database.rows.forget()
     await sqlite_of(app).database.read(lambda connection: connection.close())
     for path in ("", "/s", "/s/history", "/s/context", "/s/turns", "/s/events"):
         assert (503, "store_unavailable") == (await api.get(f"/v1/sessions{path}")).told

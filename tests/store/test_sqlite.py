@@ -14,14 +14,15 @@ from typing import Any
 
 import apsw
 import pytest
+from appends import append
 
-from voicemem.admission import Ending, Offer, Outcome
+from voicemem.admission import Batch, Ending, Offer, Outcome
 from voicemem.config import settle
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.base import Attempt, Key
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.append import Append
+from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
 
 NOW = 1_778_390_400_000
@@ -30,7 +31,7 @@ WAIT_S = 10
 
 RECORDER = """
 import asyncio, sys
-from voicemem.admission import Offer
+from voicemem.admission import Batch, Offer
 from voicemem.config import settle
 from voicemem.store.sqlite import SqliteStore
 
@@ -39,7 +40,7 @@ async def record(store, name):
     seq = 1
     while True:
         batch = [Offer(n, 1, b'{"type":"metric","seq":%d}' % n) for n in range(seq, seq + 3)]
-        await store.append(opened.stream.key, "main", opened.epoch, batch, 1)
+        await store.append([Batch(opened.stream.key, "main", opened.epoch, 1, offers=batch)], 1)
         seq += 3
         print(name, seq - 1, flush=True)
 
@@ -70,7 +71,7 @@ async def begin(store: SqliteStore, session_id: str = "s", given: dict[str, Any]
 
 
 async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
-    return (await store.append(key, "main", None, batch, NOW)).outcomes
+    return [*(await append(store, key, "main", None, batch, NOW)).outcomes]
 
 
 async def seqs(store: SqliteStore, key: int) -> list[int | None]:
@@ -270,7 +271,7 @@ def test_a_place_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> None:
-    """After an erase no table holds anything that the session's user or producers said."""
+    """After an erase and its sweep no table holds anything that the session's user or producers said."""
     given = {"name": "MARK", "llm": {"api_key": "MARK"}, "webhook": {"url": "https://MARK.example/", "secret": "MARK"}}
     closed, ended = await begin(sqlite, "s1", given), await begin(sqlite, "s2", given)
     for key in (closed, ended):
@@ -283,6 +284,8 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)
+    while await sqlite.delete_erased([closed, ended]):
+        pass
 
     assert [] == marked(sqlite)
 
@@ -303,11 +306,12 @@ async def test_waiting_jobs_share_a_commit(disk: Disk, path: str) -> None:
     async with opened(path) as store:
         keys = [await begin(store, f"s{number}") for number in range(50)]
         before = disk.syncs
-        jobs = [lambda connection, key=key: Append(connection, key, "main", 1, [offer(1)], NOW).run() for key in keys]
+        batches = [Batch(key, "main", 1, NOW, [offer(1).payload], 1) for key in keys]
+        jobs = [lambda _, batch=batch: add(store.database.rows, batch, NOW) for batch in batches]
         results = await together(store.database, *jobs)
 
         assert 1 == disk.syncs - before
-        assert [[Outcome(1)]] * 50 == [result.outcomes for result in results]
+        assert [1] * 50 == [result.position for result in results]
 
 
 async def test_jobs_run_in_their_order(sqlite: SqliteStore) -> None:
@@ -349,6 +353,7 @@ async def test_a_faulty_job_takes_nobody_down(sqlite: SqliteStore, faulty: Job) 
     assert sqlite.healthy
 
 
+@pytest.mark.fault(24)
 async def test_a_caller_may_leave(sqlite: SqliteStore) -> None:
     """A write whose caller has gone is committed, and those beside it are answered."""
     left = asyncio.ensure_future(sqlite.database.write(insert("left")))
@@ -407,6 +412,7 @@ async def test_a_closed_store_answers(path: str, in_memory: bool) -> None:
 # Faults
 
 
+@pytest.mark.fault(17)
 async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
     """A server killed in the middle of its work has everything that it acknowledged, whole and in order."""
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", RECORDER, path, stdout=asyncio.subprocess.PIPE)

@@ -1,29 +1,31 @@
-"""One websocket connection: it opens lines, sends their events to the recorder, and answers in their order."""
+"""One websocket connection: it opens lines, hands their events to the recorder, and answers in their order."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections import deque
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Protocol
-
-import msgspec
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
 from voicemem.access import Grant
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.events import Auth, SessionOpen
-from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem, Recorder
-from voicemem.server.frames import GOAWAY, ack_frame, error_frame, ready_frame
+from voicemem.events import Auth, Incoming, SessionOpen
+from voicemem.recorder import DEFAULT_PRODUCER, Batch, Line, Problem, Recorded, Recorder
+from voicemem.server.frames import GOAWAY, ack_prefix, error_frame, ready_frame
+from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
-from voicemem.wire import Arrived, Rejected, decode_frame
+from voicemem.wire import Arrived, Rejected, decode_event, decode_ordinary, split_frame
 
-LOG = logging.getLogger("voicemem")
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; over it the connection is not read, and TCP holds the sender back."""
 FLOOD = 1_000
 """Events in a row that could not be stored, after which the connection is closed."""
+SLICE = 500
+"""Events of one frame that are taken at a time, before others have their turn."""
+ASKS = SessionOpen, Auth
+"""Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0
 
 
@@ -42,12 +44,12 @@ class Host(Protocol):
 
 
 class Queue:
-    """A line, what waits for its next commit, and the task that commits it."""
+    """A line, and its events that wait for the next commit."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.waiting: list[tuple[Arrived | Rejected, int]] = []
-        self.task: asyncio.Task[None] | None = None
+        self.batch: Batch | None = None
+        self.ack = ack_prefix(line)
         self.dead = False
         """Superseded or failed: what still comes for it is passed over."""
         self.released = False
@@ -55,64 +57,57 @@ class Queue:
 
 
 class Connection:
-    """Reads frames until the client goes, the server drains, or something is wrong beyond an error frame."""
+    """Hears messages until the client goes, the server drains, or something is wrong beyond an error frame."""
 
-    def __init__(self, websocket: ServerConnection, host: Host, grant: Grant | None) -> None:
+    def __init__(self, websocket: EventSocket, host: Host, grant: Grant | None) -> None:
         self.websocket = websocket
         self.host = host
         self.granted = grant
         self.queues: dict[str, dict[str, Queue]] = {}
         """By session id and producer."""
+        self.only: Queue | None = None
+        """The one line of this connection, if it has one."""
         self.unanswered = 0
         """Bytes received and not yet answered."""
-        self.room = asyncio.Event()
+        self.in_flight = 0
+        """Batches that were not answered yet."""
+        self.quiet = asyncio.Event()
         self.fruitless = 0
         """Events in a row that stored nothing."""
-        self.telling: set[asyncio.Task[None]] = set()
-        self.reader: asyncio.Task[None] | None = None
+        self.backlog: deque[bytes] = deque()
+        """Messages that wait for what was asked before them."""
+        self.work: asyncio.Task[None] | None = None
+        """An open or a key that is under way."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.deaf = False
+        """Whether nothing more is taken: it failed, or the server drains."""
 
     # The life of a connection
 
     async def run(self) -> None:
-        self.reader = asyncio.current_task()
-        try:
-            if self.granted is None:
-                await self.first_frame()
-            async for frame in self.websocket:
-                await self.receive(frame)
-                await self.wait_for_room()
-        except asyncio.CancelledError:
-            if not self.draining():
-                raise
-        except VoicememError as error:
-            await self.fail(error)
+        """Until the connection is closed."""
+        if self.granted is None:
+            asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.expect_key)
+        self.websocket.listen(self.hear)
+        await self.websocket.wait_closed()
 
-    async def first_frame(self) -> None:
+    def expect_key(self) -> None:
         """Where a key is needed and none came with the handshake, the first frame must bring it, soon."""
-        deadline = asyncio.get_running_loop().time() + AUTH_TIMEOUT_S
-        while self.granted is None:  # an empty array is a frame too
-            try:
-                async with asyncio.timeout_at(deadline):
-                    frame = await self.websocket.recv()
-            except TimeoutError:
-                raise InvalidFrame("unauthorized", "No key came in time.") from None
-            await self.receive(frame)
-
-    def draining(self) -> bool:
-        return self.reader is None
+        if self.granted is None and self.work is None:
+            self.fail(InvalidFrame("unauthorized", "No key came in time."))
 
     async def drain(self) -> None:
-        """Stop reading, answer what came, close with 1012."""
-        reader, self.reader = self.reader, None
-        await self.send(GOAWAY)
-        if reader is not None:
-            reader.cancel()
+        """Take nothing more, answer what came, close with 1012."""
+        self.deaf = True
+        self.backlog.clear()
+        self.websocket.tell(GOAWAY)
         await self.flush()
         await self.websocket.close(1012, "draining")
 
     async def leave(self) -> None:
         """After the connection: store what it had sent, and let go of its lines."""
         await self.flush()
+        self.deaf = True
         for queue in self.all_queues():
             await self.let_go(queue)
 
@@ -125,31 +120,105 @@ class Connection:
         with suppress(StoreUnavailable):  # the sweep tells the store when it is back
             await self.host.sessions.disconnect(queue.line)
 
-    async def fail(self, error: VoicememError) -> None:
+    def fail(self, error: VoicememError) -> None:
         """Say what is wrong, and close with the code's close code."""
-        await self.send(error_frame(Problem(None, error.code, error.detail)))
-        await self.websocket.close(CODES[error.code].close or 1011, error.code)
+        if self.deaf:
+            return
+        self.deaf = True
+        self.backlog.clear()
+        self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
+        self.websocket.read_on(True)  # else the client's answer to the close is not heard
+        self.start(self.websocket.close(CODES[error.code].close or 1011, error.code))
 
-    async def send(self, frame: dict[str, Any]) -> None:
-        with suppress(ConnectionClosed):  # what was stored is stored; the client asks again when it is back
-            await self.websocket.send(msgspec.json.encode(frame), text=True)
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def flush(self) -> None:
+        """Wait until everything that was received is answered."""
+        if self.work is not None and self.work is not asyncio.current_task():
+            await self.work
+        while self.in_flight:
+            self.quiet.clear()
+            await self.quiet.wait()
 
     # Frames in
 
-    async def receive(self, frame: str | bytes) -> None:
-        """One frame. Raises `InvalidFrame` for what closes the connection."""
-        if isinstance(frame, bytes):
-            raise InvalidFrame("binary_frame")
-        text = frame.encode()
-        arrivals = decode_frame(text)
-        size = len(text) // max(1, len(arrivals))
+    def hear(self, message: bytes, binary: bool) -> None:
+        """One message of the client's; what must wait for the store is left to a task, and all after it too."""
+        if self.deaf:
+            return
+        try:
+            if binary:
+                raise InvalidFrame("binary_frame")
+            if self.work is not None:
+                self.unanswered += len(message)
+                self.backlog.append(message)
+            elif not self.take_ordinary(message):
+                self.take_frame(message)
+        except VoicememError as error:
+            self.fail(error)
+        if self.unanswered > WINDOW_BYTES:
+            self.websocket.read_on(False)
+
+    def take_ordinary(self, message: bytes) -> bool:
+        """Take a message that is one ordinary event of an open line; False when there is more to it."""
+        event = decode_ordinary(message)
+        if event is None:
+            return False
+        queue = self.only if event.session_id is None and event.producer is None else self.find_queue(event)
+        if queue is None or queue.dead:
+            return False
+        batch = queue.batch
+        if batch is None or batch.committing:
+            batch = self.begin_batch(queue)
+        batch.add_ordinary(event, message)
+        batch.size += len(message)
+        self.unanswered += len(message)
+        return True
+
+    def take_frame(self, message: bytes) -> None:
+        pieces = split_frame(message)
+        size = len(message) // max(1, len(pieces))
+        arrivals = map(decode_event, pieces)
+        if self.granted is None or len(pieces) > SLICE:
+            self.work = asyncio.create_task(self.proceed(arrivals, size))
+            return
         for arrival in arrivals:
+            if isinstance(arrival, Arrived) and isinstance(arrival.event, ASKS):
+                self.work = asyncio.create_task(self.proceed(chain([arrival], arrivals), size))
+                return
+            self.take(arrival, size)
+
+    async def proceed(self, arrivals: Iterator[Arrived | Rejected], size: int) -> None:
+        """Take what remains of a message, and the messages that came meanwhile."""
+        try:
+            await self.take_slowly(arrivals, size)
+            while self.backlog:
+                message = self.backlog.popleft()
+                self.unanswered -= len(message)
+                pieces = split_frame(message)
+                await self.take_slowly(map(decode_event, pieces), len(message) // max(1, len(pieces)))
+        except VoicememError as error:
+            self.fail(error)
+        finally:
+            self.work = None
+            self.make_room()
+
+    async def take_slowly(self, arrivals: Iterator[Arrived | Rejected], size: int) -> None:
+        for count, arrival in enumerate(arrivals, 1):
             if isinstance(arrival, Arrived) and isinstance(arrival.event, Auth):
                 await self.authenticate(arrival.event.token)
+                continue
+            if self.granted is None:
+                await self.authenticate(None)
+            if isinstance(arrival, Arrived) and isinstance(arrival.event, SessionOpen):
+                await self.open(arrival.event)
             else:
-                if self.granted is None:
-                    await self.authenticate(None)
-                await self.take(arrival, size)
+                self.take(arrival, size)
+            if count % SLICE == 0:
+                await asyncio.sleep(0)
 
     async def authenticate(self, token: str | None) -> None:
         """Take a key, or go without one where none is needed. Raises `InvalidFrame` to close the connection."""
@@ -158,31 +227,36 @@ class Connection:
         except Refused as refused:
             raise InvalidFrame(refused.code, refused.detail) from None
 
-    async def take(self, arrival: Arrived | Rejected, size: int) -> None:
-        if isinstance(arrival, Arrived) and isinstance(arrival.event, SessionOpen):
-            try:
-                await self.open(arrival.event)
-            except Refused as refused:
-                await self.refuse(refused, arrival.event.session_id, arrival.event.producer)
-            return
-        try:
-            queue = self.find_queue(arrival)
-        except Refused as refused:
-            event = arrival.event if isinstance(arrival, Arrived) else arrival
-            await self.refuse(refused, event.session_id, event.producer, event.seq)
-            return
-        if queue is None:
-            assert isinstance(arrival, Rejected)
-            await self.refuse(Refused(arrival.code, arrival.detail), arrival.session_id, arrival.producer, arrival.seq)
-        elif not queue.dead:
-            self.unanswered += size
-            queue.waiting.append((arrival, size))
-            if queue.task is None:
-                queue.task = asyncio.create_task(self.commit(queue))
-
-    def find_queue(self, arrival: Arrived | Rejected) -> Queue | None:
-        """The line that an event is for; None for a refused event that no line can be found for. Raises `Refused`."""
+    def take(self, arrival: Arrived | Rejected, size: int) -> None:
+        """Put one event to its line. Raises `InvalidFrame` for a flood."""
         event = arrival.event if isinstance(arrival, Arrived) else arrival
+        queue = self.find_queue(event)
+        if queue is None:
+            if isinstance(arrival, Arrived):
+                refused = Refused(self.misplaced(arrival.event))
+            else:
+                refused = Refused(arrival.code, arrival.detail)
+            self.refuse(refused, event.session_id, event.producer, event.seq)
+            return
+        if queue.dead:
+            return
+        if isinstance(arrival, Arrived) and arrival.update is not None:
+            arrival = self.host.recorder.vet(queue.line, arrival)
+        batch = queue.batch
+        if batch is None or batch.committing:
+            batch = self.begin_batch(queue)
+        batch.add(arrival)
+        batch.size += size
+        self.unanswered += size
+
+    def begin_batch(self, queue: Queue) -> Batch:
+        batch = queue.batch = Batch(queue.line, lambda batch, answer: self.answered(queue, batch, answer))
+        self.host.recorder.take(batch)
+        self.in_flight += 1
+        return batch
+
+    def find_queue(self, event: Incoming | Rejected) -> Queue | None:
+        """The line that an event is for, if that can be told."""
         if event.session_id is not None:
             of_session = self.queues.get(event.session_id, {})
         else:
@@ -191,21 +265,19 @@ class Connection:
             return of_session[event.producer]
         if event.producer is None and len(of_session) == 1:
             return next(iter(of_session.values()))
-        if isinstance(arrival, Rejected):
-            return None
-        ambiguous = (of_session and event.producer is None) or (not of_session and event.session_id is None)
-        ambiguous = ambiguous and bool(self.queues)
-        raise Refused("session_required" if ambiguous else "not_open")
+        return None
 
-    async def refuse(
-        self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None
-    ) -> None:
+    def misplaced(self, event: Incoming) -> str:
+        """The code for an event whose line cannot be told."""
+        named = self.queues.get(event.session_id) if event.session_id is not None else None
+        if event.session_id is None and len(self.queues) == 1:
+            named = next(iter(self.queues.values()))
+        ambiguous = event.producer is None if named else event.session_id is None
+        return "session_required" if ambiguous and self.queues else "not_open"
+
+    def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
-        problem = Problem(seq, refused.code, refused.detail)
-        await self.send(error_frame(problem, session_id, producer))
-        self.count_fruitless()
-
-    def count_fruitless(self) -> None:
+        self.websocket.tell(error_frame(Problem(seq, refused.code, refused.detail), session_id, producer))
         self.fruitless += 1
         if self.fruitless > FLOOD:
             raise InvalidFrame("flood")
@@ -216,7 +288,7 @@ class Connection:
         return [queue for of_session in self.queues.values() for queue in of_session.values()]
 
     async def open(self, frame: SessionOpen) -> None:
-        """Open a line, in the order of the frames: what was sent before is stored before. Raises `Refused`."""
+        """Open a line, in the order of the frames: what was sent before is stored before."""
         assert self.granted is not None
         await self.flush()
         may_call_out = self.granted.allows("admin")
@@ -225,19 +297,23 @@ class Connection:
         sessions.connect(project, session_id, producer)
         try:
             opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out)
-        except VoicememError:
+        except VoicememError as error:
             await sessions.abandon(project, session_id, producer)
-            raise
+            if not isinstance(error, Refused):
+                raise
+            self.refuse(error, frame.session_id, frame.producer)
+            return
         line = Line(opened.stream, producer, opened.epoch, may_call_out)
         await self.replace(line)
+        self.websocket.tell(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
         await self.host.hold(self, line)
-        await self.send(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
 
     async def replace(self, line: Line) -> None:
         """Take a new line, and let go of the one that this connection had for the same producer."""
         of_session = self.queues.setdefault(line.session_id, {})
         before = of_session.get(line.producer)
         of_session[line.producer] = Queue(line)
+        self.only = self.all_queues()[0] if len(self.queues) == 1 == len(of_session) else None
         if before is not None:
             await self.let_go(before)
 
@@ -246,62 +322,51 @@ class Connection:
         queue = self.queues.get(line.session_id, {}).get(line.producer)
         if queue is None or queue.line is not line or queue.dead:
             return
-        await self.let_go(queue)
+        queue.dead = True
         problem = Problem(None, "superseded", CODES["superseded"].sentence)
-        # Whoever opens the producer anew must not wait for a peer that reads nothing.
-        telling = asyncio.create_task(self.send(error_frame(problem, line.session_id, line.producer)))
-        self.telling.add(telling)
-        telling.add_done_callback(self.telling.discard)
+        self.websocket.tell(error_frame(problem, line.session_id, line.producer))
+        await self.let_go(queue)
 
-    # Commits and answers
+    # Answers
 
-    async def commit(self, queue: Queue) -> None:
-        """Commit what waits for a line, batch by batch, and answer each after its commit."""
-        try:
-            while queue.waiting:
-                batch, queue.waiting = queue.waiting, []
-                try:
-                    if not queue.dead:
-                        await self.record(queue, [arrival for arrival, _ in batch])
-                finally:
-                    self.unanswered -= sum(size for _, size in batch)
-                    self.room.set()
-        except VoicememError as error:
+    def answered(self, queue: Queue, batch: Batch, answer: Recorded | VoicememError) -> None:
+        """Tell the client what became of a batch, after its commit."""
+        self.in_flight -= 1
+        self.unanswered -= batch.size
+        if isinstance(answer, VoicememError):
             queue.dead = True
-            await self.fail(error)
-        except Exception as error:  # the outermost edge: nothing more is acknowledged, and the operator hears why
-            LOG.error("A commit failed", exc_info=error)
-            queue.dead = True
-            await self.fail(VoicememError("internal"))
-        finally:
-            queue.task = None
-            self.unanswered -= sum(size for _, size in queue.waiting)  # of a line that died, nothing is answered
-            queue.waiting.clear()
-            self.room.set()
+            self.fail(answer)
+        elif any(problem.code == "superseded" for problem in answer.problems):
+            self.start(self.supersede(queue.line))
+        elif not queue.dead:
+            try:
+                self.acknowledge(queue, answer)
+            except InvalidFrame as flood:
+                self.fail(flood)
+        if not self.in_flight:
+            self.quiet.set()
+        self.make_room()
 
-    async def record(self, queue: Queue, arrivals: list[Arrived | Rejected]) -> None:
+    def acknowledge(self, queue: Queue, recorded: Recorded) -> None:
+        """The errors of a batch, then its ack. Raises `InvalidFrame` for a flood."""
         line = queue.line
-        recorded = await self.host.recorder.record(line, arrivals)
-        if any(problem.code == "superseded" for problem in recorded.problems):
-            await self.supersede(line)
-            return
         if recorded.stored:
             self.fruitless = 0
         for problem in recorded.problems:
-            await self.send(error_frame(problem, line.session_id, line.producer))
+            self.websocket.tell(error_frame(problem, line.session_id, line.producer))
             if not recorded.stored and problem.code != "seq_gap":
-                self.count_fruitless()
+                self.fruitless += 1
+                if self.fruitless > FLOOD:
+                    raise InvalidFrame("flood")
         if recorded.acked is not None:
-            await self.send(ack_frame(line, recorded.acked))
+            self.websocket.tell(b"%b%d}" % (queue.ack, recorded.acked))
         if recorded.ended:
+            self.start(self.close_when_ended(line))
+
+    async def close_when_ended(self, line: Line) -> None:
+        with suppress(StoreUnavailable):  # the sweep closes what has ended
             await self.host.sessions.close_when_ended(line)
 
-    async def flush(self) -> None:
-        """Wait until everything that was received is answered."""
-        while tasks := [queue.task for queue in self.all_queues() if queue.task is not None]:
-            await asyncio.wait(tasks)
-
-    async def wait_for_room(self) -> None:
-        while self.unanswered > WINDOW_BYTES:
-            self.room.clear()
-            await self.room.wait()
+    def make_room(self) -> None:
+        if self.unanswered <= WINDOW_BYTES:
+            self.websocket.read_on(True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from voicemem.recorder import Line, Problem
 from voicemem.store.base import Opened
 
-GOAWAY = {"type": "goaway"}
+GOAWAY = b'{"type":"goaway"}'
 """The server stops: come back to the next one."""
 
 
-def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str, window: int) -> dict[str, Any]:
+def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
     """The answer to `session.open`; `window` is in bytes."""
-    return {
+    frame = {
         "type": "session.ready",
         "session_id": opened.stream.id,
         "producer": producer,
@@ -24,14 +24,16 @@ def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str,
         "incarnation": incarnation,
         "window": window,
     }
+    return msgspec.json.encode(frame)
 
 
-def ack_frame(line: Line, seq: int) -> dict[str, Any]:
-    """Everything up to `seq` is on disk."""
-    return {"type": "ack", "session_id": line.session_id, "producer": line.producer, "seq": seq}
+def ack_prefix(line: Line) -> bytes:
+    """The frame that says that everything up to a seq is on disk, but for the seq and the last brace."""
+    names = msgspec.json.encode({"type": "ack", "session_id": line.session_id, "producer": line.producer})
+    return names[:-1] + b',"seq":'
 
 
-def error_frame(problem: Problem, session_id: str | None = None, producer: str | None = None) -> dict[str, Any]:
+def error_frame(problem: Problem, session_id: str | None = None, producer: str | None = None) -> bytes:
     """An `error`; what is not known of the event is left out."""
     frame = {"type": "error", "session_id": session_id, "producer": producer, **problem._asdict()}
-    return {key: value for key, value in frame.items() if value is not None}
+    return msgspec.json.encode({key: value for key, value in frame.items() if value is not None})

@@ -6,14 +6,12 @@ import asyncio
 import http
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers, MultipleValuesError
-from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
@@ -24,6 +22,7 @@ from voicemem.recorder import Line, Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
 from voicemem.server.problems import MEDIA_TYPE, problem_body
+from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
 
@@ -64,6 +63,7 @@ class Ingest:
             self.handle,
             address.host,
             address.port,
+            create_connection=EventSocket,
             process_request=self.admit,
             select_subprotocol=select_protocol,
             compression=None,  # 50 KiB less a connection, and no bombs
@@ -96,11 +96,11 @@ class Ingest:
 
     async def handle(self, websocket: ServerConnection) -> None:
         """One connection, from its first frame until everything that came was answered."""
+        assert isinstance(websocket, EventSocket)
         connection = Connection(websocket, self, self.grants.pop(websocket, None))
         self.connections.add(connection)
         try:
-            with suppress(ConnectionClosed):
-                await connection.run()
+            await connection.run()
         finally:
             self.connections.discard(connection)
             await connection.leave()

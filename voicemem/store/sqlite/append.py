@@ -1,55 +1,79 @@
-"""The append: one producer's events into one journal, inside the writer's transaction."""
+"""The append: producers' events into their journals, inside the writer's transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import apsw
 import msgspec
 
-from voicemem.admission import Offer, Outcome, Producer, Stream, admit, may_reopen
+from voicemem.admission import Batch, Offer, Outcome, Producer, Stream, admit, admits_all, may_reopen
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused
 from voicemem.store.base import Appended
-from voicemem.store.sqlite.rows import append_own, insert_rows, load_producer, load_stream, save_producer, update_stream
-from voicemem.wire import same_event
+from voicemem.store.sqlite.archive import known_around
+from voicemem.store.sqlite.plans import call_off
+from voicemem.store.sqlite.rows import Rows, Run
+from voicemem.wire import pieces_of, same_event
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
 
 
-class Append:
-    """One batch of offers on its way into a journal; lives as long as the job."""
+def append(rows: Rows, batch: Batch, now_ms: int) -> Appended:
+    """What becomes of a batch. Raises `Refused` (`unknown_session`)."""
+    stream = rows.stream(batch.key)
+    if stream is None:
+        raise Refused("unknown_session")
+    producer = rows.producer(batch.key, batch.producer)
+    known = producer.epoch > 0 or producer.next_seq > 1
+    if not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
+        return Append(rows, stream, producer, batch, now_ms).run()
+    first, count = stream.position + 1, len(batch.payloads)
+    rows.add_run(Run(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads))
+    stream.position += count
+    producer.next_seq += count
+    return Appended(stream, producer.next_seq, first)
 
-    def __init__(
-        self, connection: apsw.Connection, key: int, name: str, epoch: int | None, offers: Sequence[Offer], now_ms: int
-    ) -> None:
-        stream = load_stream(connection, key)
-        if stream is None:
-            raise Refused("unknown_session")
-        self.connection = connection
-        self.stream: Stream = stream
-        self.producer: Producer = load_producer(connection, key, name)
-        self.epoch = epoch
-        self.offers = offers
+
+class Append:
+    """A batch of which each event must be looked at; lives as long as the job."""
+
+    def __init__(self, rows: Rows, stream: Stream, producer: Producer, batch: Batch, now_ms: int) -> None:
+        self.rows = rows
+        self.stream = stream
+        self.producer = producer
+        self.before = msgspec.structs.replace(producer)
+        self.epoch = batch.epoch
+        self.offers = batch.each()
         self.now_ms = now_ms
-        self.rows: list[tuple[Any, ...]] = []
+        self.run_begun: Run | None = None
+        self.payloads: list[bytes] = []
+        """Of the run that was begun last, which grows while positions and seqs go on."""
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of what it sends again."""
-        self.originals_known = False
+        self.unpacked: list[range] = []
+        """Seqs whose archives were read: what `stored` does not have of them is in a hole."""
+        self.hole = range(0)
+        """Seqs of a declared gap, as they were found last."""
 
     def run(self) -> Appended:
         if may_reopen(self.stream, self.now_ms) and any(self.is_new(offer) for offer in self.offers):
-            reopen(self.connection, self.stream, self.now_ms)
+            reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # what comes without a connection counts as hearing
+        ending, config = self.stream.ending_ms, self.stream.config
         outcomes = [self.take(offer) for offer in self.offers]
-        if self.rows:
-            insert_rows(self.connection, self.rows)
-            save_producer(self.connection, self.stream.key, self.producer)
-        if self.rows or self.stream.silent_since_ms is not None:
-            update_stream(self.connection, self.stream)
-        return Appended(outcomes, self.stream, self.producer.next_seq)
+        if self.is_marked():
+            self.rows.save_producer(self.stream.key, self.producer)
+        same = self.stream.ending_ms == ending and self.stream.config is config
+        if self.stream.silent_since_ms is not None or not same:
+            self.rows.save_stream(self.stream)
+        return Appended(self.stream, self.producer.next_seq, None, outcomes)
+
+    def is_marked(self) -> bool:
+        """Whether something about the producer changed that its journal does not say, or this was its first event."""
+        before, after = self.before, self.producer
+        first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
+        return first or (before.unsequenced, before.ended) != (after.unsequenced, after.ended)
 
     def is_new(self, offer: Offer) -> bool:
         """Whether an ended session would be reopened for this."""
@@ -67,9 +91,7 @@ class Append:
         refusal = offer.refusal or self.take_effect(offer)
         payload = msgspec.json.encode({"type": "refused", "code": refusal}) if refusal else offer.payload
         self.stream.position += 1
-        self.rows.append(
-            (self.stream.key, self.stream.position, self.producer.name, offer.seq, offer.received_ms, payload)
-        )
+        self.add(offer, payload)
         if offer.seq is None:
             self.producer.unsequenced = True
         else:
@@ -77,11 +99,21 @@ class Append:
             self.stored[offer.seq] = payload
         return Outcome(self.stream.position, refusal)
 
+    def add(self, offer: Offer, payload: bytes) -> None:
+        """Everything stored here has consecutive positions, and seqs if it has any: one run, unless times differ."""
+        run = self.run_begun
+        if run is None or run.received_ms != offer.received_ms:
+            self.payloads = []
+            position, name = self.stream.position, self.producer.name
+            self.run_begun = Run(self.stream.key, position, name, offer.seq, offer.received_ms, self.payloads)
+            self.rows.add_run(self.run_begun)
+        self.payloads.append(payload)
+
     def take_effect(self, offer: Offer) -> str | None:
         """Let an update or an end take effect; the code of the refusal when it cannot."""
         if offer.update is not None:
             try:
-                apply_settled(self.connection, self.stream, offer.update, self.now_ms)
+                apply_settled(self.rows, self.stream, offer.update, self.now_ms)
             except Refused as refused:
                 return refused.code
         if offer.ending is not None:
@@ -93,9 +125,8 @@ class Append:
 
     def compare(self, offer: Offer, seq: int) -> Outcome:
         """A seq that is stored already: acknowledged again when it is the same, whatever was refused stays refused."""
-        if seq not in self.stored and not self.originals_known:
-            self.stored = self.originals() | self.stored
-            self.originals_known = True
+        if not (seq in self.stored or seq in self.hole or any(seq in seqs for seqs in self.unpacked)):
+            self.stored |= self.originals(seq)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it cannot be stored any more, so it must not be acknowledged
             return Outcome(code="seq_conflict")
@@ -105,73 +136,59 @@ class Append:
             return Outcome(duplicate=True)
         return Outcome(code="seq_conflict")
 
-    def originals(self) -> dict[int, bytes]:
-        """What is stored under the seqs of this batch."""
-        following = self.producer.next_seq
-        seqs = [offer.seq for offer in self.offers if offer.seq is not None and offer.seq < following]
-        first = first_position(self.connection, self.stream, self.producer.name, min(seqs))
-        rows = self.connection.execute(
-            "select seq, payload from journal where stream = ? and position >= ? and producer = ? order by position"
-            " limit ?",
-            (self.stream.key, first, self.producer.name, max(seqs) - min(seqs) + 1),
-        )
-        return dict(rows)
+    def originals(self, seq: int) -> dict[int, bytes]:
+        """What is stored in the run that holds this seq, or stands before it, by seq."""
+        self.rows.flush()
+        self.run_begun = None
+        archived = known_around(self.rows.connection, self.stream.key, self.producer.name, seq)
+        if archived.payloads:
+            self.unpacked.append(archived.seqs)
+            return archived.payloads
+        where = "from journal where stream = ? and producer = ? and"
+        values = self.stream.key, self.producer.name, seq
+        execute = self.rows.connection.execute
+        row = execute(f"select seq, count, payload {where} seq <= ? order by seq desc limit 1", values).fetchone()
+        first, count, payload = row or (1, 0, b"[]")
+        if seq >= first + count:
+            following = execute(f"select seq {where} seq > ? order by seq limit 1", values).fetchone()
+            stop = following[0] if following else self.producer.next_seq
+            self.hole = range(max(first + count, archived.seqs.start), min(stop, archived.seqs.stop))
+        return dict(enumerate([payload] if count == 1 else pieces_of(payload), first))
 
 
-def first_position(connection: apsw.Connection, stream: Stream, producer: str, seq: int) -> int:
-    """Where a producer's seq stands, or would: its seqs rise with the positions, so it is found by halving."""
-    low, high = 1, stream.position + 1
-    while low < high:
-        middle = (low + high) // 2
-        row = connection.execute(
-            "select position, seq from journal where stream = ? and position >= ? and producer = ?"
-            " order by position limit 1",
-            (stream.key, middle, producer),
-        ).fetchone()
-        if row is None or row[1] >= seq:
-            high = middle
-        else:
-            low = row[0] + 1
-    return low
-
-
-def reopen(connection: apsw.Connection, stream: Stream, now_ms: int) -> None:
-    """Undo an idle close; the stream's row is still to be updated."""
-    append_own(connection, stream, now_ms, {"type": "session.reopened", "ts": now_ms})
+def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
+    """Undo an idle close; the stream's row is still to be saved."""
+    rows.append_own(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
+    call_off(rows.connection, stream)
 
 
-def apply_settled(connection: apsw.Connection, stream: Stream, settled: Settled, now_ms: int) -> None:
+def apply_settled(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused` before anything is written."""
     stream.config = merged(stream.config, settled.public)
-    save_secrets(connection, stream, settled, now_ms)
+    save_secrets(rows, stream, settled, now_ms)
 
 
-def save_secrets(connection: apsw.Connection, stream: Stream, settled: Settled, now_ms: int) -> None:
+def save_secrets(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:
     """Keep secrets apart, and the session's own receiver in step with its configuration."""
     for name, value in settled.secrets.items():
-        connection.execute("delete from secrets where stream = ? and name = ?", (stream.key, name))
+        rows.connection.execute("delete from secrets where stream = ? and name = ?", (stream.key, name))
         if value is not None:
-            connection.execute("insert into secrets values (?, ?, ?)", (stream.key, name, value))
+            rows.connection.execute("insert into secrets values (?, ?, ?)", (stream.key, name, value))
     if "webhook" in settled.public or "webhook.secret" in settled.secrets:
-        save_endpoint(connection, stream, now_ms)
+        save_endpoint(rows, stream, now_ms)
 
 
-def save_endpoint(connection: apsw.Connection, stream: Stream, now_ms: int) -> None:
+def save_endpoint(rows: Rows, stream: Stream, now_ms: int) -> None:
     webhook = stream.config.get("webhook") or {}
     url = webhook.get("url")
+    execute = rows.connection.execute
     if url is None:
-        connection.execute("update endpoints set disabled_ms = ? where stream = ?", (now_ms, stream.key))
+        execute("update endpoints set disabled_ms = ? where stream = ?", (now_ms, stream.key))
         return
-    secret = connection.execute(
-        "select value from secrets where stream = ? and name = 'webhook.secret'", (stream.key,)
-    ).fetchone()
+    secret = execute("select value from secrets where stream = ? and name = 'webhook.secret'", (stream.key,)).fetchone()
     values = (url, secret[0] if secret else None, webhook.get("contents", "full"), stream.key)
-    connection.execute(
-        "update endpoints set url = ?, secret = ?, contents = ?, disabled_ms = null where stream = ?", values
-    )
-    if not connection.changes():
-        connection.execute(
-            "insert into endpoints (url, secret, contents, stream, public_only) values (?, ?, ?, ?, 1)", values
-        )
+    execute("update endpoints set url = ?, secret = ?, contents = ?, disabled_ms = null where stream = ?", values)
+    if not rows.connection.changes():
+        execute("insert into endpoints (url, secret, contents, stream, public_only) values (?, ?, ?, ?, 1)", values)

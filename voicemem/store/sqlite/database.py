@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
+from voicemem.store.sqlite.rows import Rows
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], Any]
@@ -38,6 +39,8 @@ DOWN = (
     apsw.ReadOnlyError,
 )
 """Errors of the file; any other one is the fault of a single job."""
+SYNC_FAILED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+RUINED = "The disk could not sync the store, and what a later sync says cannot be trusted."
 MAX_JOBS = 4096
 """Jobs in one transaction: a bound on how long a commit can take to build."""
 
@@ -59,7 +62,11 @@ class Database:
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
         try:
             self.writer = connect(path)
+            # What a process before this one wrote and could not sync may be readable, and not on the disk: with this
+            # it is on the disk, before anything is acknowledged behind it.
+            self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
             migrate(self.writer)
+            self.rows = Rows(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
@@ -67,6 +74,8 @@ class Database:
                 raise
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
         self.healthy = True
+        self.ruined = False
+        """Whether a sync has failed: the kernel forgets what it could not write, so this process must not go on."""
         self.closed = False
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
@@ -106,10 +115,13 @@ class Database:
             late = self.waiting.get()
             if late is not None:
                 settle([late], [StoreUnavailable(CLOSED)])
+        self.rows.forget()
         self.readers.shutdown()
-        self.reader.close()
-        self.writer.close()
-        self.unlock()
+        try:
+            self.reader.close()
+            self.writer.close()
+        finally:
+            self.unlock()
 
     def unlock(self) -> None:
         if self.lock is not None:
@@ -131,15 +143,23 @@ class Database:
                 return
 
     def commit(self, batch: list[Waiting]) -> None:
+        if self.ruined:
+            settle(batch, [StoreUnavailable(RUINED)] * len(batch))
+            return
         try:
             before = self.writer.total_changes()
             self.writer.execute("begin immediate")
-            results = [attempt(waiting.job, self.writer) for waiting in batch]
+            results = [self.attempt(waiting.job) for waiting in batch]
+            self.rows.flush()
             self.writer.execute("commit")
+            self.rows.committed()
             if self.writer.total_changes() > before:  # a commit of nothing proves nothing
                 self.healthy = True
         except DOWN as error:
             self.healthy = False
+            if getattr(error, "extendedresult", None) in SYNC_FAILED:
+                self.ruined = True
+                self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.roll_back()
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
             settle(batch, [down] * len(batch))
@@ -154,17 +174,20 @@ class Database:
             return
         settle(batch, results)
 
+    def attempt(self, job: Job) -> Any:
+        try:
+            result = job(self.writer)
+        except VoicememError as error:
+            self.rows.drop_job()
+            return error
+        self.rows.keep_job()
+        return result
+
     def roll_back(self) -> None:
+        self.rows.rolled_back()
         with suppress(apsw.Error):  # what cannot be rolled back now is when the file is opened next
             if self.writer.in_transaction:
                 self.writer.execute("rollback")
-
-
-def attempt(job: Job, connection: apsw.Connection) -> Any:
-    try:
-        return job(connection)
-    except VoicememError as error:
-        return error
 
 
 def settle(batch: list[Waiting], results: list[Any]) -> None:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import apsw
 import msgspec
 
 from voicemem import config
-from voicemem.admission import Ending, Offer, Stream, due_close, due_ms, may_reopen
+from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
-from voicemem.store.sqlite.append import Append, apply_settled, reopen, save_secrets
+from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
+from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.rows import (
-    COLUMNS,
-    SESSION,
-    append_own,
-    find_stream,
-    insert_stream,
-    load_producer,
-    load_stream,
-    one,
-    save_producer,
-    to_stream,
-    update_stream,
-)
-from voicemem.wire import SORTED
+from voicemem.store.sqlite.plans import is_erased, plan
+from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
+from voicemem.wire import SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payloads read at once: a journal can be much larger than memory allows."""
@@ -44,9 +35,9 @@ class SqliteJournal:
         self, project: str, session_id: str, settled: Settled, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
-            stream = find_stream(connection, project, session_id)
+            stream = self.database.rows.session(project, session_id)
             if stream is None:
-                return new_stream(connection, project, session_id, settled, now_ms), "created"
+                return new_stream(self.database.rows, project, session_id, settled, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute("select name, value from secrets where stream = ?", (stream.key,)))
             given = [merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}]
@@ -59,89 +50,87 @@ class SqliteJournal:
         self, project: str, session_id: str, producer: str, settled: Settled, from_seq: int | None, now_ms: int
     ) -> Opened:
         def job(connection: apsw.Connection) -> Opened:
-            stream = find_stream(connection, project, session_id)
+            rows = self.database.rows
+            stream = rows.session(project, session_id)
             created = stream is None
             if stream is None:
-                stream = new_stream(connection, project, session_id, settled, now_ms)
+                stream = new_stream(rows, project, session_id, settled, now_ms)
             refuse_erased(stream)
             reopened = may_reopen(stream, now_ms)
             if reopened:
-                reopen(connection, stream, now_ms)
-            lease = load_producer(connection, stream.key, producer)
+                reopen(rows, stream, now_ms)
+            lease = rows.producer(stream.key, producer)
             lease.epoch += 1
             if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
                 gap = {"type": "session.gap", "producer": producer, "from_seq": lease.next_seq, "to_seq": from_seq - 1}
-                append_own(connection, stream, now_ms, gap)
+                rows.append_own(stream, now_ms, gap)
                 lease.next_seq = from_seq
             if stream.state == "running":
                 stream.silent_since_ms = None
-            save_producer(connection, stream.key, lease)
-            update_stream(connection, stream)
+            rows.save_producer(stream.key, lease)
+            rows.save_stream(stream)
             return Opened(stream, lease.epoch, lease.next_seq, created, reopened)
 
         return await self.database.write(job)
 
-    async def append(
-        self, key: int, producer: str, epoch: int | None, offers: Sequence[Offer], now_ms: int
-    ) -> Appended:
-        return await self.database.write(
-            lambda connection: Append(connection, key, producer, epoch, offers, now_ms).run()
-        )
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
+        return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
 
     async def silence(self, key: int, now_ms: int | None) -> None:
         def job(connection: apsw.Connection) -> None:
-            stream = load_stream(connection, key)
+            stream = self.database.rows.stream(key)
             if stream is not None and stream.state == "running":
                 stream.silent_since_ms = now_ms
-                update_stream(connection, stream)
+                self.database.rows.save_stream(stream)
 
         await self.database.write(job)
 
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
-            running = connection.execute(f"select {COLUMNS} from streams where state = 'running'")
-            for row in running.fetchall():
-                stream = to_stream(row)
-                stream.silent_since_ms = now_ms
-                due = now_ms if stream.ending is not None else due_ms(stream)
-                connection.execute(
-                    "update streams set silent_since_ms = ?, due_ms = ? where key = ?", (now_ms, due, stream.key)
-                )
+            changes = []
+            for row in connection.execute(f"select {OWN_COLUMNS} from streams where state = 'running'"):
+                with suppress(StoreUnavailable):  # a damaged row is the trouble of its session alone
+                    stream = to_stream(row)
+                    stream.silent_since_ms = now_ms
+                    changes.append((now_ms, now_ms if stream.ending is not None else due_ms(stream), stream.key))
+            connection.executemany("update streams set silent_since_ms = ?, due_ms = ? where key = ?", changes)
+            self.database.rows.forget()
 
         await self.database.write(job)
 
     async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
-            stream = load_stream(connection, key)
+            stream = self.database.rows.stream(key)
             if stream is None or stream.state == "erased":
                 raise Refused("unknown_session")
             if stream.state == "ended":
                 raise Refused("session_ended")
-            apply_settled(connection, stream, settled, now_ms)
-            append_own(connection, stream, now_ms, payload)
-            update_stream(connection, stream)
+            rows = self.database.rows
+            apply_settled(rows, stream, settled, now_ms)
+            rows.append_own(stream, now_ms, payload)
+            rows.save_stream(stream)
             return stream
 
         return await self.database.write(job)
 
     async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
-            stream = load_stream(connection, key)
+            stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running":
                 return None
             how = ending or due_close(stream, now_ms) or restarted(connection, stream, now_ms)
-            return None if how is None else close_stream(connection, stream, how, notice_id, now_ms)
+            return None if how is None else close_stream(self.database.rows, stream, how, notice_id, now_ms)
 
         return await self.database.write(job)
 
     async def close_ended(self, key: int, connected: Sequence[str], notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
-            stream = load_stream(connection, key)
+            stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running" or stream.ending is None:
                 return None
-            if not all(load_producer(connection, key, name).ended for name in connected):
+            if not all(self.database.rows.producer(key, name).ended for name in connected):
                 return None
-            return close_stream(connection, stream, stream.ending, notice_id, now_ms)
+            return close_stream(self.database.rows, stream, stream.ending, notice_id, now_ms)
 
         return await self.database.write(job)
 
@@ -152,7 +141,10 @@ class SqliteJournal:
         )
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
-        found = await self.database.read(lambda connection: find_stream(connection, project, session_id))
+        found = self.database.rows.named.get((project, session_id))
+        if found is None:
+            where, values = "project = ? and kind = ? and id = ?", (project, SESSION, session_id)
+            found = await self.database.read(lambda connection: load_stream(connection, where, values))
         return None if found is None or found.state == "erased" else found
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
@@ -163,24 +155,23 @@ class SqliteJournal:
         )
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        query = (
-            "select position, producer, seq, received_ms, payload from journal"
-            " where stream = ? and position > ? order by position limit ?"
-        )
-
         def job(connection: apsw.Connection) -> list[Row]:
-            rows, size = [], 0
-            for values in connection.execute(query, (key, after, limit)):
-                rows.append(Row(*values))
-                size += len(rows[-1].payload)
-                if size > PAGE_BYTES:
+            rows: list[Row] = []
+            size = 0
+            for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
+                rows.extend(row for row in rows_of(run) if row.position > after)
+                size += len(run.payload)
+                if size > PAGE_BYTES or len(rows) >= limit:
                     break
-            return rows
+            return rows[:limit]
 
         return await self.database.read(job)
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
-        query = "select position, version, state from snapshots where stream = ? and version = ? and position <= ?"
+        query = (
+            "select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3"
+            " and exists (select 1 from streams where key = ?1 and state != 'erased')"
+        )
         row = await self.database.read(lambda connection: connection.execute(query, (key, version, at_most)).fetchone())
         return None if row is None else Snapshot(*row)
 
@@ -191,20 +182,12 @@ class SqliteJournal:
         )
         await self.database.write(lambda connection: connection.execute(query, (key, *snapshot, key)).fetchall())
 
-    async def erase(self, key: int, now_ms: int) -> None:
-        def job(connection: apsw.Connection) -> None:
-            stream = load_stream(connection, key)
-            if stream is None:
-                return
-            exports = "select key from exports where stream = ?"
-            connection.execute(f"delete from attempts where export in ({exports})", (key,))
-            for table in ("journal", "snapshots", "secrets", "producers", "exports", "endpoints"):
-                connection.execute(f"delete from {table} where stream = ?", (key,))
-            stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
-            stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-            update_stream(connection, stream)
 
-        await self.database.write(job)
+def rows_of(run: RunRow) -> Iterator[Row]:
+    """The entries of one run."""
+    position, producer, seq, received_ms, payload, count = run
+    for index, piece in enumerate(pieces_of(payload) if count > 1 else [payload]):
+        yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
 
 
 def refuse_erased(stream: Stream) -> None:
@@ -212,7 +195,7 @@ def refuse_erased(stream: Stream) -> None:
         raise Refused("session_erased")
 
 
-def new_stream(connection: apsw.Connection, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
+def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
     stream = Stream(
         key=0,
         project=project,
@@ -229,8 +212,8 @@ def new_stream(connection: apsw.Connection, project: str, session_id: str, settl
         ending_ts=None,
         ending_reason=None,
     )
-    insert_stream(connection, stream)
-    save_secrets(connection, stream, settled, now_ms)
+    rows.add_stream(stream)
+    save_secrets(rows, stream, settled, now_ms)
     return stream
 
 
@@ -240,17 +223,19 @@ def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Endin
     return stream.ending if due is not None and due <= now_ms else None
 
 
-def close_stream(connection: apsw.Connection, stream: Stream, how: Ending, notice_id: str, now_ms: int) -> Stream:
+def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms: int) -> Stream:
     """Journal the close, and make an export for each endpoint that hears of this session."""
-    append_own(connection, stream, now_ms, {"type": "session.closed", "ts": how.ts, "reason": how.reason})
+    rows.append_own(stream, now_ms, {"type": "session.closed", "ts": how.ts, "reason": how.reason})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, how.reason, how.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-    update_stream(connection, stream)
+    rows.save_stream(stream)
+    rows.save_next_seqs(stream.key)
+    plan(rows.connection, stream)
     settings = config.read(stream.config)
     closing = msgspec.json.encode(
         Closing(stream.id, settings.name, settings.channel, settings.labels, stream.started_ms, now_ms)
     )
-    connection.execute(
+    rows.connection.execute(
         "insert into exports (stream, endpoint, notice_id, event_type, position, closing, state, attempts, due_ms,"
         " lease, leased_until_ms) select ?, key, ?, ?, ?, ?, 'pending', 0, ?, 0, 0 from endpoints"
         " where disabled_ms is null and (stream = ? or stream is null)",

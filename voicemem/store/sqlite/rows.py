@@ -1,26 +1,249 @@
-"""Reading and writing the rows of streams and producers, for the jobs of the store's parts."""
+"""The rows of streams, producers and the journal, inside the writer's transaction.
+
+A stream's `position` and a producer's `next_seq` are where their journal ends, so an ordinary append writes the
+journal alone; their own rows are written when anything else about them changes. What was committed is kept at hand, so
+that an append reads nothing: one process writes a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from voicemem.admission import Producer, Stream, due_ms
+from voicemem.errors import StoreUnavailable
 
 SESSION = "session"
-COLUMNS = ", ".join(Stream.__struct_fields__)
+OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
+"""Of `streams`; `position` is that of the last time the row was saved."""
+COLUMNS = OWN_COLUMNS.replace(
+    "position",
+    "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
+    " order by j.position desc limit 1), 0))",
+)
+"""The same with the position where the journal ends."""
+CONFIG = Stream.__struct_fields__.index("config")
+NEXT_SEQ = (
+    "ifnull((select j.seq + j.count from journal j where j.stream = {stream} and j.producer = {name}"
+    " and j.seq is not null order by j.seq desc limit 1), 1)"
+)
+KEPT = 50_000
+"""Rows kept at hand, of streams and of producers."""
+MOST_ROWS = 1_000
+"""Rows in one statement: SQLite takes 32,766 values."""
 
-CONFIG = COLUMNS.split(", ").index("config")
+
+class Run(NamedTuple):
+    """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
+
+    stream: int
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    payloads: Sequence[bytes]
+
+
+class Rows:
+    """Streams and producers as the transaction sees them, and the runs that it adds to journals.
+
+    What `stream` and `producer` return belongs to the transaction, which may change it; what was committed is never
+    changed again, so other threads may read it. A job's changes are dropped when it raises (`drop_job`).
+    """
+
+    def __init__(self, connection: apsw.Connection, keep: bool) -> None:
+        self.connection = connection
+        self.keep = keep
+        self.streams: dict[int, Stream] = {}
+        self.producers: dict[tuple[int, str], Producer] = {}
+        self.named: dict[tuple[str, str], Stream] = {}
+        """Sessions that were committed, by project and id."""
+        self.changed_streams: dict[int, Stream] = {}
+        self.changed_producers: dict[tuple[int, str], Producer] = {}
+        self.runs: list[Run] = []
+        self.mark = 0
+        """How many runs the jobs before the current one have added."""
+        self.job_streams: dict[int, Stream] = {}
+        self.job_producers: dict[tuple[int, str], Producer] = {}
+
+    # The transaction
+
+    def keep_job(self) -> None:
+        self.changed_streams.update(self.job_streams)
+        self.changed_producers.update(self.job_producers)
+        self.forget_job()
+
+    def drop_job(self) -> None:
+        del self.runs[self.mark :]
+        self.forget_job()
+
+    def forget_job(self) -> None:
+        self.job_streams, self.job_producers, self.mark = {}, {}, len(self.runs)
+
+    def committed(self) -> None:
+        """What the transaction changed is what is kept."""
+        if len(self.streams) + len(self.producers) > KEPT or not self.keep:
+            self.forget()
+        if self.keep:
+            self.streams.update(self.changed_streams)
+            self.producers.update(self.changed_producers)
+            sessions = (stream for stream in self.changed_streams.values() if stream.kind == SESSION)
+            self.named.update({(stream.project, stream.id): stream for stream in sessions})
+        self.changed_streams, self.changed_producers = {}, {}
+
+    def rolled_back(self) -> None:
+        """Nothing kept is trusted."""
+        self.forget()
+        self.runs.clear()
+        self.forget_job()
+        self.changed_streams, self.changed_producers = {}, {}
+
+    def forget(self) -> None:
+        self.streams, self.producers, self.named = {}, {}, {}
+
+    # Streams
+
+    def stream(self, key: int) -> Stream | None:
+        found = self.job_streams.get(key)
+        if found is None:
+            known = self.changed_streams.get(key) or self.streams.get(key)
+            found = msgspec.structs.replace(known) if known is not None else self.load("key = ?", (key,))
+            if found is not None:
+                self.job_streams[key] = found
+        return found
+
+    def session(self, project: str, session_id: str) -> Stream | None:
+        known = self.named.get((project, session_id))
+        if known is not None:
+            return self.stream(known.key)
+        query = "select key from streams where project = ? and kind = ? and id = ?"
+        row = self.connection.execute(query, (project, SESSION, session_id)).fetchone()
+        return None if row is None else self.stream(row[0])
+
+    def load(self, where: str, values: tuple[Any, ...]) -> Stream | None:
+        self.flush()
+        return load_stream(self.connection, where, values)
+
+    def add_stream(self, stream: Stream) -> None:
+        self.connection.execute(
+            "insert into streams (project, kind, id, state, position, started_ms, config, silent_since_ms, due_ms)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                stream.project,
+                stream.kind,
+                stream.id,
+                stream.state,
+                stream.position,
+                stream.started_ms,
+                msgspec.json.encode(stream.config),
+                stream.silent_since_ms,
+                due_ms(stream),
+            ),
+        )
+        stream.key = self.connection.last_insert_rowid()
+        self.job_streams[stream.key] = stream
+
+    def save_stream(self, stream: Stream) -> None:
+        self.connection.execute(
+            "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, silent_since_ms = ?,"
+            " ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?",
+            (
+                stream.state,
+                stream.position,
+                stream.ended_ms,
+                stream.reason,
+                msgspec.json.encode(stream.config),
+                stream.silent_since_ms,
+                stream.ending_ms,
+                stream.ending_ts,
+                stream.ending_reason,
+                stream.provisional,
+                due_ms(stream),
+                stream.key,
+            ),
+        )
+
+    # Producers
+
+    def producer(self, key: int, name: str) -> Producer:
+        found = self.job_producers.get((key, name))
+        if found is None:
+            known = self.changed_producers.get((key, name)) or self.producers.get((key, name))
+            found = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
+            self.job_producers[key, name] = found
+        return found
+
+    def load_producer(self, key: int, name: str) -> Producer:
+        self.flush()
+        following = NEXT_SEQ.format(stream="?1", name="?2")
+        (journaled,) = one(self.connection, f"select {following}", (key, name))
+        query = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
+        row = self.connection.execute(query, (key, name)).fetchone()
+        if row is None:
+            return Producer(name, next_seq=journaled)
+        epoch, next_seq, unsequenced, ended = row
+        return Producer(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended))
+
+    def save_producer(self, key: int, producer: Producer) -> None:
+        self.connection.execute(
+            "insert or replace into producers values (?, ?, ?, ?, ?, ?)",
+            (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended),
+        )
+
+    def save_next_seqs(self, key: int) -> None:
+        """Write where a journal's producers stand into their own rows, so that they outlive the journal's."""
+        self.flush()
+        following = NEXT_SEQ.format(stream="producers.stream", name="producers.name")
+        self.connection.execute(f"update producers set next_seq = max(next_seq, {following}) where stream = ?", (key,))
+
+    # Journals
+
+    def add_run(self, run: Run) -> None:
+        self.runs.append(run)
+
+    def append_own(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
+        """Journal an event of the server's own; the stream's row is still to be saved."""
+        stream.position += 1
+        payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
+        self.add_run(Run(stream.key, stream.position, None, None, now_ms, [payload]))
+
+    def flush(self) -> None:
+        """Insert what was added, in one statement: between rows another thread could take the interpreter away."""
+        for first in range(0, len(self.runs), MOST_ROWS):
+            runs = self.runs[first : first + MOST_ROWS]
+            values = [value for run in runs for value in columns_of(run)]
+            marks = ",".join(["(?,?,?,?,?,?,?)"] * len(runs))
+            self.connection.execute(
+                "insert into journal (stream, position, producer, seq, received_ms, count, payload) values " + marks,
+                values,
+            )
+        self.runs.clear()
+        self.mark = 0
+
+
+def columns_of(run: Run) -> tuple[Any, ...]:
+    payloads = run.payloads
+    payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
+    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
+    """The stream of a row. Raises `StoreUnavailable` for one that is damaged."""
     values: list[Any] = list(row)
-    values[CONFIG] = msgspec.json.decode(values[CONFIG])
+    try:
+        values[CONFIG] = msgspec.json.decode(values[CONFIG], type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
     values[-1] = bool(values[-1])
     return Stream(*values)
+
+
+def load_stream(connection: apsw.Connection, where: str, values: tuple[Any, ...]) -> Stream | None:
+    row = connection.execute(f"select {COLUMNS} from streams where {where}", values).fetchone()
+    return None if row is None else to_stream(row)
 
 
 def one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -28,84 +251,3 @@ def one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -
     row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
     assert row is not None
     return row
-
-
-def find_stream(connection: apsw.Connection, project: str, session_id: str) -> Stream | None:
-    query = f"select {COLUMNS} from streams where project = ? and kind = ? and id = ?"
-    row = connection.execute(query, (project, SESSION, session_id)).fetchone()
-    return None if row is None else to_stream(row)
-
-
-def load_stream(connection: apsw.Connection, key: int) -> Stream | None:
-    row = connection.execute(f"select {COLUMNS} from streams where key = ?", (key,)).fetchone()
-    return None if row is None else to_stream(row)
-
-
-def insert_stream(connection: apsw.Connection, stream: Stream) -> Stream:
-    connection.execute(
-        "insert into streams (project, kind, id, state, position, started_ms, config, silent_since_ms, due_ms)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            stream.project,
-            stream.kind,
-            stream.id,
-            stream.state,
-            stream.position,
-            stream.started_ms,
-            msgspec.json.encode(stream.config),
-            stream.silent_since_ms,
-            due_ms(stream),
-        ),
-    )
-    stream.key = connection.last_insert_rowid()
-    return stream
-
-
-def update_stream(connection: apsw.Connection, stream: Stream) -> None:
-    connection.execute(
-        "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, silent_since_ms = ?,"
-        " ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?",
-        (
-            stream.state,
-            stream.position,
-            stream.ended_ms,
-            stream.reason,
-            msgspec.json.encode(stream.config),
-            stream.silent_since_ms,
-            stream.ending_ms,
-            stream.ending_ts,
-            stream.ending_reason,
-            stream.provisional,
-            due_ms(stream),
-            stream.key,
-        ),
-    )
-
-
-def load_producer(connection: apsw.Connection, key: int, name: str) -> Producer:
-    row = connection.execute(
-        "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?", (key, name)
-    ).fetchone()
-    if row is None:
-        return Producer(name)
-    epoch, next_seq, unsequenced, ended = row
-    return Producer(name, epoch, next_seq, bool(unsequenced), bool(ended))
-
-
-def save_producer(connection: apsw.Connection, key: int, producer: Producer) -> None:
-    connection.execute(
-        "insert or replace into producers values (?, ?, ?, ?, ?, ?)",
-        (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended),
-    )
-
-
-def insert_rows(connection: apsw.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Journal rows: stream, position, producer, seq, received_ms, payload."""
-    connection.executemany("insert into journal values (?, ?, ?, ?, ?, ?)", rows)
-
-
-def append_own(connection: apsw.Connection, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
-    """Journal an event of the server's own; the stream's row is still to be updated."""
-    stream.position += 1
-    payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
-    insert_rows(connection, [(stream.key, stream.position, None, None, now_ms, payload)])

@@ -1,0 +1,86 @@
+"""The websocket of an ingest connection: each whole message goes to its listener at once, without a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from websockets.asyncio.connection import broadcast
+from websockets.asyncio.server import ServerConnection
+from websockets.frames import BINARY, CONT, TEXT, Frame
+from websockets.protocol import Event
+
+MAX_FRAGMENTS = 1_024
+"""Of one message, as the library has it for its own queue."""
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+"""A peer that lets so much wait is one that does not read."""
+TOO_MANY = "too many fragments"
+
+Listener = Callable[[bytes, bool], None]
+"""Takes a message, and whether it is binary."""
+
+
+class EventSocket(ServerConnection):
+    """A server connection whose messages are heard in the moment of their arrival; `recv` is not used.
+
+    `websockets` still parses and checks every frame; only its queue of messages, and the switch to the task that
+    waits for it, are left out (they take longer than voicemem takes for an event).
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.listener: Listener | None = None
+        self.early: list[tuple[bytes, bool]] = []
+        """Messages that came before there was a listener."""
+        self.fragments: list[Frame] = []
+        self.reading = True
+
+    def listen(self, listener: Listener) -> None:
+        """Hear every message, those included that came before."""
+        self.listener = listener
+        early, self.early = self.early, []
+        for message in early:
+            listener(*message)
+
+    def process_event(self, event: Event) -> None:
+        if not isinstance(event, Frame):
+            super().process_event(event)
+        elif event.opcode is TEXT and event.fin:
+            self.hear(bytes(event.data), False)
+        elif event.opcode is BINARY and event.fin:
+            self.hear(bytes(event.data), True)
+        elif event.opcode in (TEXT, BINARY, CONT):
+            self.hear_fragment(event)
+        else:
+            super().process_event(event)
+
+    def hear(self, message: bytes, binary: bool) -> None:
+        if self.listener is not None:
+            self.listener(message, binary)
+        else:
+            self.early.append((message, binary))
+
+    def hear_fragment(self, frame: Frame) -> None:
+        self.fragments.append(frame)
+        if len(self.fragments) > MAX_FRAGMENTS:
+            self.protocol.fail(1009, TOO_MANY)
+            self.send_data()
+        elif frame.fin:
+            message = b"".join(fragment.data for fragment in self.fragments)
+            binary = self.fragments[0].opcode is BINARY
+            self.fragments = []
+            self.hear(message, binary)
+
+    def read_on(self, reading: bool) -> None:
+        """Read from the network, or leave it to TCP to hold the sender back."""
+        if reading != self.reading and not self.transport.is_closing():
+            self.reading = reading
+            (self.transport.resume_reading if reading else self.transport.pause_reading)()
+
+    def tell(self, message: bytes) -> None:
+        """Send a text message without waiting for anything; a peer that never reads is cut off."""
+        if self.transport.is_closing():
+            return
+        broadcast((self,), message, text=True)
+        if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.transport.abort()

@@ -1,0 +1,6 @@
+-- A row of the journal is a run: events of one producer that came together, at consecutive positions and seqs. `position`
+-- and `seq` are those of the first; the payload of a run of several is a JSON array of them.
+alter table journal add column count integer not null default 1;
+
+-- Finds what is stored under a seq, and the last seq of a producer.
+create unique index journal_by_seq on journal (stream, producer, seq) where seq is not null;
