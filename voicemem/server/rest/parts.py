@@ -19,7 +19,6 @@ from voicemem.events import SESSION_ID_PATTERN, Fields
 from voicemem.memories import Memories
 from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
-from voicemem.server.problems import Handler
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
 
@@ -38,17 +37,9 @@ class Parts(NamedTuple):
     draining: asyncio.Event
 
 
-class Route(NamedTuple):
-    """A path with its handler; `scope` None is open to everybody who can reach the port."""
-
-    method: str
-    path: str
-    handler: Handler
-    scope: str | None
-
-
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
+DOCUMENT = web.AppKey("document", bytes)
 
 
 def parts_of(request: web.Request) -> Parts:
@@ -111,6 +102,14 @@ async def object_of(request: web.Request) -> Fields:
         raise InvalidFrame("not_events", "The body is not a JSON object.")
     check_integers(value)
     return value
+
+
+def read_as(value: Fields, kind: type[T]) -> T:
+    """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", plain(error)) from None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
