@@ -31,9 +31,13 @@ from voicemem.settings import Settings
 
 T = TypeVar("T")
 Fields = dict[str, Any]
+Enough = Callable[[list[Fields]], bool]
+"""Whether all is there that must be."""
+Talk = tuple[int, Sequence[str], Enough]
+"""A connection, and what is sent on it."""
 TIMEOUT_S = 20.0
 """Nothing takes this long."""
-LATE_S = 3.0
+LATE_S = 10.0
 """What does not happen in this time, though it may happen later than its cause, does not happen."""
 ERASED = "erased-at-first"
 """A session that was erased: an open of it is refused, after everything before it was answered."""
@@ -41,8 +45,6 @@ ERASED = "erased-at-first"
 
 class Service:
     """The service in this process. Every method returns when the service has nothing more to do for it."""
-
-    can_advance = True
 
     def __init__(self, folder: Path, now_ms: int) -> None:
         self.path = folder / "calls.db"
@@ -52,6 +54,7 @@ class Service:
         self.stack = AsyncExitStack()
         self.sockets: dict[int, ClientConnection] = {}
         self.receiver = Receiver()
+        self.stumbles = 0
         self.app: App | None = None
         self.serving = AsyncExitStack()
         self.rest, self.ingest = "", ""
@@ -104,7 +107,7 @@ class Service:
         self.sockets.clear()
         if save:
             self.save()
-        if restore:
+        elif restore:
             self.restore()
         await self.start()
         return told
@@ -149,15 +152,17 @@ class Service:
             socket.transport.abort()
         await socket.close()
 
-    async def exchange(
-        self, number: int, frames: Sequence[str], enough: Callable[[list[Fields]], bool]
-    ) -> list[Fields]:
+    async def exchange_all(self, talks: Sequence[Talk]) -> list[list[Fields]]:
+        """Talk on several connections at once."""
+        return list(await asyncio.gather(*(self.exchange(*talk) for talk in talks)))
+
+    async def exchange(self, number: int, frames: Sequence[str], enough: Enough) -> list[Fields]:
         """Send frames; all that is answered to them, however late what must be there may come."""
         socket = self.sockets[number]
         for frame in (*frames, json.dumps({"type": "session.open", "session_id": ERASED})):
             await socket.send(frame)
         answers: list[Fields] = []
-        while (frame := json.loads(await asyncio.wait_for(socket.recv(), LATE_S))).get("session_id") != ERASED:
+        while (frame := json.loads(await asyncio.wait_for(socket.recv(), TIMEOUT_S))).get("session_id") != ERASED:
             answers.append(frame)
         assert frame["code"] == "session_erased"
         with suppress(TimeoutError):
@@ -176,14 +181,22 @@ class Service:
 
     # The receiver
 
-    def stumble(self, times: int) -> None:
-        """Fail so often before the next notice is taken; a failure is tried again at once."""
-        self.receiver.replies[:] = [Reply(500)] * times
+    def stumble(self) -> None:
+        """Fail once before the next notice is taken; the second attempt comes at once."""
+        if not self.receiver.replies:
+            self.receiver.replies.append(Reply(500))
+            self.stumbles += 1
 
     async def notices(self, count: int) -> list[Fields]:
-        """Every notice that came, attempts that failed included, once so many were taken."""
-        await eventually(lambda: len({one.id for one in self.receiver.notices}) >= count, "a notice is missing")
-        return [notice.json for notice in self.receiver.notices]
+        """The bodies of all attempts, once so many distinct notices came and were taken."""
+        seen = self.receiver.notices
+
+        def taken() -> bool:
+            failed = self.stumbles - len(self.receiver.replies)
+            return len({notice.id for notice in seen}) >= count and len(seen) - failed >= count
+
+        await eventually(taken, "a notice is missing")
+        return [notice.json for notice in seen]
 
 
 async def within(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -207,3 +220,61 @@ async def closed(socket: ClientConnection) -> tuple[list[Fields], int | None]:
             frames.append(json.loads(await asyncio.wait_for(socket.recv(), TIMEOUT_S)))
     except ConnectionClosed as gone:
         return frames, gone.rcvd.code if gone.rcvd else None
+
+
+class Process(Service):
+    """`voicemem serve` on the file, which can be killed. Its clock is the machine's."""
+
+    async def begin(self) -> None:
+        self.errors = self.path.with_name("errors.txt").open("ab")
+        await super().begin()
+
+    async def start(self) -> None:
+        command = ["serve", "--store", f"sqlite:{self.path}", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "voicemem", *command, "--webhook-url", self.receiver.url()),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self.errors,
+            env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")},
+        )
+        assert self.process.stdout is not None
+        lines = [(await self.process.stdout.readline()).decode().split() for _ in range(5)]
+        self.ingest = lines[1][-1].removesuffix("/v1/ingest")
+        self.rest = lines[2][-1].removesuffix("/v1/sessions")
+
+    async def stop(self) -> None:
+        """Drain."""
+        self.process.send_signal(signal.SIGTERM)
+        await self.process.communicate()
+        assert self.process.returncode == 0
+
+    async def kill(self) -> dict[int, list[Fields]]:
+        """Kill it in the midst of whatever it does, start the next one; what each connection had been told."""
+        self.process.kill()
+        await self.process.communicate()
+        told = {number: (await closed(socket))[0] for number, socket in self.sockets.items()}
+        self.sockets.clear()
+        await self.start()
+        return told
+
+    async def kill_while_sending(self, number: int, frames: Sequence[str], heard: int) -> dict[int, list[Fields]]:
+        """Kill it after this was sent, and so many answers to it at most were heard."""
+        socket = self.sockets[number]
+        for frame in frames:
+            await socket.send(frame)
+        early: list[Fields] = []
+        with suppress(TimeoutError):
+            while len(early) < heard:
+                early.append(json.loads(await asyncio.wait_for(socket.recv(), 0.2)))
+        told = await self.kill()
+        told[number][:0] = early
+        return told
+
+    async def settle(self, connected: dict[str, set[str]]) -> None:
+        """Nothing that such a service does depends on the time."""
+
+    async def end(self) -> None:
+        await super().end()
+        self.errors.close()
+        said = self.path.with_name("errors.txt").read_text()
+        assert "Traceback" not in said, said
