@@ -1,33 +1,20 @@
-"""The rules: what happens to the service and to its model alike, and what must then be the same in both."""
+"""The rules: what producers, operators and the process do, whatever the service runs in."""
 
 from __future__ import annotations
 
 import copy
-import functools
 import json
-import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import msgspec
-from hypothesis import note
+from agreement import Agreement
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model import Answer, Fields, Line, Model, Producer, Session
-from model import Entry as JournalEntry
-from moves import ENDS, MOVES, PLAIN_MOVES, UPDATES, Move, Sent, resolved
-from service import ERASED, LATE_S, Service
+from hypothesis.stateful import initialize, precondition, rule
+from model import Answer, Entry, Fields, Line, Producer
+from moves import ENDS, MOVES, PLAIN, PLAIN_MOVES, UPDATES, Move, Sent, resolved
+from talk import MOST_SESSIONS, Said
 
-from voicemem import history
-from voicemem.events import Journaled
-from voicemem.fold import Entry, fold_all
-from voicemem.state import State
-
-NOW = 1_778_390_400_000
-MOST_SESSIONS = 8
 PRODUCERS = ["main", "b"]
 OPERATIONS = ["create", "change", "end_at_once", "erase", "stumble", "read", "read", "open_unnamed", "send_astray"]
 CONFIGS: list[Fields] = [
@@ -43,79 +30,10 @@ CHOICE = st.integers(0, 11)
 """Which of those there are: mostly one of the lively, the highest any at all."""
 SEVERAL_MOVES = st.lists(MOVES, min_size=2, max_size=9)
 SELDOM = st.integers(0, 3).map(lambda number: number == 3)
-Key = tuple[str | None, str | None]
-Said = dict[Key, list[Answer]]
-"""What is said on a connection, by session id and producer."""
 
 
-class Rules(RuleBasedStateMachine):
-    """What producers, readers and operators do, whatever the service runs in."""
-
-    times = True
-    """Whether the model knows what the service's clock says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.model = Model(NOW)
-        self.service = self.begin(Path(self.folder.name))
-        self.saved: dict[str, Session] | None = None
-        self.incarnations: set[str] = set()
-        self.checked: dict[str, tuple[str, int]] = {}
-        self.touched: set[str | None] = set()
-        """Sessions that were spoken to in this step."""
-        self.notices: dict[str, Fields] = {}
-        """The payload of each notice, as it came first."""
-
-    def begin(self, folder: Path) -> Service:
-        raise NotImplementedError
-
-    def teardown(self) -> None:
-        try:
-            self.service.finish()
-        finally:
-            self.folder.cleanup()
-
-    # What there is to choose from
-
-    def known(self) -> list[str]:
-        return list(self.model.sessions)
-
-    def session(self, choice: int) -> str:
-        """A session, mostly a lively one."""
-        lively = self.lively()
-        pool = lively if lively and choice < 10 else self.known()
-        return pool[choice % len(pool)]
-
-    def lively(self) -> list[str]:
-        """The sessions that take events, or may be reopened."""
-        sessions = self.model.sessions.values()
-        return [one.id for one in sessions if one.state == "running" or self.model.may_reopen(one)]
-
-    def old_or_new(self, choice: int) -> str:
-        """A session, or the id of a new one."""
-        count = len(self.model.sessions)
-        wanted = count < MOST_SESSIONS and (choice in (7, 8) or not self.lively())
-        return f"s{count + 1}" if wanted or not count else self.session(choice)
-
-    def line(self, choice: int) -> tuple[int, Line]:
-        """A line with its connection, mostly one that is neither superseded nor of a session that ended."""
-        lines = [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
-        sessions = self.model.sessions
-        lively = [one for one in lines if not one[1].dead and sessions[one[1].session_id].state == "running"]
-        pool = lively if lively and choice < 10 else lines
-        return pool[choice % len(pool)]
-
-    def has_lively_lines(self) -> bool:
-        running = {one.id for one in self.model.sessions.values() if one.state == "running"}
-        return any(self.model.connected(session_id) for session_id in running)
-
-    def has_lines(self) -> bool:
-        return any(self.model.connections.values())
-
-    def producer(self, line: Line) -> Producer:
-        """Where a line's producer stands."""
-        return self.model.sessions[line.session_id].producers.get(line.producer, Producer())
+class Rules(Agreement):
+    """Each rule does something to the service and to the model alike."""
 
     # Sessions over REST
 
@@ -276,13 +194,13 @@ class Rules(RuleBasedStateMachine):
 
     # Events on a websocket
 
-    @precondition(has_lively_lines)
+    @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, moves=SEVERAL_MOVES, full=st.booleans())
     def send(self, choice: int, moves: list[Move], full: bool) -> None:
         """A producer sends some events, each in a frame of its own."""
         self.send_moves(choice, moves, full, together=False)
 
-    @precondition(has_lively_lines)
+    @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, moves=SEVERAL_MOVES, full=st.booleans())
     def send_together(self, choice: int, moves: list[Move], full: bool) -> None:
         """A producer sends some events in one frame."""
@@ -298,14 +216,22 @@ class Rules(RuleBasedStateMachine):
             {number: {(line.session_id, line.producer): answers}},
         )
 
-    @precondition(has_lines)
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, count=st.sampled_from([30, 130]))
+    def pour(self, choice: int, count: int) -> None:
+        """A producer sends much at once."""
+        moves = [Move("next", PLAIN[number % len(PLAIN)], ({}, ""), 0) for number in range(count)]
+        self.send_moves(choice, moves, full=False, together=True)
+
+    @precondition(Agreement.has_lines)
     @rule(chosen=st.lists(st.tuples(CHOICE, PLAIN_MOVES), min_size=3, max_size=9))
     def send_mixed(self, chosen: list[tuple[int, Move]]) -> None:
         """One frame has events of several lines of its connection; between producers no order is promised."""
         number, _ = self.line(chosen[0][0])
         lines = list(self.model.connections[number].values())
         before = self.lengths()
-        texts, said = [], defaultdict(list)
+        texts: list[str] = []
+        said: Said = defaultdict(list)
         for choice, move in chosen:
             line = lines[choice % len(lines)]
             sent, answer = self.play(number, line, move, full=True)
@@ -337,7 +263,7 @@ class Rules(RuleBasedStateMachine):
         """Put what the producers of a session sent at the same time into the order in which it was taken."""
         for session_id, length in before.items():
             entries = self.model.sessions[session_id].journal
-            waiting: dict[str | None, list[JournalEntry]] = defaultdict(list)
+            waiting: dict[str | None, list[Entry]] = defaultdict(list)
             for entry in entries[length:]:
                 waiting[entry.producer].append(entry)
             if len(waiting) > 1:
@@ -360,7 +286,7 @@ class Rules(RuleBasedStateMachine):
         names = {"session_id": line.session_id} if full or several_sessions else {}
         return names | ({"producer": line.producer} if full or several_producers else {})
 
-    @precondition(has_lines)
+    @precondition(Agreement.has_lines)
     @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), http=SELDOM)
     def end(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
         """A producer ends the session, or gets its `last_seq` wrong."""
@@ -379,12 +305,12 @@ class Rules(RuleBasedStateMachine):
             return
         event |= self.names(number, line, full=False)
         answer = self.model.take(line, event)
-        said = {(line.session_id, line.producer): [answer] if answer else []}
+        said: Said = {(line.session_id, line.producer): [answer] if answer else []}
         self.exchange({number: [json.dumps(event)]}, {number: said})
 
     # Events over HTTP
 
-    @precondition(lively)
+    @precondition(Agreement.has_lively)
     @rule(
         choice=CHOICE,
         name=NAMES,
@@ -426,7 +352,7 @@ class Rules(RuleBasedStateMachine):
 
     # The process
 
-    @precondition(has_lively_lines)
+    @precondition(Agreement.has_lively_lines)
     @rule(save=st.booleans(), restore=SELDOM)
     def restart(self, save: bool, restore: bool) -> None:
         """The service stops and starts again, on its file or on an older copy of it."""
@@ -447,170 +373,3 @@ class Rules(RuleBasedStateMachine):
         self.model.stop()
         self.model.settle()
         self.checked.clear()
-
-    # What must be the same after every step
-
-    @invariant()
-    def agrees(self) -> None:
-        """The service has the journals, states and connections of the model, and has exported its closes."""
-        self.settle()
-        self.exchange({}, {})
-        assert len(self.incarnations) <= 1
-        for session in self.model.sessions.values():
-            seen = session.state, len(session.journal)
-            if session.state != "running" and session.id not in self.touched and self.checked.get(session.id) == seen:
-                continue  # nothing happened to what is over
-            self.checked[session.id] = seen
-            if session.state == "erased":
-                self.check_erased(session.id)
-            else:
-                self.check_session(session)
-        self.touched.clear()
-        listed = self.request("GET", "/v1/sessions").json["sessions"]
-        assert self.model.listed() == [one["session_id"] for one in listed if one["session_id"] != ERASED]
-        self.check_notices()
-
-    def settle(self) -> None:
-        """Let the service, and the model, close what is to be closed by now."""
-        self.model.settle()
-        connected = {one: names for one in self.known() if (names := self.model.connected(one))}
-        self.service.run(self.service.settle(connected))
-
-    def check_erased(self, session_id: str) -> None:
-        for path in ("", "/history", "/events", "/context", "/turns"):
-            assert self.request("GET", f"/v1/sessions/{session_id}{path}").status in (404, 410)
-
-    def check_session(self, session: Session) -> None:
-        path = f"/v1/sessions/{session.id}"
-        shown = self.shown(session)
-        assert (session.state, session.reason, session.config) == (shown["state"], shown["reason"], shown["config"])
-        if self.times:
-            assert (session.started_ms, session.ended_ms) == (shown["started_at"], shown["ended_at"])
-        rows = self.request("GET", f"{path}/events").lines
-        self.check_journal(session, rows)
-        told = self.request("GET", f"{path}/history").json
-        assert len(rows) == shown["position"] == told["position"]
-        assert told["state"] == session.state
-        assert folded(rows) == told["contents"]
-
-    def shown(self, session: Session) -> Fields:
-        """A session as it is shown; an end is acknowledged before its close is there."""
-        deadline = time.monotonic() + LATE_S
-        while True:
-            shown: Fields = self.request("GET", f"/v1/sessions/{session.id}").json
-            behind = session.state == "ended" and shown["state"] == "running"
-            if not behind or time.monotonic() > deadline:
-                return shown
-
-    def check_journal(self, session: Session, rows: list[Fields]) -> None:
-        assert list(range(1, len(session.journal) + 1)) == [row["position"] for row in rows]
-        for entry, row in zip(session.journal, rows, strict=True):
-            assert (entry.producer, entry.seq) == (row["producer"], row["seq"])
-            event = dict(entry.event)
-            if not self.times and entry.producer is None:
-                event.pop("ts", None)
-            found = row["event"] if entry.producer else {key: row["event"].get(key) for key in event}
-            assert event == found
-            assert not self.times or entry.received_ms == row["received_ms"]
-
-    def check_notices(self) -> None:
-        """One notice of each close, with the memory at that close; every attempt of it is the same."""
-        for notice in self.service.run(self.service.notices(len(self.model.exports))):
-            known = self.notices.get(notice["noticeId"])
-            if known is None:
-                self.check_notice(notice)
-                self.notices[notice["noticeId"]] = notice["payload"]
-            else:
-                assert known == notice["payload"]
-        assert len(self.model.exports) == len(self.notices)
-
-    def check_notice(self, notice: Fields) -> None:
-        payload = notice["payload"]
-        session_id = payload["agent_id"]
-        earlier = [one for one in self.notices.values() if one["agent_id"] == session_id]
-        closes = [export for export in self.model.exports if export.session_id == session_id]
-        export = closes[len(earlier)]
-        path = f"/v1/sessions/{session_id}/events?limit={export.position}"
-        expected = {
-            "agent_id": notice["sid"],
-            "name": export.config.get("name", ""),
-            "channel": export.config.get("channel", ""),
-            "start_ts": export.started_ms // 1000 if self.times else payload["start_ts"],
-            "stop_ts": export.ended_ms // 1000 if self.times else payload["stop_ts"],
-            "labels": export.config.get("labels", {}),
-            "contents": folded(self.request("GET", path).lines),
-        }
-        assert expected == payload
-
-    # Talking to the service
-
-    def request(self, method: str, path: str, body: Any = None, headers: Fields | None = None) -> Any:
-        answered = self.service.run(self.service.request(method, path, body, headers))
-        if method != "GET":
-            note(f"{method} {path} {body!r} -> {answered.status} {answered.body!r}")
-        return answered
-
-    def exchange(
-        self, frames: dict[int, list[Any]], said: dict[int, Said], ready: bool = False
-    ) -> dict[int, list[Fields]]:
-        """Send on some connections, or listen to all; the frames that came back are what should be said."""
-        numbers = list(frames or self.model.connections)
-        texts = [[one if isinstance(one, str) else json.dumps(one) for one in frames.get(n, [])] for n in numbers]
-        enough = [functools.partial(is_enough, said.get(number, {})) for number in numbers]
-        told = self.service.run(self.service.exchange_all(list(zip(numbers, texts, enough, strict=True))))
-        for number, sent, found in zip(numbers, texts, told, strict=True):
-            if sent or found:
-                note(f"connection {number}: {sent} -> {found}")
-            self.check_said(found[1:] if ready else found, said.get(number, {}))
-        return dict(zip(numbers, told, strict=True))
-
-    def check_said(self, frames: list[Fields], expected: Said) -> None:
-        """Errors in their order, and acks that cover what must be acknowledged and nothing that is not stored."""
-        by_line = defaultdict(list)
-        for frame in frames:
-            by_line[frame.get("session_id"), frame.get("producer")].append(frame)
-        assert set(by_line) <= set(expected), frames
-        self.touched |= {session_id for session_id, _ in expected}
-        for key, answers in expected.items():
-            errors = [frame for frame in by_line[key] if frame["type"] == "error"]
-            acks = [frame["seq"] for frame in by_line[key] if frame["type"] == "ack"]
-            assert len(errors) + len(acks) == len(by_line[key]), frames
-            wanted = [(answer.seq, answer.code, answer.expected) for answer in answers if answer.code]
-            assert wanted == [(frame.get("seq"), frame["code"], frame.get("expected")) for frame in errors]
-            self.check_acks(key, acks, answers)
-
-    def check_acks(self, key: Key, acks: list[int], answers: list[Answer]) -> None:
-        least = ack_due(answers)
-        assert bool(least) == bool(acks), (acks, answers)
-        if acks:
-            session_id, name = key
-            assert session_id is not None
-            assert name is not None
-            producer = self.model.sessions[session_id].producers[name]
-            assert least <= max(acks) < producer.next_seq
-            assert min(acks) >= 1
-
-
-def ack_due(answers: list[Answer]) -> int:
-    """The seq that must be acknowledged; 0 for none."""
-    return max((answer.seq for answer in answers if answer.seq is not None and answer.code is None), default=0)
-
-
-def is_enough(expected: Said, frames: list[Fields]) -> bool:
-    """Whether everything came that must come."""
-    for key, answers in expected.items():
-        own = [frame for frame in frames if (frame.get("session_id"), frame.get("producer")) == key]
-        errors = [frame for frame in own if frame["type"] == "error"]
-        acked = max((frame["seq"] for frame in own if frame["type"] == "ack"), default=0)
-        if len(errors) < len([1 for answer in answers if answer.code]) or acked < ack_due(answers):
-            return False
-    return True
-
-
-def folded(rows: list[Fields]) -> list[Fields]:
-    """The messages that a journal gives, as JSON."""
-    entries = [
-        Entry(row["position"], row["received_ms"], msgspec.convert(row["event"], type=Journaled)) for row in rows
-    ]
-    messages = history.messages(fold_all(State(), entries))
-    return list(json.loads(msgspec.json.encode(messages)))

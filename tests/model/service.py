@@ -162,12 +162,12 @@ class Service:
         for frame in (*frames, json.dumps({"type": "session.open", "session_id": ERASED})):
             await socket.send(frame)
         answers: list[Fields] = []
-        while (frame := json.loads(await asyncio.wait_for(socket.recv(), TIMEOUT_S))).get("session_id") != ERASED:
+        while (frame := await heard(socket, TIMEOUT_S)).get("session_id") != ERASED:
             answers.append(frame)
         assert frame["code"] == "session_erased"
         with suppress(TimeoutError):
             while not enough(answers):
-                answers.append(json.loads(await asyncio.wait_for(socket.recv(), LATE_S)))
+                answers.append(await heard(socket, LATE_S))
         return answers
 
     # REST
@@ -199,15 +199,20 @@ class Service:
         return [notice.json for notice in seen]
 
 
+async def heard(socket: ClientConnection, timeout_s: float) -> Fields:
+    """The next frame. Raises `TimeoutError`."""
+    return dict(json.loads(await asyncio.wait_for(socket.recv(), timeout_s)))
+
+
 async def within(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
     return await asyncio.wait_for(work, timeout_s)
 
 
-async def eventually(true: Any, what: str) -> None:
+async def eventually(true: Callable[[], bool], what: str) -> None:
     """Wait until it is true."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LATE_S):
-            while not true():
+            while not true():  # noqa: ASYNC110 (it happens in the service, which tells nobody)
                 await asyncio.sleep(0.001)
     assert true(), what
 
@@ -217,7 +222,7 @@ async def closed(socket: ClientConnection) -> tuple[list[Fields], int | None]:
     frames: list[Fields] = []
     try:
         while True:
-            frames.append(json.loads(await asyncio.wait_for(socket.recv(), TIMEOUT_S)))
+            frames.append(await heard(socket, TIMEOUT_S))
     except ConnectionClosed as gone:
         return frames, gone.rcvd.code if gone.rcvd else None
 
@@ -257,15 +262,15 @@ class Process(Service):
         await self.start()
         return told
 
-    async def kill_while_sending(self, number: int, frames: Sequence[str], heard: int) -> dict[int, list[Fields]]:
+    async def kill_while_sending(self, number: int, frames: Sequence[str], answers: int) -> dict[int, list[Fields]]:
         """Kill it after this was sent, and so many answers to it at most were heard."""
         socket = self.sockets[number]
         for frame in frames:
             await socket.send(frame)
         early: list[Fields] = []
         with suppress(TimeoutError):
-            while len(early) < heard:
-                early.append(json.loads(await asyncio.wait_for(socket.recv(), 0.2)))
+            while len(early) < answers:
+                early.append(await heard(socket, 0.2))
         told = await self.kill()
         told[number][:0] = early
         return told

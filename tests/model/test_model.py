@@ -15,17 +15,14 @@ import copy
 import os
 from pathlib import Path
 
-import pytest
-
-pytest.register_assert_rewrite("machine")
-
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from machine import CHOICE, NOW, SEVERAL_MOVES, Rules
+from machine import CHOICE, SEVERAL_MOVES, Rules
 from model import DEFAULTS, Fields
 from moves import ENDS, PLAIN, Move
 from service import Process, Service
+from talk import NOW
 
 EXAMPLES = int(os.environ.get("VOICEMEM_MODEL_EXAMPLES", "0"))
 STEPS = int(os.environ.get("VOICEMEM_MODEL_STEPS", "50"))
