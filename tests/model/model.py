@@ -261,7 +261,7 @@ class Model:
             session.config = merged(session.config, patch)
         if kept["type"] == "session.end":
             producer.ended = True
-            ts: int = kept.get("ts", self.now_ms)
+            ts = int(kept.get("ts", self.now_ms))
             session.ending = session.ending or Ending(self.now_ms, ts, kept["reason"])
         return Answer(seq, refusal)
 

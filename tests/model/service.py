@@ -159,8 +159,8 @@ class Service:
     async def exchange(self, number: int, frames: Sequence[str], enough: Enough) -> list[Fields]:
         """Send frames; all that is answered to them, however late what must be there may come."""
         socket = self.sockets[number]
-        for frame in (*frames, json.dumps({"type": "session.open", "session_id": ERASED})):
-            await socket.send(frame)
+        for text in (*frames, json.dumps({"type": "session.open", "session_id": ERASED})):
+            await socket.send(text)
         answers: list[Fields] = []
         while (frame := await heard(socket, TIMEOUT_S)).get("session_id") != ERASED:
             answers.append(frame)
