@@ -83,6 +83,10 @@ class Agreement(Talk):
             assert event == found
             assert not self.times or entry.received_ms == row["received_ms"]
 
+    def next_turn(self, session_id: str) -> int:
+        """The number of a new turn, by the journal."""
+        return state_after(self.request("GET", f"/v1/sessions/{session_id}/events").lines).newest_turn + 1
+
     def check_notices(self) -> None:
         """One notice of each close, with the memory at that close; every attempt of it is the same."""
         for notice in self.service.run(self.service.notices(len(self.model.exports))):
@@ -115,8 +119,12 @@ class Agreement(Talk):
 
 def folded(rows: list[Fields]) -> list[Fields]:
     """The messages that a journal gives, as JSON."""
+    return list(json.loads(msgspec.json.encode(history.messages(state_after(rows)))))
+
+
+def state_after(rows: list[Fields]) -> State:
+    """The fold of a journal, from its beginning."""
     entries = [
         Entry(row["position"], row["received_ms"], msgspec.convert(row["event"], type=Journaled)) for row in rows
     ]
-    messages = history.messages(fold_all(State(), entries))
-    return list(json.loads(msgspec.json.encode(messages)))
+    return fold_all(State(), entries)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from model import Answer, Entry, Fields, Line, Producer
 from moves import ENDS, MOVES, PLAIN, PLAIN_MOVES, UPDATES, Move, Sent, resolved
-from talk import MOST_SESSIONS, Said
+from talk import MOST_SESSIONS, READY, Said
 
 PRODUCERS = ["main", "b"]
 OPERATIONS = ["create", "change", "end_at_once", "erase", "stumble", "read", "read", "open_unnamed", "send_astray"]
@@ -148,12 +148,31 @@ class Rules(Agreement):
         if ahead is not None and not lease.unsequenced:
             frame["from_seq"] = max(1, lease.next_seq + ahead)
         self.connect(number)
-        ready = self.exchange({number: [frame]}, {number: {}}, ready=True)[number][0]
-        opened = self.model.open(number, ready["session_id"], name or "main", frame["session"], frame.get("from_seq"))
-        if opened is None:
-            assert (ready["type"], ready["code"]) == ("error", "session_erased"), ready
-        else:
-            self.check_ready(ready, *opened)
+        if before is not None and before.state == "erased":
+            refused: Said = {(session_id, name): [Answer(None, "session_erased")]}
+            self.exchange({number: [frame]}, {number: refused})
+            return
+        (ready,) = self.exchange({number: [frame]}, {number: {}}, opening=True)[number]
+        key = ready["session_id"], name or "main"
+        superseded = self.model.open(number, *key, frame["session"], frame.get("from_seq"))
+        self.check_ready(ready, *key)
+        if superseded is not None:
+            self.exchange({superseded: []}, {superseded: {key: [Answer(None, "superseded")]}})
+
+    def check_ready(self, ready: Fields, session_id: str, name: str) -> None:
+        """The answer to an open."""
+        expected = self.ready_of(session_id, name)
+        assert expected == {field: ready[field] for field in expected}
+        assert ready["next_turn"] == self.next_turn(session_id)
+        assert ready["window"] > 0
+        self.incarnations.add(ready["incarnation"])
+
+    def ready_of(self, session_id: str, name: str) -> Fields:
+        """What an open is answered now."""
+        session = self.model.sessions[session_id]
+        producer = session.producers[name]
+        told = {"producer": name, "epoch": producer.epoch, "next_seq": producer.next_seq, "state": session.state}
+        return {"type": READY, "session_id": session_id, **told}
 
     def configured(self, config: Fields) -> Fields:
         """What sessions are configured with."""
@@ -162,19 +181,6 @@ class Rules(Agreement):
     def tamed(self, move: Move) -> Move:
         """What producers do."""
         return move
-
-    def check_ready(self, ready: Fields, line: Line, superseded: int | None) -> None:
-        """The answer to an open, and what the connection that had the producer before is told."""
-        session = self.model.sessions[line.session_id]
-        lease = session.producers[line.producer]
-        expected = {"producer": line.producer, "epoch": line.epoch, "next_seq": lease.next_seq, "state": session.state}
-        assert ready["type"] == "session.ready"
-        assert expected == {key: ready[key] for key in expected}
-        assert ready["window"] > 0
-        self.incarnations.add(ready["incarnation"])
-        if superseded is not None:
-            key = line.session_id, line.producer
-            self.exchange({superseded: []}, {superseded: {key: [Answer(None, "superseded")]}})
 
     def connect(self, number: int) -> None:
         if number not in self.model.connections:
@@ -215,6 +221,24 @@ class Rules(Agreement):
             {number: ["[" + ",".join(texts) + "]"] if together else texts},
             {number: {(line.session_id, line.producer): answers}},
         )
+
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, before=SEVERAL_MOVES, after=SEVERAL_MOVES)
+    def open_again(self, choice: int, before: list[Move], after: list[Move]) -> None:
+        """A producer opens its session anew on its connection, in the midst of its events."""
+        number, line = self.line(choice)
+        key = line.session_id, line.producer
+        if line.dead or self.model.sessions[line.session_id].state == "erased":
+            return
+        sent = [self.play(number, line, move, full=True) for move in before]
+        self.model.open(number, *key, {}, None)
+        expected = self.ready_of(*key)
+        sent += [self.play(number, self.model.connections[number][key], move, full=True) for move in after]
+        frames: list[Any] = [one.text() for one, _ in sent]
+        frames.insert(len(before), {"type": "session.open", "session_id": key[0], "producer": key[1]})
+        said: Said = {key: [answer for _, answer in sent if answer]}
+        told = self.exchange({number: frames}, {number: said}, opening=True)[number]
+        assert [expected] == [{name: one[name] for name in expected} for one in told if one["type"] == READY]
 
     @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, count=st.sampled_from([30, 130]))

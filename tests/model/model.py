@@ -154,14 +154,10 @@ class Model:
 
     # Connections
 
-    def open(
-        self, connection: int, session_id: str, producer: str, config: Fields, from_seq: int | None
-    ) -> tuple[Line, int | None] | None:
-        """A new epoch, and the other connection that it supersedes; None when the session was erased."""
+    def open(self, connection: int, session_id: str, producer: str, config: Fields, from_seq: int | None) -> int | None:
+        """A new epoch, of a session that was not erased; the other connection that it supersedes, if there is one."""
         self.create(session_id, config)
         session = self.sessions[session_id]
-        if session.state == "erased":
-            return None
         if self.may_reopen(session):
             self.reopen(session)
         lease = session.producers.setdefault(producer, Producer())
@@ -175,10 +171,9 @@ class Model:
             before = lines.get((session_id, producer))
             if before is not None and not before.dead:
                 before.dead, superseded = True, None if other == connection else other
-        line = Line(session_id, producer, lease.epoch)
-        self.connections[connection][session_id, producer] = line
+        self.connections[connection][session_id, producer] = Line(session_id, producer, lease.epoch)
         session.silent_since_ms = None
-        return line, superseded
+        return superseded
 
     def drop(self, connection: int) -> None:
         """A connection is gone."""

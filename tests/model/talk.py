@@ -17,6 +17,7 @@ from service import Service
 
 NOW = 1_778_390_400_000
 MOST_SESSIONS = 8
+READY = "session.ready"
 Key = tuple[str | None, str | None]
 Said = dict[Key, list[Answer]]
 """What is said on a connection, by session id and producer."""
@@ -103,9 +104,12 @@ class Talk(RuleBasedStateMachine):
         return answered
 
     def exchange(
-        self, frames: dict[int, list[Any]], said: dict[int, Said], ready: bool = False
+        self, frames: dict[int, list[Any]], said: dict[int, Said], opening: bool = False
     ) -> dict[int, list[Fields]]:
-        """Send on some connections, or listen to all; the frames that came back are what should be said."""
+        """Send on some connections, or listen to all; the frames that came back are what should be said.
+
+        Whoever is opening looks at what it is answered.
+        """
         numbers = list(frames or self.model.connections)
         texts = [[one if isinstance(one, str) else json.dumps(one) for one in frames.get(n, [])] for n in numbers]
         enough = [functools.partial(is_enough, said.get(number, {})) for number in numbers]
@@ -113,7 +117,8 @@ class Talk(RuleBasedStateMachine):
         for number, sent, found in zip(numbers, texts, told, strict=True):
             if sent or found:
                 note(f"connection {number}: {sent} -> {found}")
-            self.check_said(found[1:] if ready else found, said.get(number, {}))
+            others = [frame for frame in found if not (opening and frame["type"] == READY)]
+            self.check_said(others, said.get(number, {}))
         return dict(zip(numbers, told, strict=True))
 
     def check_said(self, frames: list[Fields], expected: Said) -> None:
