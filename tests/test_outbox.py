@@ -453,9 +453,8 @@ async def test_attempts_that_hang_leave_the_others_their_places(office: Office, 
     hook.replies += [Reply(gate=asyncio.Event())] * 6
     expected = await close_many(office, 20)
     assert MAX_IN_FLIGHT == await office.outbox.start_due()
-    await asyncio.wait(office.outbox.tasks, return_when=asyncio.FIRST_COMPLETED)
     while len(office.outbox.tasks) > 6:
-        await asyncio.sleep(0.01)
+        await asyncio.wait(office.outbox.tasks, return_when=asyncio.FIRST_COMPLETED)
     assert 0 == await office.outbox.start_due(REFILL)
     async with at_work(office.outbox):
         await hook.wait(20)
