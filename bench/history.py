@@ -85,7 +85,7 @@ def options_of(arguments: Sequence[str]) -> Options:
 
 
 def prepare(server: Server, options: Options) -> None:
-    """Sessions with the same call, all of it stored."""
+    """Sessions with the same call, all of it stored, and each read once: the first read folds it all."""
     events = calls.turns(options.turns)
     for session in range(options.connections):
         opening = {"session_id": f"bench-{session}", "idle_timeout": 0}
@@ -94,6 +94,7 @@ def prepare(server: Server, options: Options) -> None:
             body = b"\n".join(events[begin : begin + CHUNK])
             told = post(f"{server.rest}/v1/sessions/bench-{session}/events", body)
             assert not told["errors"], told
+        ask(server, QUESTIONS[0], session)
 
 
 def changed(turns: int) -> str:

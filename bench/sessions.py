@@ -31,6 +31,7 @@ SPARE_FILES = 500
 SHARED = 100
 """Sessions of one connection, in the second measurement."""
 GOAL_MB, GOAL_KIB = 400, 25
+GOAL_SESSIONS, GOAL_TURNS = 10_000, 10
 KIB, MB = 1024, 1_000_000
 
 
@@ -100,8 +101,9 @@ def measured(run: Run, bare: Run, options: Options) -> list[Measured]:
     each = (run.filled.server_rss_mib - run.empty_mib) * KIB / options.sessions
     bare_each = (bare.filled.server_rss_mib - bare.empty_mib) * KIB / options.sessions
     what = f"{options.sessions:,} sessions on {run.connections:,} connections"
-    whole = options.sessions == 10_000
-    kib_goal = at_most(each, GOAL_KIB) if way == "shared" else None
+    spoken = options.turns >= GOAL_TURNS
+    whole = spoken and options.sessions >= GOAL_SESSIONS
+    kib_goal = at_most(each, GOAL_KIB) if spoken and way == "shared" else None
     return [
         Measured(f"{way}_mb", f"{what}, memory", mb, "MB", bare_mb, at_most(mb, GOAL_MB) if whole else None),
         Measured(f"{way}_kib", "  of each session, with its connection", each, "KiB", bare_each, kib_goal),

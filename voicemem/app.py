@@ -149,7 +149,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.outbox.finish_running(GRACE_S)
-        await self.memories.save_all()
+        await self.memories.save_all(GRACE_S)
         await self.sender.close()
 
 

@@ -29,6 +29,8 @@ SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its writing."""
 
 
+SAVED_TOGETHER = 200
+"""Snapshots in one commit."""
 PACKED_TOGETHER = 10
 PACKING_S = 5.0
 """Between two rounds of packing; a memory is packed after two without use."""
@@ -203,10 +205,14 @@ class Memories:
             key, memory = self.cached.popitem(last=False)
             await self.save_when_worth(key, memory, every=100)
 
-    async def save_all(self) -> None:
-        """At drain: the next process then replays little."""
-        for key, memory in list(self.cached.items()):
-            await self.save_when_worth(key, memory, every=100)
+    async def save_all(self, timeout_s: float) -> None:
+        """At drain, as many as there is time for: the next process then replays little."""
+        waiting = list(self.cached.items())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for first in range(0, len(waiting), SAVED_TOGETHER):
+                    together = waiting[first : first + SAVED_TOGETHER]
+                    await asyncio.gather(*(self.save_when_worth(key, memory, every=100) for key, memory in together))
 
 
 def decoded(rows: Iterable[Row]) -> list[Entry]:

@@ -84,10 +84,9 @@ async def test_127_a_cursor_of_another_incarnation(tmp_path: Path) -> None:
 LIMITS = ["0", "-1", "1.5", "", "x", "null", "true", "0x10", "%20", "1%20", "9" * 30, str(2**53 + 1), "%D9%A3"]
 LOOSE = ["1e1", "1.0"]
 """Whole numbers, but not as whole numbers are written."""
-loose = pytest.mark.xfail(strict=True, reason="msgspec's loose conversion takes them; `query_of` should not")
 
 
-@pytest.mark.parametrize("limit", [*LIMITS, *(pytest.param(text, marks=loose) for text in LOOSE)])
+@pytest.mark.parametrize("limit", [*LIMITS, *LOOSE])
 async def test_128_limits(api: Caller, limit: str) -> None:
     """A limit is a whole number from 1 on, and nothing that only looks like one."""
     for query in ("/v1/sessions?limit=", "/v1/sessions/s/history?limit=", "/v1/sessions/s/events?limit="):

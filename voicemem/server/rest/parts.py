@@ -69,6 +69,8 @@ def query_of(request: web.Request, kind: type[T]) -> T:
         raise Refused("invalid_query", plain(error)) from None
     if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
+        raise Refused("invalid_query", "A number is written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 
 
