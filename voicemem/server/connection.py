@@ -177,7 +177,7 @@ class Connection:
     def take_frame(self, message: bytes) -> None:
         pieces = split_frame(message)
         size = len(message) // max(1, len(pieces))
-        arrivals = map(decode_event, pieces)
+        arrivals = map(decode_event, map(bytes, pieces))
         if self.granted is None or len(pieces) > SLICE:
             self.work = asyncio.create_task(self.proceed(arrivals, size))
             return
@@ -195,7 +195,7 @@ class Connection:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
                 pieces = split_frame(message)
-                await self.take_slowly(map(decode_event, pieces), len(message) // max(1, len(pieces)))
+                await self.take_slowly(map(decode_event, map(bytes, pieces)), len(message) // max(1, len(pieces)))
         except VoicememError as error:
             self.fail(error)
         finally:
