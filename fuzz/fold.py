@@ -17,14 +17,12 @@ with atheris.instrument_imports(include=["voicemem"]):
     from voicemem.errors import InvalidFrame
     from voicemem.events import (
         Auth,
-        Incoming,
         Journaled,
         RefusedEvent,
         SessionClosed,
         SessionGap,
         SessionOpen,
         SessionReopened,
-        Whole,
     )
     from voicemem.fold import Entry, fold_all
     from voicemem.formats import ENRICHERS, Format, request_body
@@ -68,18 +66,12 @@ def journaled(line: bytes) -> Journaled | None:
     except InvalidFrame:
         return None
     if isinstance(arrival, Arrived) and not isinstance(arrival.event, (SessionOpen, Auth)):
-        return None if half_interrupted(arrival.event) else decode_journaled(arrival.payload)
+        return decode_journaled(arrival.payload)
     try:
         event = decode_journaled(line)
     except msgspec.ValidationError:
         return None
     return event if isinstance(event, OWN) else None
-
-
-def half_interrupted(event: Incoming) -> bool:
-    """A restored message that was interrupted, but not when, or of what; it should be refused, and is not yet."""
-    given = event.metadata or {}
-    return isinstance(event, Whole) and "interrupted" in given and not {"interrupt_timestamp", "original"} <= set(given)
 
 
 def check_messages(memory: list[Message]) -> None:
