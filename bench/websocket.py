@@ -50,7 +50,9 @@ class Line:
         return self.waiting[1]
 
     def send(self, payload: bytes, last_seq: int) -> None:
-        """A frame of which the last event has this seq."""
+        """A frame of which the last event has this seq. Raises `ConnectionError` when the connection is gone."""
+        if self.websocket.error is not None:
+            raise ConnectionError(self.websocket.error)
         self.times.append((last_seq, time.perf_counter()))
         self.websocket.send(payload)
 

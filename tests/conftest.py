@@ -12,6 +12,8 @@ from services import ANY_PORT, Serve
 from voicemem.app import App, running
 from voicemem.settings import Settings
 
+pytest.register_assert_rewrite("agreement", "machine", "talk")  # what the model test is made of
+
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:

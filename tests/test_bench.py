@@ -15,7 +15,8 @@ MACHINE = {"cores", "cpu", "load_before", "python", "sqlite", "kernel"}
 INGEST = {"events_s", "p50_ms", "p99_ms", "server_cpu", "us_per_event", "rss_mib"}
 FOLD = {
     *("check_events_s", "fold_events_s", "late_fold_us", "late_append_us", "messages_us", "messages_end_us"),
-    *("context_us", "context_32_us", "idle_kib", "idle_unread_kib", "idle_restored_kib", "idle_rss_kib"),
+    *("context_us", "context_32_us", "idle_kib", "idle_rss_kib", "pack_us", "unpack_us"),
+    *("used_kib", "used_unread_kib", "used_restored_kib"),
     *("snapshot_idle_kib", "snapshot_idle_us", "restore_idle_us"),
     *("snapshot_long_kib", "snapshot_long_us", "restore_long_us"),
 }

@@ -22,7 +22,7 @@ from office import NOW, Clock, Office
 from voicemem.config import settle
 from voicemem.exports import RETRY_DELAYS_S, verify
 from voicemem.outbound import allowed_networks
-from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, Outbox
+from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL, Outbox
 from voicemem.server.webhook import WebhookSender
 from voicemem.store.base import Attempt, Delivery, Store
 from voicemem.store.memory import MemoryStore
@@ -385,6 +385,19 @@ async def test_at_most_8_are_in_flight_to_one_url_of_many_sessions(office: Offic
             await office.outbox.start_due()
             await asyncio.wait(office.outbox.tasks, timeout=0.2)
         assert MAX_IN_FLIGHT == receiver.most["/hook"]
+
+
+async def test_attempts_that_hang_leave_the_others_their_places(office: Office, hook: Receiver) -> None:
+    """A receiver that answers only some of its requests is sent more, at first several at a time, then each."""
+    hook.replies += [Reply(gate=asyncio.Event())] * 6
+    expected = await close_many(office, 20)
+    assert MAX_IN_FLIGHT == await office.outbox.start_due()
+    while len(office.outbox.tasks) > 6:
+        await asyncio.wait(office.outbox.tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert 0 == await office.outbox.start_due(REFILL)
+    async with at_work(office.outbox):
+        await hook.wait(20)
+    assert expected == ids(hook)
 
 
 async def test_a_slow_receiver_does_not_hold_up_another(office: Office, hook: Receiver) -> None:

@@ -37,6 +37,8 @@ from voicemem.store.sqlite import SqliteStore
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
+Clock = Callable[[], int]
+"""Gives Unix ms."""
 GRACE_S = 2.0
 """For REST requests and webhook attempts that are under way when the service stops."""
 
@@ -60,8 +62,8 @@ def open_store(url: str, exclusive: bool = True) -> Store:
     return SqliteStore(url.removeprefix(SQLITE), exclusive)
 
 
-def make_access(store: Store, admin_key: str | None = None) -> Access:
-    return Access(store, now_ms, new_secret, admin_key)
+def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_ms) -> Access:
+    return Access(store, clock, new_secret, admin_key)
 
 
 def webhook_check(settings: Settings) -> Callable[[Settled], None]:
@@ -77,19 +79,20 @@ def webhook_check(settings: Settings) -> Callable[[Settled], None]:
 
 
 class App:
-    """The whole service, running."""
+    """The whole service, running. All of it goes by `clock`."""
 
-    def __init__(self, settings: Settings, store: Store, sender: WebhookSender) -> None:
+    def __init__(self, settings: Settings, store: Store, sender: WebhookSender, clock: Clock = now_ms) -> None:
         self.settings = settings
         self.store = store
         self.sender = sender
-        self.access = make_access(store, settings.admin_key)
+        self.clock = clock
+        self.access = make_access(store, settings.admin_key, clock)
         self.memories = Memories(store)
         check_settings = webhook_check(settings)
-        self.sessions = Sessions(store, now_ms, new_id, check_settings)
-        self.recorder = Recorder(store, self.memories, now_ms, check_settings)
-        self.outbox = Outbox(store, self.memories, sender.send, now_ms, random.random)
-        self.retention = Retention(store, self.memories, now_ms)
+        self.sessions = Sessions(store, clock, new_id, check_settings)
+        self.recorder = Recorder(store, self.memories, clock, check_settings)
+        self.outbox = Outbox(store, self.memories, sender.send, clock, random.random)
+        self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
@@ -106,8 +109,8 @@ class App:
         """Take up what the last process left, then listen. Raises `CannotStart`, `OSError`."""
         rules.check_binding(self.settings, await self.access.needed())
         await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
-        await self.store.restart(now_ms())
-        await self.store.release_exports(now_ms())
+        await self.store.restart(self.clock())
+        await self.store.release_exports(self.clock())
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))
@@ -151,13 +154,13 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[App]:
+async def running(settings: Settings, clock: Clock = now_ms) -> AsyncIterator[App]:
     """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check(settings)
     sender = WebhookSender(allowed=allowed_networks(settings.allow_addresses))
     store = open_store(settings.store)
     try:
-        app = App(settings, store, sender)
+        app = App(settings, store, sender, clock)
         try:
             await app.start()
             yield app

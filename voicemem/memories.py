@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -48,6 +49,9 @@ class Memory:
         """Position of the snapshot that was last saved."""
         self.made: dict[int, list[Message]] = {}
         """By turn."""
+        self.joined: list[Message] = []
+        self.begins: dict[int, int] = {}
+        """Where each turn's messages begin among the joined ones."""
         self.encoded: dict[int, bytes] = {}
         """The same as JSON, without the brackets around it: made once for each closed turn."""
         self.lock = asyncio.Lock()
@@ -70,8 +74,7 @@ class Memory:
             self.position = self.unpacked.position
             self.packed = zlib.compress(snapshot(self.unpacked), 1)
             self.unpacked = None
-            self.made.clear()
-            self.encoded.clear()
+            self.made, self.joined, self.begins, self.encoded = {}, [], {}, {}
 
     def fold(self, entries: Iterable[Entry]) -> None:
         fold_all(self.state, entries)
@@ -81,7 +84,7 @@ class Memory:
         if unfinished:
             return history.messages(self.state, unfinished=True)
         self.make()
-        return [message for number in self.state.numbers for message in self.made[number]]
+        return self.joined.copy()
 
     def contents(self) -> bytes:
         """The memory as a JSON array of messages."""
@@ -92,12 +95,20 @@ class Memory:
         return b"[" + b",".join(turn for turn in turns if turn) + b"]"
 
     def make(self) -> None:
-        """Make the messages of the turns that have changed."""
+        """Make the messages of the turns that have changed, and join all from the first of these on."""
         state = self.state
+        if not state.dirty:
+            return
         for number in state.dirty:
             self.made[number] = history.turn_messages(state, state.turns[number])
             self.encoded.pop(number, None)
+        place = bisect_left(state.numbers, min(state.dirty))
         state.dirty.clear()
+        before = state.numbers[place - 1] if place else None
+        del self.joined[0 if before is None else self.begins[before] + len(self.made[before]) :]
+        for number in state.numbers[place:]:
+            self.begins[number] = len(self.joined)
+            self.joined += self.made[number]
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from voicemem.errors import StoreUnavailable
@@ -17,8 +18,9 @@ LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
 REFILL = 5
-"""While so many are in flight, no more are claimed for that endpoint at once: a claim looks through all that waits, and
-one for each attempt would make the work for many exports grow with the square of their number."""
+"""While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
+once: a claim looks through all that waits, and one for each attempt would take the square of their number."""
+MOMENT_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
@@ -44,37 +46,42 @@ class Outbox:
         """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
+        self.full = REFILL
+        """How many attempts of a URL are enough, when the store is looked at next."""
+        self.filling_up = False
 
     async def run(self, wake: asyncio.Event) -> None:
         """Deliver whatever is due, for ever; `wake` says that there is something new."""
-        self.wake, full = wake, REFILL
+        self.wake = wake
         while True:
-            try:
-                if full == REFILL or await self.is_due():
-                    while await self.start_due(full):
-                        full = REFILL
-            except StoreUnavailable:
-                pass
-            full = REFILL if await self.rest() else MAX_IN_FLIGHT
-
-    async def is_due(self) -> bool:
-        due = await self.store.next_export_ms()
-        return due is not None and due <= self.clock()
+            full, self.full = self.full, REFILL
+            with suppress(StoreUnavailable):
+                while await self.start_due(full):
+                    full = REFILL
+            await self.rest()
 
     async def finish_running(self, timeout_s: float) -> None:
         """Let the attempts that are under way come to their end."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
 
-    async def rest(self) -> bool:
-        """Wait until there is something new, or room; False after a while without."""
-        try:
-            async with asyncio.timeout(LONGEST_WAIT_S):
-                await self.wake.wait()
-        except TimeoutError:
-            return False
-        self.wake.clear()
-        return True
+    async def rest(self) -> None:
+        """Wait until there is something new, or room, or something has become due."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await self.wake.wait()
+                self.wake.clear()
+                return
+            with suppress(StoreUnavailable):
+                due = await self.store.next_export_ms()
+                if due is not None and due <= self.clock():
+                    self.fill_up()
+
+    def fill_up(self) -> None:
+        """The next look at the store is for every free place."""
+        self.full, self.filling_up = MAX_IN_FLIGHT, False
+        self.wake.set()
 
     async def start_due(self, full: int = MAX_IN_FLIGHT) -> int:
         """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
@@ -104,13 +111,16 @@ class Outbox:
             self.let_go(export.endpoint.url)
 
     def let_go(self, url: str) -> None:
-        """An attempt is over; where that makes room for several, the next are claimed."""
+        """An attempt is over: claim several for the places that it and others leave, or after a moment, fewer."""
         self.in_flight[url] -= 1
         left = self.in_flight[url]
         if not left:
             del self.in_flight[url]
         if left == REFILL - 1:
             self.wake.set()
+        elif left >= REFILL and not self.filling_up:
+            self.filling_up = True
+            asyncio.get_running_loop().call_later(MOMENT_S, self.fill_up)
 
     async def make_payload(self, export: Export) -> bytes:
         """The memory at the position of the close, whatever has followed since."""

@@ -23,6 +23,10 @@ DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 REFUSED = RefusedEvent(code="")
 """Stands in for any refused event: none of them changes a memory."""
+FLOOD = 1_000
+"""Events in a row that could not be stored, after which their sender is not listened to any more."""
+SLICE = 500
+"""Events of one frame or body that are taken at a time, before others have their turn."""
 MOST_BATCHES = 1_000
 """In one commit: a bound on how long it can take."""
 

@@ -30,6 +30,7 @@ from voicemem.events import (
 INCOMING = msgspec.json.Decoder(Incoming)
 ORDINARY = msgspec.json.Decoder(Ordinary)
 JOURNALED = msgspec.json.Decoder(Journaled)
+PIECE = msgspec.json.Decoder(msgspec.Raw)
 PIECES = msgspec.json.Decoder(list[msgspec.Raw])
 ENCODER = msgspec.json.Encoder()
 SORTED = msgspec.json.Encoder(order="sorted")
@@ -101,11 +102,22 @@ def split_frame(frame: bytes) -> list[bytes]:
 
 def decode_lines(body: bytes) -> list[Arrived | Rejected]:
     """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
+    return [decode_event(piece) for piece in split_lines(body)]
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`."""
     if not body.strip() or body.lstrip().startswith(b"["):
-        return decode_frame(body)
+        return split_frame(body)
     check_frame(body)
     lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
-    return [decode_event(checked_object(line)) for line in lines if line]
+    pieces = [checked_object(line) for line in lines if line]
+    try:
+        for piece in pieces:
+            PIECE.decode(piece)
+    except MALFORMED:
+        raise InvalidFrame("invalid_json") from None
+    return pieces
 
 
 def checked_object(text: bytes) -> bytes:

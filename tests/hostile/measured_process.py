@@ -40,6 +40,11 @@ class Process:
         """The most bytes of memory that it had since `forget_peak`."""
         return self.kib("VmHWM") * 1024
 
+    def busy_s(self) -> float:
+        """Seconds of CPU that it has used."""
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text("ascii").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def kib(self, field: str) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
         found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)

@@ -1,10 +1,11 @@
-"""Under hostile frames the memory of a real process stays bounded, and it stays alive and says nothing of them."""
+"""Under attack the memory of a real process stays bounded, and it stays alive and says nothing of what came."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from callers import Caller
 from measured_process import MIB, Process, process
 from producers import connected, said
-from raw_socket import CLOSE, PING, TEXT, frame, head, shaken
+from raw_socket import CLOSE, PING, TEXT, answers, frame, head, shaken, statuses
 
 BYE = frame(CLOSE, b"\x03\xe8")
 
@@ -207,6 +208,28 @@ async def test_a_mebibyte_of_empty_events_is_cheap_to_refuse(tmp_path: Path) -> 
         assert (service.peak() - before) / MIB < 32
         assert await bodies(service, body) < 2 * MIB
         assert (service.peak() - before) / MIB < 64
+
+
+def endless_bomb() -> bytes:
+    """A few MiB that a gzip stream of 4 GiB begins with."""
+    squeeze = zlib.compressobj(wbits=31)
+    head = squeeze.compress(b"") + squeeze.flush(zlib.Z_FULL_FLUSH)
+    return head + (squeeze.compress(bytes(16 * MIB)) + squeeze.flush(zlib.Z_FULL_FLUSH)) * 256
+
+
+async def test_a_bomb_that_nobody_unpacks_costs_nothing() -> None:
+    """A compressed body is not unpacked where no body is read, nor further than a body may go where one is."""
+    bomb = endless_bomb()
+    async with process() as service:
+        await Caller(service.url).create()
+        before = service.memory(), service.busy_s()
+        for path in ("/nowhere", "/v1/sessions/s/events"):
+            request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
+            request += f"Content-Length: {len(bomb)}\r\n\r\n"
+            answer = await answers(service.rest_address, request.encode() + bomb)
+            assert statuses(answer) in ([404], [413], [])  # or hung up on while it was still sending
+        assert service.memory() - before[0] < 32 * MIB
+        assert service.busy_s() - before[1] < 1.5
 
 
 def narrow(service: Process) -> socket.socket:

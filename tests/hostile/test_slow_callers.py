@@ -143,11 +143,11 @@ async def test_an_idle_connection_is_closed(port: Port) -> None:
 
 async def test_a_used_connection_stays(port: Port) -> None:
     """The first head's deadline ends with the first head, and each answer begins the idle time anew."""
-    async with connected(await port(head=SOON, idle=2 * SOON)) as peer:
-        for _ in range(6):
+    async with connected(await port(head=SOON, idle=1.5)) as peer:
+        for _ in range(5):
             peer.writer.write(HEAD + b"\r\n")
             await peer.reader.readuntil(b'{"status":"ok"}')
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(2 * SOON)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_who_does_not_read_an_answer_is_cut_off(app: App, port: Port, path
 async def test_a_closed_connection_does_not_wait_for_a_reader(app: App, port: Port) -> None:
     """A connection that was idle for too long goes, also when the peer has not taken all of the last answer."""
     await Caller(app).send(final(1, "x" * 20_000, seq=1))
-    async with connected(await port(idle=SOON, read=2 * SOON), receive_buffer=4096) as peer:
+    async with connected(await port(idle=1.0, read=1.2), receive_buffer=4096) as peer, asyncio.timeout(TIMEOUT_S):
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         while not await waiting(app):
             peer.writer.write(b"GET /v1/sessions/s/history HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -239,12 +239,11 @@ async def waiting(app: App) -> int:
 async def test_a_slow_reader_gets_its_answer(app: App, port: Port) -> None:
     """Who takes a little now and then is served to the end, however long it takes."""
     await with_long_history(app)
-    async with connected(await port(read=SOON), receive_buffer=65_536) as peer:
+    async with connected(await port(read=1.0), receive_buffer=65_536) as peer:
         peer.writer.write(b"GET /v1/sessions/s/history HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        await asyncio.sleep(SOON / 2)
         for _ in range(10):
+            await asyncio.sleep(SOON)
             assert await peer.reader.readexactly(900_000)
-            await asyncio.sleep(SOON / 2)
         assert (await peer.end()).endswith(b"]}")
 
 

@@ -15,6 +15,7 @@ from appends import append
 
 from voicemem.admission import Batch, Ending, Offer
 from voicemem.config import settle
+from voicemem.errors import StoreUnavailable
 from voicemem.store.base import Attempt, Snapshot, Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
@@ -302,3 +303,14 @@ async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteS
     assert [keys[1:2], [*keys[1:2], keys[0]]] == [await store.to_compact(NOW + ms, 9) for ms in (HOUR_MS - 1, HOUR_MS)]
     assert [[], keys[1:2]] == [await store.expired(NOW + ms, 9) for ms in (1_499, 1_500)]
     await store.close_store()
+
+
+async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
+    """Whoever reads it is told; the other sessions are well."""
+    keys = [await archive(store, await end(store, await begin(store, name), attempts=0)) for name in ("bad", "good")]
+    damaged = "cast(substr(runs, 1, 99) || x'00ff' || substr(runs, 102) as blob)"
+    query = f"update archives set runs = {damaged} where stream = ?"
+    await store.database.write(lambda connection: connection.execute(query, keys[:1]).fetchall())
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await store.rows(keys[0], 0, 100)
+    assert 21 == len(await store.rows(keys[1], 0, 100))

@@ -298,6 +298,13 @@ def marked(store: SqliteStore) -> list[str]:
     return [f"{table}: {value}" for table, value in rows if "MARK" in str(value)]
 
 
+def test_others_cannot_read_the_file(path: str) -> None:
+    """The file holds the secrets of webhooks, so a new one and its log are their owner's alone."""
+    store = SqliteStore(path)
+    assert [0o600] * 2 == [os.stat(name).st_mode & 0o777 for name in (path, f"{path}-wal")]
+    asyncio.run(store.close_store())
+
+
 # The one writer
 
 

@@ -57,8 +57,10 @@ class Fallback:
         try:
             while not stopping.is_set():
                 wake = asyncio.create_task(self.wake.wait())
-                await asyncio.wait({stop, wake}, return_when=asyncio.FIRST_COMPLETED)
-                wake.cancel()
+                try:
+                    await asyncio.wait({stop, wake}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    wake.cancel()
                 self.wake.clear()
                 if not stopping.is_set() and self.work:
                     await self.post_round(stop)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from voicemem.access import Grant
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.events import Auth, Incoming, SessionOpen
-from voicemem.recorder import DEFAULT_PRODUCER, Batch, Line, Problem, Recorded, Recorder
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Batch, Line, Problem, Recorded, Recorder
 from voicemem.server.frames import GOAWAY, ack_prefix, error_frame, ready_frame
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
@@ -20,10 +20,6 @@ from voicemem.wire import Arrived, Rejected, decode_event, decode_ordinary, spli
 
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; over it the connection is not read, and TCP holds the sender back."""
-FLOOD = 1_000
-"""Events in a row that could not be stored, after which the connection is closed."""
-SLICE = 500
-"""Events of one frame that are taken at a time, before others have their turn."""
 ASKS = SessionOpen, Auth
 """Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0

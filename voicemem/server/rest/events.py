@@ -8,15 +8,15 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from voicemem.errors import StoreUnavailable
+from voicemem.errors import InvalidFrame, StoreUnavailable
 from voicemem.events import MAX_INTEGER, Fields, Name
-from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Line, Problem
 from voicemem.server.problems import Reason
 from voicemem.server.rest.parts import GRANT, answer, body_of, parts_of, stream_of
 from voicemem.server.rest.routes import JSON, JSON_LINES, Answer, Body, Route, one
 from voicemem.server.rest.schemas import reference
 from voicemem.store.base import Row
-from voicemem.wire import decode_lines
+from voicemem.wire import decode_event, split_lines
 
 ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 """Between the tokens of JSON only: inside strings there are none."""
@@ -78,10 +78,16 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     stream = await stream_of(request)
     parts = parts_of(request)
     line = Line(stream, query.producer, query.epoch, may_call_out=request[GRANT].allows("admin"))
-    recorded = await parts.recorder.record(line, decode_lines(await body_of(request)))
-    if recorded.ended:
-        await parts.sessions.close_when_ended(line)
-    return answer(Appended(recorded.next_seq, [event_error(problem) for problem in recorded.problems]))
+    pieces = split_lines(await body_of(request))
+    errors: list[EventError] = []
+    for first in range(0, max(1, len(pieces)), SLICE):
+        recorded = await parts.recorder.record(line, map(decode_event, pieces[first : first + SLICE]))
+        errors += map(event_error, recorded.problems)
+        if recorded.ended:
+            await parts.sessions.close_when_ended(line)
+        if len(errors) == first + SLICE > FLOOD:
+            raise InvalidFrame("flood")
+    return answer(Appended(recorded.next_seq, errors))
 
 
 def event_error(problem: Problem) -> EventError:

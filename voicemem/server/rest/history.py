@@ -6,7 +6,7 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem import config
 from voicemem.admission import Stream
@@ -62,6 +62,12 @@ class History(SessionMemory, frozen=True):
     """A memory, its messages in the order of the call."""
 
     contents: list[Message]
+
+
+class EncodedHistory(SessionMemory, frozen=True):
+    """A whole memory whose messages are JSON already."""
+
+    contents: Raw
 
 
 class StandardHistory(SessionMemory, frozen=True):
@@ -144,11 +150,13 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
         return web.Response(status=304, headers={"ETag": etag})
     memory = await parts.memories.at(stream)
-    if memory.state.position > stream.position:  # more was committed meanwhile: let the row be of the same moment
+    if memory.stands_at > stream.position:  # more was committed meanwhile: let the row be of the same moment
         stream = await stream_of(request)
         memory = await parts.memories.at(stream)
-    messages = chosen(memory.messages(unfinished=query.open), query)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
+    if query == HistoryQuery():
+        return answer(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
+    messages = chosen(memory.messages(unfinished=query.open), query)
     if query.fields == "full":
         return answer(History(*head, messages), headers={"ETag": etag})
     spoken = [Spoken(message.role, message.content) for message in messages]

@@ -18,6 +18,7 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
 from voicemem.memories import Memories
 from voicemem.recorder import Recorder
+from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
 
@@ -79,9 +80,10 @@ async def body_of(request: web.Request) -> bytes:
     """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await request.read()
+            body = await request.read()
     except (web.RequestPayloadError, ConnectionResetError):
-        raise InvalidFrame("invalid_http", "The body is cut off, or not encoded as its headers say.") from None
+        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+    return unpacked(body, request.headers.get("Content-Encoding", ""))
 
 
 async def object_of(request: web.Request) -> Fields:

@@ -12,7 +12,7 @@ from voicemem.errors import Refused
 from voicemem.store.base import Appended
 from voicemem.store.sqlite.archive import known_around
 from voicemem.store.sqlite.plans import call_off
-from voicemem.store.sqlite.rows import Rows, Run
+from voicemem.store.sqlite.rows import Rows, Run, check
 from voicemem.wire import pieces_of, same_event
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
@@ -147,8 +147,9 @@ class Append:
         where = "from journal where stream = ? and producer = ? and"
         values = self.stream.key, self.producer.name, seq
         execute = self.rows.connection.execute
-        row = execute(f"select seq, count, payload {where} seq <= ? order by seq desc limit 1", values).fetchone()
-        first, count, payload = row or (1, 0, b"[]")
+        query = f"select seq, count, position, payload, checksum {where} seq <= ? order by seq desc limit 1"
+        first, count, position, payload, checked = execute(query, values).fetchone() or (1, 0, 0, b"[]", None)
+        check(self.stream.key, position, payload, checked)
         if seq >= first + count:
             following = execute(f"select seq {where} seq > ? order by seq limit 1", values).fetchone()
             stop = following[0] if following else self.producer.next_seq

@@ -10,14 +10,15 @@ import asyncio
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
+from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.portions import Portion
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.rows import check, one
 from voicemem.wire import pieces_of
 
 ARCHIVE_BYTES = 1024 * 1024
@@ -42,7 +43,7 @@ class RunRow(NamedTuple):
         return self.position + self.events - 1
 
 
-COLUMNS = "position, producer, seq, received_ms, payload, count"
+COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
 RUNS = msgspec.msgpack.Decoder(list[RunRow])
 SEQS = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
@@ -61,9 +62,16 @@ def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[Ru
         " where stream = ?1 and position <= ?2 + 1 order by position desc limit 1), 0) order by position"
     )
     for row in connection.execute(query, (key, after)):
-        run = RunRow(*row)
+        run = to_run(key, row)
         if run.last > after:
             yield run
+
+
+def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
+    """A row of the journal. Raises `StoreUnavailable` for a damaged one."""
+    run = RunRow(*row[:-1])
+    check(key, run.position, run.payload, row[-1])
+    return run
 
 
 class Known(NamedTuple):
@@ -109,7 +117,10 @@ def pack(runs: list[RunRow]) -> bytes:
 
 @lru_cache(maxsize=2)  # a journal is read page by page, and an archive has many of them
 def unpack(packed: bytes) -> list[RunRow]:
-    return RUNS.decode(zlib.decompress(packed))
+    try:
+        return RUNS.decode(zlib.decompress(packed))
+    except (zlib.error, msgspec.DecodeError):
+        raise StoreUnavailable("An archive of the journal is damaged in the store.") from None
 
 
 def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
@@ -150,7 +161,7 @@ def next_runs(connection: apsw.Connection, key: int) -> tuple[int, list[RunRow]]
     runs: list[RunRow] = []
     query = f"select {COLUMNS} from journal where stream = ? and position > ? order by position"
     for row in connection.execute(query, (key, begun)):
-        runs.append(RunRow(*row))
+        runs.append(to_run(key, row))
         size += len(runs[-1].payload)
         if size >= ARCHIVE_BYTES:
             break

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import apsw
 
 from voicemem.admission import Stream
-from voicemem.store.sqlite.database import IN_MEMORY, Database
+from voicemem.errors import StoreUnavailable
+from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
 from voicemem.store.sqlite.portions import Portion
 from voicemem.store.sqlite.rows import Rows
 from voicemem.store.sqlite.scrub import clear
@@ -117,8 +118,13 @@ class SqliteErasure:
         if not keys:
             return True
         path, stopped = self.database.path, lambda: self.database.closed
-        if path != IN_MEMORY and not await asyncio.to_thread(clear, path, stopped):
-            return False
+        try:
+            if path != IN_MEMORY and not await asyncio.to_thread(clear, path, stopped):
+                return False
+        except apsw.IOError:
+            await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
+            self.database.ruined, self.database.healthy = True, False
+            raise StoreUnavailable(RUINED) from None
 
         def job(connection: apsw.Connection) -> None:
             query = "delete from retention where stream in (select value from json_each(?))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
-from voicemem.wire import SORTED, pieces_of
+from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payloads read at once: a journal can be much larger than memory allows."""
@@ -173,20 +174,28 @@ class SqliteJournal:
             " and exists (select 1 from streams where key = ?1 and state != 'erased')"
         )
         row = await self.database.read(lambda connection: connection.execute(query, (key, version, at_most)).fetchone())
-        return None if row is None else Snapshot(*row)
+        try:
+            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+        except zlib.error:
+            return None  # a damaged one is none: the journal is folded again
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        values = (key, snapshot.position, snapshot.version, zlib.compress(snapshot.state, 1), key)
         query = (
             "insert or replace into snapshots select ?, ?, ?, ?"
             " where exists (select 1 from streams where key = ? and state != 'erased')"
         )
-        await self.database.write(lambda connection: connection.execute(query, (key, *snapshot, key)).fetchall())
+        await self.database.write(lambda connection: connection.execute(query, values).fetchall())
 
 
 def rows_of(run: RunRow) -> Iterator[Row]:
-    """The entries of one run."""
+    """The entries of one run. Raises `StoreUnavailable` for one that is damaged."""
     position, producer, seq, received_ms, payload, count = run
-    for index, piece in enumerate(pieces_of(payload) if count > 1 else [payload]):
+    try:
+        pieces = pieces_of(payload) if count > 1 else [payload]
+    except MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
+    for index, piece in enumerate(pieces):
         yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
 
 

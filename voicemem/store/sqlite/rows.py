@@ -7,6 +7,7 @@ that an append reads nothing: one process writes a file.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -215,9 +216,10 @@ class Rows:
         for first in range(0, len(self.runs), MOST_ROWS):
             runs = self.runs[first : first + MOST_ROWS]
             values = [value for run in runs for value in columns_of(run)]
-            marks = ",".join(["(?,?,?,?,?,?,?)"] * len(runs))
+            marks = ",".join(["(?,?,?,?,?,?,?,?)"] * len(runs))
             self.connection.execute(
-                "insert into journal (stream, position, producer, seq, received_ms, count, payload) values " + marks,
+                "insert into journal (stream, position, producer, seq, received_ms, count, payload, checksum) values "
+                + marks,
                 values,
             )
         self.runs.clear()
@@ -227,7 +229,19 @@ class Rows:
 def columns_of(run: Run) -> tuple[Any, ...]:
     payloads = run.payloads
     payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
-    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload
+    checked = checksum(run.stream, run.position, payload)
+    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload, checked
+
+
+def checksum(stream: int, position: int, payload: bytes) -> int:
+    """Of a run, in its place."""
+    return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
+
+
+def check(stream: int, position: int, payload: bytes, stored: int | None) -> None:
+    """Raise `StoreUnavailable` for a run that is not what was written."""
+    if stored is not None and stored != checksum(stream, position, payload):
+        raise StoreUnavailable("An entry of the journal is damaged in the store.")
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.sqlite.database import SYNC_FAILED
 
 READ_BYTES = 1024 * 1024
 REST_S = 0.002
@@ -33,7 +34,8 @@ MOST_PAGES = 2**25
 def clear(path: str, stopped: Callable[[], bool]) -> bool:
     """Leave nothing of what was deleted in the file or its log; False when that cannot be now, or it is `stopped`.
 
-    It never waits for readers, since the writer would wait with it. Raises `StoreUnavailable`.
+    It never waits for readers, since the writer would wait with it. Raises `StoreUnavailable`, and
+    `apsw.IOError` when the disk could not sync.
     """
     try:
         with closing(apsw.Connection(path)) as connection, open_file(path) as file:
@@ -51,6 +53,8 @@ def clear(path: str, stopped: Callable[[], bool]) -> bool:
     except apsw.BusyError:
         return False
     except apsw.Error as error:
+        if getattr(error, "extendedresult", None) in SYNC_FAILED:
+            raise
         raise StoreUnavailable(f"Deleted content cannot be cleared: {type(error).__name__}.") from None
 
 
