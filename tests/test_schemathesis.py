@@ -1,6 +1,7 @@
 """Schemathesis (https://schemathesis.io) calls the running service as `/openapi.json` says, and as it does not.
 
-A longer run: `SCHEMATHESIS_EXAMPLES=500 SCHEMATHESIS_SEED=2 python -m pytest tests/test_schemathesis.py`.
+A longer run: `make schemathesis`, or with other numbers
+`SCHEMATHESIS_EXAMPLES=500 SCHEMATHESIS_SEED=2 python -m pytest tests/test_schemathesis.py`.
 """
 
 from __future__ import annotations
