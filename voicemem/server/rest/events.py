@@ -134,6 +134,7 @@ ROUTES = (
         AppendQuery,
         one(Appended),
         Body({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
+        ("flood",),
     ),
     Route(
         "GET",
