@@ -78,16 +78,6 @@ KINDS = [
     *["next"] * 4,
     *["refused", "same", "reordered", "different", "gap", "lost", "mixed", "unreadable", "unnumbered_refused"],
 ]
-    "refused",
-    "same",
-    "reordered",
-    "different",
-    "gap",
-    "lost",
-    "mixed",
-    "unreadable",
-    "unnumbered_refused",
-]
 MOVES = st.builds(Move, st.sampled_from(KINDS), any_event(), st.sampled_from(REFUSED), st.integers(0, 3))
 PLAIN_MOVES = st.builds(
     Move, st.sampled_from(KINDS), st.sampled_from(PLAIN), st.sampled_from(REFUSED), st.integers(0, 3)
