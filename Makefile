@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench fuzz clean
 
 demo: .venv/installed
 	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
@@ -19,6 +19,11 @@ check: .venv/installed-tests
 bench: .venv/installed-tests
 	$(BIN)/python -m bench.fold
 	$(BIN)/python -m bench.ingest
+
+# Ten minutes each; they stop at what they find. Longer: .venv/bin/python -m fuzz.wire -max_total_time=SECONDS
+fuzz: .venv/installed-tests
+	$(BIN)/python -m fuzz.wire -max_total_time=600
+	$(BIN)/python -m fuzz.fold -max_total_time=600
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -26,21 +27,28 @@ def idle_memory(sessions: int) -> list[Measured]:
     texts = calls.turns(IDLE_TURNS)
     blob = snapshot(folded(texts))
     before = rss_kib()
-    kept = [idle(texts) for _ in range(sessions)]
+    kept = [packed(texts) for _ in range(sessions)]
     resident = (rss_kib() - before) / sessions
     del kept
     traced = partial(traced_kib, max(1, sessions // TRACED_SHARE))
-    read, never_read, restored = (
+    idle_kib, read, live, restored = (
+        traced(lambda: packed(texts)),
         traced(lambda: read_once(texts)),
-        traced(lambda: idle(texts)),
+        traced(lambda: in_use(texts)),
         traced(lambda: Memory(restore(blob))),
     )
     journal = sum(map(len, texts)) / 1024
+    sleeper, one = packed(texts), in_use(texts)
+    wake = best(lambda: restore(zlib.decompress(sleeper.packed))) * 1e6
+    pack = best(lambda: zlib.compress(snapshot(one.state), 1)) * 1e6
     return [
-        Measured("idle_kib", "idle session of 20 messages, read once", read, "KiB", journal, at_most(read, 25)),
-        Measured("idle_unread_kib", "the same, never read", never_read, "KiB", journal),
-        Measured("idle_restored_kib", "the same, restored from its snapshot", restored, "KiB", journal),
-        Measured("idle_rss_kib", "the same, never read, by resident memory", resident, "KiB", journal),
+        Measured("idle_kib", "idle session of 20 messages, packed", idle_kib, "KiB", journal, at_most(idle_kib, 25)),
+        Measured("idle_rss_kib", "the same by resident memory", resident, "KiB", journal),
+        Measured("pack_us", "packing it", pack, "µs"),
+        Measured("unpack_us", "unpacking it", wake, "µs"),
+        Measured("used_kib", "the same in use, read once", read, "KiB", journal),
+        Measured("used_unread_kib", "the same in use, never read", live, "KiB", journal),
+        Measured("used_restored_kib", "the same, restored from its snapshot", restored, "KiB", journal),
     ]
 
 
@@ -56,12 +64,19 @@ def traced_kib(sessions: int, make: Callable[[], Memory]) -> float:
 
 
 def read_once(texts: Iterable[bytes]) -> Memory:
-    memory = idle(texts)
+    memory = in_use(texts)
     memory.messages()
     return memory
 
 
-def idle(texts: Iterable[bytes]) -> Memory:
+def packed(texts: Iterable[bytes]) -> Memory:
+    """As it is kept ten seconds after its last use."""
+    memory = read_once(texts)
+    memory.pack()
+    return memory
+
+
+def in_use(texts: Iterable[bytes]) -> Memory:
     return Memory(folded(texts))
 
 

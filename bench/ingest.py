@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from bench import calls
 from bench.client import Plan
 from bench.load import VARIANTS, Loaded
 from bench.report import Measured, at_least, at_most, disk_folder, machine, number, show, table
-from bench.servers import ROOT, Server, journal, positions, serving, stop
+from bench.servers import ROOT, Server, journal, positions, raise_file_limit, serving, stop
 from voicemem.settings import MEMORY, SQLITE
 
 NAMES = ("bare", "voicemem")
@@ -198,9 +197,7 @@ def run_cells(run: Run) -> tuple[str, ...]:
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = options.connections + SPARE_FILES
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files if hard < 0 else min(hard, files)), hard))
+    raise_file_limit(options.connections + SPARE_FILES)
     with folder_and_store(options.store) as (folder, store):
         facts = machine(folder)
         runs = [one_run(name, store, options) for _ in range(options.runs) for name in NAMES]

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,27 +46,43 @@ class Stopped(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(name: str, store: str) -> Iterator[Server]:
-    """`voicemem` on a store, or the `bare` loop on the same kind of one; killed if it does not stop by itself.
+def started(module: str, *arguments: str, told: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A program of this repository, given `told` on its standard input; killed if it does not stop by itself.
 
     What it logs is shown only when something has gone wrong.
     """
-    command = [sys.executable, "-m", *arguments(name, store)]
+    command = [sys.executable, "-m", module, *arguments]
     env = {key: value for key, value in os.environ.items() if not key.startswith("VOICEMEM_")}
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
         try:
-            yield listening(process, with_rest=name == "voicemem")
+            if told is not None and process.stdin is not None:
+                process.stdin.write(told)
+                process.stdin.close()
+                process.stdin = None  # `communicate` would write to it
+            yield process
         finally:
             if process.poll() is None:
                 stop(process)
-            if process.returncode:
+            if process.returncode not in (0, -signal.SIGKILL):
                 log.seek(0)
                 sys.stderr.writelines(log.readlines()[-LOG_LINES:])
-            remove(store)
 
 
-def arguments(name: str, store: str) -> list[str]:
+@contextlib.contextmanager
+def serving(name: str, store: str, *more: str) -> Iterator[Server]:
+    """`voicemem` on a store, with `more` arguments, or the `bare` loop on the same kind of one."""
+    module, *arguments = command(name, store)
+    try:
+        with started(module, *arguments, *more) as process:
+            yield listening(process, with_rest=name == "voicemem")
+    finally:
+        remove(store)
+
+
+def command(name: str, store: str) -> list[str]:
     if name == "bare":
         return ["bench.bare", store.removeprefix(SQLITE) if store.startswith(SQLITE) else ":memory:"]
     return ["voicemem", "serve", "--store", store, "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
@@ -87,6 +105,15 @@ def listening(process: subprocess.Popen[str], with_rest: bool) -> Server:
     return Server(process, ingest[1], int(ingest[2]), ingest[3], rest)
 
 
+def port_of(process: subprocess.Popen[str]) -> int:
+    """The port that a helper program prints as its first line. Raises `RuntimeError` when it ends instead."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"The program did not start; it ended with {process.wait()}.")
+    return int(line)
+
+
 def stop(process: subprocess.Popen[str]) -> Stopped:
     """Ask it to stop, and wait; its code, and what it had still to say."""
     process.terminate()
@@ -96,6 +123,12 @@ def stop(process: subprocess.Popen[str]) -> Stopped:
         process.kill()
         output, _ = process.communicate()
     return Stopped(process.returncode, output)
+
+
+def raise_file_limit(files: int) -> None:
+    """Let this process and the ones that it starts open so many files, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files if hard < 0 else min(hard, files)), hard))
 
 
 def remove(store: str) -> None:
@@ -110,6 +143,12 @@ def remove(store: str) -> None:
 def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())
+
+
+def post(url: str, body: bytes) -> dict[str, Any]:
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as answer:
+        told: dict[str, Any] = json.loads(answer.read())
+        return told
 
 
 def positions(rest: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import aiohttp
+import documented
 from aiohttp import web
 from multidict import CIMultiDictProxy
 from websockets.asyncio.client import connect
@@ -61,7 +62,7 @@ class Answered(NamedTuple):
 
 
 class Caller:
-    """Calls the REST API of a service, each time on a connection of its own."""
+    """Calls the REST API of a service, each time on a connection of its own; every answer must be as documented."""
 
     def __init__(self, app: App | str, key: str | None = None) -> None:
         """`app` may be the base URL of a service in another process."""
@@ -75,7 +76,9 @@ class Caller:
             aiohttp.ClientSession(headers=self.headers) as session,
             session.request(method, url, headers=headers, allow_redirects=False, **more) as answer,
         ):
-            return Answered(answer.status, answer.headers, await answer.read())
+            answered = Answered(answer.status, answer.headers, await answer.read())
+        documented.check(method, path, *answered)
+        return answered
 
     async def get(self, path: str, headers: Fields | None = None) -> Answered:
         return await self.call("GET", path, headers)

@@ -339,6 +339,7 @@ async def test_without_the_allow_list_a_session_cannot_name_this_machine(serve: 
 # When it does not work at once
 
 
+@pytest.mark.fault(52)
 async def test_a_500_is_tried_again_at_once(serve: Serve, hook: Receiver) -> None:
     """The second attempt carries the same id and bytes, and the log has both."""
     hook.replies = [Reply(500)]
@@ -396,6 +397,7 @@ async def state_in(path: Path) -> str:
 # Over the end of a process
 
 
+@pytest.mark.fault(19)
 async def test_what_a_dead_process_did_not_send_is_sent_by_the_next(tmp_path: Path, hook: Receiver) -> None:
     """A close that was committed just before its process died is delivered by the next, once."""
     store = SqliteStore(str(tmp_path / "v.db"))
@@ -433,6 +435,7 @@ async def killed_in_the_middle(tmp_path: Path, hook: Receiver) -> None:
         await process.wait()
 
 
+@pytest.mark.fault(20)
 async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Path, hook: Receiver) -> None:
     """After its lease the notice is sent once more: the same noticeId, the same bytes, signed anew."""
     hook.replies = [Reply(gate=asyncio.Event())]

@@ -16,7 +16,10 @@ import msgspec
 import pytest
 from services import Serve
 
+from voicemem import client
 from voicemem.cli import main
+from voicemem.client import ClientError, Options
+from voicemem.client.session import Facts
 from voicemem.config import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.errors import CODES
 from voicemem.events import Event, Producible
@@ -133,12 +136,12 @@ def free_port() -> int:
 
 async def test_the_readme_programs_run(serve: Serve) -> None:
     """The README's client and receiver work as printed, and the history is the one that the README shows."""
-    client, receiver = blocks(DOCS["README.md"], "python")
+    sender, _, receiver = blocks(DOCS["README.md"], "python")
     port = free_port()
     app = await serve(webhook_url=f"http://127.0.0.1:{port}/", webhook_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     listening = await start(receiver.replace("port=9000", f"port={port}, print=None"))
     try:
-        sending = await start(client.replace("127.0.0.1:8765", str(app.ingest_address)))
+        sending = await start(sender.replace("127.0.0.1:8765", str(app.ingest_address)))
         printed, _ = await asyncio.wait_for(sending.communicate(), 20)
         assert (sending.returncode, json.loads(printed.splitlines()[-1].replace(b"'", b'"'))["seq"]) == (0, 6)
         url = f"http://{app.rest_address}/v1/sessions/call-1/history"
@@ -151,6 +154,40 @@ async def test_the_readme_programs_run(serve: Serve) -> None:
     finally:
         listening.terminate()
         await listening.communicate()
+
+
+PROGRAMS = [block for name in ("README.md", "client.md") for block in blocks(DOCS[name], "python")]
+CLIENTS = [program for program in PROGRAMS if "voicemem.client" in program]
+SHOWN = [
+    ("2 events on disk", "[{'role': 'user', 'content': 'Tell me a joke.'}, {'role': 'assistant',"),
+    ("on disk: 1", "assistant 'Why did the '", "messages for the next LLM call: 3"),
+    ("seq 1 turn 1", "seq 2 turn 2"),
+    ("1 invalid_field", "The session has ended"),
+    ("on disk: 1", "1 message"),
+]
+"""What the programs that use the client print, among other things."""
+
+
+@pytest.mark.parametrize(("program", "shown"), [*zip(CLIENTS, SHOWN, strict=True)], ids=range(len(SHOWN)))
+async def test_the_programs_of_the_client_run(serve: Serve, program: str, shown: tuple[str, ...]) -> None:
+    """Each program in the README and in docs/client.md that uses the client works as printed."""
+    app = await serve()
+    program = program.replace("127.0.0.1:8765", str(app.ingest_address))
+    running = await start(program.replace("127.0.0.1:8080", str(app.rest_address)))
+    printed, errors = await asyncio.wait_for(running.communicate(), 20)
+    assert (running.returncode, b"Traceback" in errors) == (0, False)
+    assert [text for text in shown if text not in printed.decode()] == []
+
+
+def test_everything_of_the_client_is_documented() -> None:
+    """Each option, each error and each fact of a session is named in docs/client.md, options with their defaults."""
+    facts = [name for name, value in vars(Facts).items() if isinstance(value, property)]
+    errors = [name for name in client.__all__ if issubclass(getattr(client, name), ClientError)]
+    names = [*Options.__dataclass_fields__, *errors, *facts]
+    assert [name for name in names if f"`{name}`" not in DOCS["client.md"]] == []
+    for name in ("first_delay_s", "longest_delay_s", "fallback_after", "websocket_every_s", "close_timeout_s"):
+        row = next(line for line in DOCS["client.md"].splitlines() if line.startswith("| ") and f"`{name}`" in line)
+        assert f"{getattr(Options, name):g}" in row.split("|")[2], name
 
 
 async def start(program: str) -> asyncio.subprocess.Process:

@@ -233,7 +233,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, mem
     for stream in streams:
         await append(store, stream, *talk(120))
         await memories.at(stream)
-    await memories.save_all()
+    await memories.save_all(5)
     saved = [await store.load_snapshot(stream.key, VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
 
@@ -329,3 +329,48 @@ async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: Memor
     await store.erase(stream.key, NOW)
     assert [] == (await memories.at(stream)).messages()
     assert [] == await memories.as_of(stream.key, 4)
+
+
+# Packing
+
+
+@on_one_store
+@given(events=TALK, later=TALK)
+async def test_a_packed_memory_is_the_same(store: MemoryStore, events: list[Fields], later: list[Fields]) -> None:
+    """Whatever comes after its packing, what is read is the fold of the journal."""
+    stream, memories = await begin(store), Memories(store)
+    await append(store, stream, *events)
+    memory = await memories.at(stream)
+    memory.pack()
+    assert stream.position == memory.stands_at
+    assert await from_scratch(store, stream) == memory.messages()
+    memory.pack()
+    await append(store, stream, *later)
+    note(memories, stream, (await journal(store, stream))[len(events) :])
+    assert stream.position == memory.stands_at
+    assert await from_scratch(store, stream) == memory.messages()
+
+
+async def test_what_is_not_used_is_packed(store: MemoryStore, memories: Memories) -> None:
+    """After a round without use a memory is packed; one that hears something or is read is not."""
+    idle, heard, read = [await begin(store) for _ in range(3)]
+    for stream in (idle, heard, read):
+        await append(store, stream, *talk(4))
+        await memories.at(stream)
+    for _ in range(3):
+        await memories.pack_idle()
+        await append(store, heard, *talk(1))
+        note(memories, heard, (await journal(store, heard))[-1:])
+        await memories.at(read)
+    assert [True, False, False] == [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
+
+
+@on_one_store
+@given(events=TALK, later=TALK)
+async def test_contents_are_the_messages_as_json(store: MemoryStore, events: list[Fields], later: list[Fields]) -> None:
+    """What was encoded before is only encoded again where it has changed."""
+    stream, memories = await begin(store), Memories(store)
+    for more in (events, later):
+        await append(store, stream, *more)
+        memory = await memories.at(stream)
+        assert msgspec.json.encode(memory.messages()) == memory.contents()

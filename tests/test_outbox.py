@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -16,89 +15,20 @@ from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
-from appends import append
-from callers import LOOPBACK, Fields, Notice, Receiver, Reply, receiving
+from callers import LOOPBACK, Notice, Receiver, Reply, receiving
 from calls import delta, final
+from office import NOW, Clock, Office
 
-from voicemem.admission import Ending, Offer
 from voicemem.config import settle
 from voicemem.exports import RETRY_DELAYS_S, verify
-from voicemem.memories import Memories
 from voicemem.outbound import allowed_networks
-from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, Outbox
+from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL, Outbox
 from voicemem.server.webhook import WebhookSender
 from voicemem.store.base import Attempt, Delivery, Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 
-NOW = 1_778_390_400_000
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-
-
-class Clock:
-    """A time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = NOW
-
-    def __call__(self) -> int:
-        return self.ms
-
-    def wait(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
-
-
-class Office:
-    """A store with its clock and a sender, and the outboxes that work on them."""
-
-    def __init__(self, store: Store, sender: WebhookSender, clock: Clock) -> None:
-        self.store = store
-        self.sender = sender
-        self.clock = clock
-        self.outbox = self.another()
-
-    def another(self, store: Store | None = None, sender: WebhookSender | None = None) -> Outbox:
-        """One more outbox, as another process would have it."""
-        store = store or self.store
-        return Outbox(store, Memories(store), (sender or self.sender).send, self.clock, lambda: 0.5)
-
-    async def begin(self, session_id: str = "s", **config: Any) -> int:
-        """The key of a new session."""
-        stream, _ = await self.store.create("default", session_id, settle(config), self.clock())
-        return stream.key
-
-    async def say(self, key: int, *events: Fields) -> None:
-        """Journal events of a session."""
-        offers = [Offer(None, self.clock(), json.dumps(event).encode()) for event in events]
-        await append(self.store, key, "main", None, offers, self.clock())
-
-    async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
-        ending = Ending(self.clock(), "idle", provisional=provisional)
-        assert await self.store.close(key, ending, notice_id, self.clock())
-
-    async def closed(self, session_id: str = "s", notice_id: str = "n1", **config: Any) -> int:
-        """The key of a session with a few words that was just closed."""
-        key = await self.begin(session_id, **config)
-        await self.say(key, final(1, "Hi.", NOW - 9), delta(1, "Good day ", NOW - 5))
-        await self.close(key, notice_id)
-        return key
-
-    async def attempt(self, outbox: Outbox | None = None) -> int:
-        """Make every attempt that is due now, each once; how many were made."""
-        outbox = outbox or self.outbox
-        count = await outbox.start_due()
-        await asyncio.gather(*outbox.tasks)
-        return count
-
-    async def delivery(self, key: int) -> Delivery:
-        """How the one export of a session stands."""
-        (delivery,) = await self.store.deliveries(key)
-        return delivery
-
-    async def due_in_s(self) -> float | None:
-        """Seconds until the next attempt."""
-        due = await self.store.next_export_ms()
-        return None if due is None else (due - self.clock()) / 1000
 
 
 @pytest.fixture
@@ -219,6 +149,7 @@ async def test_retries_follow_the_schedule_and_end(office: Office, hook: Receive
         ("", 5),
     ],
 )
+@pytest.mark.fault(53)
 async def test_retry_after_is_honoured(office: Office, hook: Receiver, value: str, seconds: float) -> None:
     """Seconds and dates are waited for, at most a day; garbage changes nothing. (A jitter of one half adds a tenth.)"""
     hook.replies = [Reply(503, {"Retry-After": value})]
@@ -233,6 +164,7 @@ async def test_retry_after_is_honoured(office: Office, hook: Receiver, value: st
     assert "delivered" == (await office.delivery(key)).state
 
 
+@pytest.mark.fault(55)
 async def test_410_disables_the_endpoint(office: Office, hook: Receiver) -> None:
     """Who says that nobody is there is not called again: not for this export, a waiting one, or a later close."""
     hook.replies = [Reply(410)]
@@ -246,6 +178,7 @@ async def test_410_disables_the_endpoint(office: Office, hook: Receiver) -> None
     assert 1 == len(hook.notices)
 
 
+@pytest.mark.fault(55)
 async def test_410_fails_what_waits_for_the_endpoint(office: Office, hook: Receiver) -> None:
     """Exports that were to be tried again are given up with the endpoint."""
     hook.replies = [Reply(503), Reply(410)]
@@ -258,6 +191,7 @@ async def test_410_fails_what_waits_for_the_endpoint(office: Office, hook: Recei
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.fault(56)
 async def test_redirects_are_not_followed(office: Office, hook: Receiver, status: int) -> None:
     """A redirect is a failed attempt: the body goes where it was meant to go, or nowhere."""
     hook.replies = [Reply(status, {"Location": hook.url("/elsewhere")})]
@@ -288,6 +222,7 @@ async def test_every_2xx_is_success(office: Office, hook: Receiver, status: int)
     assert ("delivered", [status]) == ((await office.delivery(key)).state, statuses(await office.delivery(key)))
 
 
+@pytest.mark.fault(47)
 async def test_a_receiver_that_is_down_is_tried_again(office: Office) -> None:
     """A refused connection is logged with its word, and the notice comes when the receiver does."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
@@ -302,6 +237,7 @@ async def test_a_receiver_that_is_down_is_tried_again(office: Office) -> None:
         assert ["n1"] == [notice.id for notice in receiver.notices]
 
 
+@pytest.mark.fault(50)
 async def test_a_receiver_that_never_answers_is_given_up(office: Office, hook: Receiver) -> None:
     """An attempt is bounded; the next one waits, for a receiver that is slow has too much to do."""
     hook.replies = [Reply(gate=asyncio.Event())]
@@ -314,6 +250,7 @@ async def test_a_receiver_that_never_answers_is_given_up(office: Office, hook: R
     assert due_s >= 5
 
 
+@pytest.mark.fault(61)
 async def test_a_new_secret_signs_the_next_attempt(office: Office, hook: Receiver) -> None:
     """A secret that is changed between two attempts is used from then on."""
     hook.replies = [Reply(500)]
@@ -389,6 +326,7 @@ async def test_without_receivers_nothing_is_due(office: Office) -> None:
     assert ([], None) == (await office.store.deliveries(key), await office.due_in_s())
 
 
+@pytest.mark.fault(60)
 async def test_an_erased_session_is_not_delivered(office: Office, hook: Receiver) -> None:
     """What waits for its next attempt is gone with the session."""
     hook.replies = [Reply(500)]
@@ -449,6 +387,19 @@ async def test_at_most_8_are_in_flight_to_one_url_of_many_sessions(office: Offic
         assert MAX_IN_FLIGHT == receiver.most["/hook"]
 
 
+async def test_attempts_that_hang_leave_the_others_their_places(office: Office, hook: Receiver) -> None:
+    """A receiver that answers only some of its requests is sent more, at first several at a time, then each."""
+    hook.replies += [Reply(gate=asyncio.Event())] * 6
+    expected = await close_many(office, 20)
+    assert MAX_IN_FLIGHT == await office.outbox.start_due()
+    while len(office.outbox.tasks) > 6:
+        await asyncio.wait(office.outbox.tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert 0 == await office.outbox.start_due(REFILL)
+    async with at_work(office.outbox):
+        await hook.wait(20)
+    assert expected == ids(hook)
+
+
 async def test_a_slow_receiver_does_not_hold_up_another(office: Office, hook: Receiver) -> None:
     """While the operator's receiver answers nothing, sessions' own receivers are served."""
     hook.otherwise = Reply(gate=asyncio.Event())
@@ -498,6 +449,7 @@ async def test_two_processes_on_one_file_deliver_each_export_once(tmp_path: Path
         await store.close_store()
 
 
+@pytest.mark.fault(65)
 async def test_of_two_that_attempt_at_once_only_one_gets_the_export(office: Office, hook: Receiver) -> None:
     """While one attempt is under way, its export is nobody else's."""
     gate = asyncio.Event()
@@ -527,6 +479,7 @@ async def test_an_outbox_that_died_is_succeeded_after_its_lease(office: Office, 
     assert "delivered" == (await office.delivery(key)).state
 
 
+@pytest.mark.fault(22)
 async def test_an_outbox_that_woke_too_late_does_not_count(office: Office, hook: Receiver) -> None:
     """An attempt that outlived its lease cannot undo what its successor has achieved."""
     gate = asyncio.Event()
@@ -609,6 +562,7 @@ class Names(AbstractResolver):
         return
 
 
+@pytest.mark.fault(59)
 async def test_a_name_that_leads_inside_is_not_called(office: Office, hook: Receiver) -> None:
     """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
     await office.store.set_operator_endpoint(None, None)

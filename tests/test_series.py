@@ -75,7 +75,7 @@ def test_growing_texts_are_kept_once() -> None:
     series = TextSeries()
     for place, text in enumerate(["One", "One two", "O", "One two three"]):
         series.add(place, text)
-    assert (series.longest, series.others) == ("One two three", [])
+    assert (series.longest, series.others) == ("One two three", ())
 
 
 def test_bounds_enclose_every_time_of_an_event() -> None:

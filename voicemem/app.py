@@ -17,10 +17,12 @@ from aiohttp import web
 from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
-from voicemem.memories import Memories
+from voicemem.errors import StoreRuined
+from voicemem.memories import Memories, pack_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
+from voicemem.retention import Retention, compact_forever, erase_forever
 from voicemem.server.auth import Gate
 from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
@@ -90,6 +92,7 @@ class App:
         self.sessions = Sessions(store, clock, new_id, check_settings)
         self.recorder = Recorder(store, self.memories, clock, check_settings)
         self.outbox = Outbox(store, self.memories, sender.send, clock, random.random)
+        self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
@@ -107,9 +110,13 @@ class App:
         rules.check_binding(self.settings, await self.access.needed())
         await self.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
         await self.store.restart(self.clock())
+        await self.store.release_exports(self.clock())
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.outbox.run(self.sessions.closed))
+        self.run_in_background(erase_forever(self.retention))
+        self.run_in_background(compact_forever(self.retention))
+        self.run_in_background(pack_forever(self.memories))
         await self.runner.setup()
         self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
@@ -122,9 +129,14 @@ class App:
 
     def note_end(self, task: asyncio.Task[None]) -> None:
         """Background work never ends by itself; without it the service must not go on as if all were well."""
-        if not task.cancelled():
-            LOG.critical("Background work has failed", exc_info=task.exception())
-            self.failed.set()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, StoreRuined):
+            LOG.critical("%s Nothing more is acknowledged; the service ends.", error.detail)
+        else:
+            LOG.critical("Background work has failed", exc_info=error)
+        self.failed.set()
 
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
@@ -137,7 +149,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.outbox.finish_running(GRACE_S)
-        await self.memories.save_all()
+        await self.memories.save_all(GRACE_S)
         await self.sender.close()
 
 

@@ -5,7 +5,7 @@ Every check raises `Refused`, whose sentence never holds what was sent.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -17,8 +17,9 @@ from voicemem.events import MAX_INTEGER, MAX_TEXT_BYTES, Event, Integer, Interru
 from voicemem.messages import RESERVED_METADATA
 
 ANYTHING = msgspec.json.Decoder()
-LONG_NUMBER = re.compile(rb"[0-9]{16}|[0-9][eE]")
-"""Only text like this can hold a number that other JSON readers cannot: a long integer, a large exponent."""
+DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
+LONG, EXPONENT = b"0" * 16, b"e000"
+"""Only text like this, digits taken for zeros, can hold a number that other JSON readers cannot."""
 SOURCES = {
     "user": frozenset({"asr", "message", "command"}),
     "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
@@ -27,8 +28,14 @@ SOURCES = {
 
 def check_numbers(text: bytes) -> None:
     """Refuse integers beyond 2^53 and numbers too large for a double, in unknown fields and metadata too."""
-    if LONG_NUMBER.search(text):
+    if may_have_large_number(text):
         check_integers(ANYTHING.decode(text))
+
+
+def may_have_large_number(text: bytes) -> bool:
+    """A cheap look at JSON: False says that every number in it is within ±2^53 or a double."""
+    digits = text.translate(DIGITS, b"+")
+    return LONG in digits or EXPONENT in digits
 
 
 def check_integers(value: Any) -> None:
@@ -47,25 +54,32 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
-def check_event(event: Event) -> None:
-    """What the types cannot say: limits and fields that depend on each other."""
-    check_texts(event)
-    if isinstance(event, Whole):
-        check_message(event)
-    elif event.metadata and not RESERVED_METADATA.isdisjoint(event.metadata):
+def check_event(event: Event, size: int) -> None:
+    """What the types cannot say of an event of so many bytes: limits and fields that depend on each other."""
+    if size > MAX_TEXT_BYTES:  # no text is longer than the JSON that it stands in
+        check_texts(event)
+    if event.metadata and not isinstance(event, Whole) and not RESERVED_METADATA.isdisjoint(event.metadata):
         raise Refused("reserved_metadata")
-    match event:
-        case Tts():
-            fields = (event.heard_text, event.audio_ms, event.done, event.words, event.total_audio_ms)
-            if all(value is None for value in fields):
-                raise Refused("missing_field", "A tts event has at least one of its fields.")
-        case Interrupt():
-            given = (event.heard_text, event.heard_chars, event.audio_end_ms)
-            if sum(value is not None for value in given) > 1:
-                raise Refused("invalid_field", "An interrupt has at most one of heard_text, heard_chars, audio_end_ms.")
-        case SessionEnd(last_seq=int() as last_seq):
-            if event.seq is None or last_seq != event.seq - 1:
-                raise Refused("last_seq_mismatch")
+    check = CHECKS.get(type(event))
+    if check is not None:
+        check(event)
+
+
+def check_tts(event: Tts) -> None:
+    fields = (event.audio_ms, event.heard_text, event.done, event.words, event.total_audio_ms)
+    if fields == (None, None, None, None, None):
+        raise Refused("missing_field", "A tts event has at least one of its fields.")
+
+
+def check_interrupt(event: Interrupt) -> None:
+    given = (event.heard_text, event.heard_chars, event.audio_end_ms)
+    if sum(value is not None for value in given) > 1:
+        raise Refused("invalid_field", "An interrupt has at most one of heard_text, heard_chars, audio_end_ms.")
+
+
+def check_end(event: SessionEnd) -> None:
+    if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
+        raise Refused("last_seq_mismatch")
 
 
 def check_texts(event: Event) -> None:
@@ -97,6 +111,12 @@ def check_message(event: Whole) -> None:
         raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
 
 
+CHECKS: dict[type, Callable[[Any], None]] = {
+    Tts: check_tts,
+    Interrupt: check_interrupt,
+    SessionEnd: check_end,
+    Whole: check_message,
+}
 INTERRUPTION = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 

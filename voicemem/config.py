@@ -5,6 +5,7 @@ A configuration is kept as the JSON object that was given, without its secrets; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -91,17 +92,22 @@ def settle(given: Fields) -> Settled:
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
-    tidy = dict(given)
+    tidy, replaced = dict(given), None
+    check_names(tidy, {*SessionConfig.__struct_fields__, "system_messages"})
+    check_names(tidy.get("llm"), LlmConfig.__struct_fields__)
+    check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__)
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
         short = {"system_messages": tidy.pop("system_messages")}
         llm = tidy.get("llm", {})
         if isinstance(llm, dict):  # what else it may be is refused below
+            replaced = llm.get("system_messages")
             tidy["llm"] = llm | short
     try:
         config = msgspec.convert(without_nulls(tidy), SessionConfig)
-        msgspec.convert(config.llm.system_messages, tuple[SystemMessage, ...])
+        for messages in (replaced, config.llm.system_messages):
+            msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error)}") from None
     secrets: dict[str, str | None] = {}
@@ -113,6 +119,12 @@ def settle(given: Fields) -> Settled:
             secrets[f"{section}.{key}"] = values[key]
             tidy[section] = {name: value for name, value in values.items() if name != key}
     return Settled(tidy, secrets)
+
+
+def check_names(given: Any, known: Iterable[str]) -> None:
+    """Refuse unknown settings here, where a patch takes them away: what it sets is decoded."""
+    if isinstance(given, dict) and not given.keys() <= set(known):
+        raise Refused("invalid_field", "In the configuration: there is a setting that is not known.")
 
 
 def without_nulls(value: Any) -> Any:

@@ -101,6 +101,13 @@ class StoreUnavailable(VoicememError):
         super().__init__("store_unavailable", detail)
 
 
+class StoreRuined(VoicememError):
+    """The store cannot be trusted any more by this process: it must end, and the next one goes on."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("store_unavailable", detail)
+
+
 class CannotStart(VoicememError):
     """The service must not start: bad settings, a database of a newer version, a file that another server holds."""
 

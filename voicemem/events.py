@@ -225,6 +225,9 @@ Producible = (
 )
 """What a producer may send into a session."""
 
+Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
+"""What does nothing but stand in the journal: most of what producers send."""
+
 Journaled = Producible | SessionClosed | SessionReopened | SessionGap | RefusedEvent
 """What a journal may hold."""
 

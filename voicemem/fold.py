@@ -6,33 +6,30 @@ that a producer can send makes it raise, and no event costs more the longer the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, assert_never
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from voicemem.events import (
     Asr,
+    Incoming,
     Interrupt,
     Journaled,
     LlmDelta,
     LlmDone,
     LlmError,
     Metric,
-    RefusedEvent,
     Resume,
     SessionClosed,
-    SessionEnd,
-    SessionGap,
     SessionReopened,
-    SessionUpdate,
     ToolCall,
     ToolResult,
     Tts,
     Whole,
 )
-from voicemem.playing import close, fold_interrupt, fold_resume, fold_tts, reopen
-from voicemem.replies import fold_llm, fold_message
+from voicemem.playing import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
+from voicemem.replies import fold_delta, fold_llm, fold_message
 from voicemem.speech import fold_asr
-from voicemem.state import Latency, State, Trace, Turn
+from voicemem.state import Latency, State, Trace, Turn, added
 
 
 class Entry(NamedTuple):
@@ -45,50 +42,29 @@ class Entry(NamedTuple):
 
 def fold(state: State, entry: Entry) -> State:
     """The state after one more entry of its journal."""
-    state.position = entry.position
-    event = entry.event
-    if event.id is not None:
-        if event.id in state.ids:
-            return state
-        state.ids.add(event.id)
-    ts = entry.received_ms if event.ts is None else event.ts
-    changed = change(state, event, ts)
-    state.dirty.update(turn.number for turn in changed if turn is not None)
+    advance(state, entry.position, entry.received_ms, entry.event)
     return state
 
 
 def fold_all(state: State, entries: Iterable[Entry]) -> State:
     """The state after all of these entries."""
-    for entry in entries:
-        fold(state, entry)
+    for position, received_ms, event in entries:
+        advance(state, position, received_ms, event)
     return state
 
 
-def change(state: State, event: Journaled, ts: int) -> Iterable[Turn | None]:
-    """Let one event change the state; the turns that it changed."""
-    match event:
-        case Asr():
-            return [fold_asr(state, event, ts)]
-        case LlmDelta() | LlmDone() | LlmError():
-            return [fold_llm(state, event, ts)]
-        case Tts():
-            return [fold_tts(state, event, ts)]
-        case Interrupt():
-            return [fold_interrupt(state, event, ts)]
-        case Resume():
-            return [fold_resume(state, event, ts)]
-        case Whole():
-            return [fold_message(state, event, ts)]
-        case ToolCall() | ToolResult() | Metric():
-            return [fold_trace(state, event, ts)]
-        case SessionClosed():
-            return close(state, ts, event.reason)
-        case SessionReopened():
-            return reopen(state)
-        case SessionUpdate() | SessionEnd() | SessionGap() | RefusedEvent():
-            return []
-        case _:
-            assert_never(event)
+def advance(state: State, position: int, received_ms: int, event: Journaled | Incoming) -> None:
+    """Let the event at a position change the state."""
+    state.position = position
+    if event.id is not None:
+        if event.id in state.ids:
+            return
+        state.ids.add(event.id)
+    rule = RULES.get(type(event))
+    if rule is not None:
+        turn = rule(state, event, received_ms if event.ts is None else event.ts)
+        if turn is not None:
+            state.dirty.add(turn.number)
 
 
 # What is no chat message (rule 10)
@@ -104,25 +80,43 @@ def fold_trace(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> 
             answer(state, turn, event, ts)
         case Metric():
             turn = state.turn(event.turn_id)
-            turn.latencies.append(Latency(event.name, event.latency_ms, ts))
+            turn.latencies = added(turn.latencies, Latency(event.name, event.latency_ms, ts))
     return turn
 
 
 def answer(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
     """Put a result to its call; one that comes before its call waits for it."""
-    trace = next((t for t in turn.traces if t.call_id == event.call_id), None)
+    trace = next((t for t in turn.traces or () if t.call_id == event.call_id), None)
     if trace is None:
         trace = Trace(state.position, ts, event.call_id)
-        turn.traces.append(trace)
+        turn.traces = added(turn.traces, trace)
     trace.result = event.result
     trace.answered = True
 
 
 def call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
-    waiting = next((t for t in turn.traces if t.call_id == event.call_id and t.name is None), None)
+    waiting = next((t for t in turn.traces or () if t.call_id == event.call_id and t.name is None), None)
     if waiting is None:
         waiting = Trace(state.position, ts, event.call_id)
-        turn.traces.append(waiting)
+        turn.traces = added(turn.traces, waiting)
     waiting.order, waiting.ts = state.position, ts
     waiting.name, waiting.arguments = event.name, event.arguments
     state.calls[event.call_id] = turn.number
+
+
+RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
+    Asr: fold_asr,
+    LlmDelta: fold_delta,
+    LlmDone: fold_llm,
+    LlmError: fold_llm,
+    Tts: fold_tts,
+    Interrupt: fold_interrupt,
+    Resume: fold_resume,
+    Whole: fold_message,
+    ToolCall: fold_trace,
+    ToolResult: fold_trace,
+    Metric: fold_trace,
+    SessionClosed: fold_close,
+    SessionReopened: fold_reopen,
+}
+"""By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

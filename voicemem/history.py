@@ -22,7 +22,7 @@ def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Me
     closed = state.closed_ts is not None
     users = [
         *(entry for u in turn.utterances if (entry := utterance_entry(turn, u, unfinished, closed))),
-        *(typed_entry(turn, typed) for typed in turn.typed),
+        *(typed_entry(turn, typed) for typed in turn.typed or ()),
     ]
     replies = [entry for told in told_replies(turn) if (entry := reply_entry(turn, told, unfinished or closed))]
     return [entry.message for entry in [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]]
@@ -75,7 +75,7 @@ def told_replies(turn: Turn) -> list[Told]:
         since = reply.begin if index else ALWAYS
         until = replies[index + 1].begin - 1 if index + 1 < len(replies) else NEVER
         spoken = account(turn, reply, since, until)
-        resumes = [*reply.resumes, *turn_resumes(turn, replies, index)]
+        resumes = [*(reply.resumes or ()), *turn_resumes(turn, replies, index)]
         cuts = [
             cut
             for cut in spoken.cuts
@@ -90,18 +90,22 @@ def account(turn: Turn, reply: Reply, since: int, until: int) -> Spoken:
         original=reply.generation.text(),
         generated=reply.generation.text,
         complete=reply.generation.complete,
-        tracks=[Track(reply.playback, ALWAYS, NEVER), Track(turn.playback, since, until)],
-        cuts=[*reply.cuts, *(cut for cut in turn.cuts if since <= cut.ts <= until)],
+        tracks=[
+            *([Track(reply.playback, ALWAYS, NEVER)] if reply.playback is not None else []),
+            *([Track(turn.playback, since, until)] if turn.playback is not None else []),
+        ],
+        cuts=[*(reply.cuts or ()), *(cut for cut in turn.cuts or () if since <= cut.ts <= until)],
     )
 
 
 def turn_resumes(turn: Turn, replies: list[Reply], index: int) -> Iterator[int]:
     """The false alarms that name the turn alone, and mean this reply: the newest one interrupted by then."""
-    for resume in turn.resumes:
+    for resume in turn.resumes or ():
         interrupted = [
             i
             for i, reply in enumerate(replies)
-            if any(cut.ts <= resume for cut in reply.cuts) or any(reply.begin <= cut.ts <= resume for cut in turn.cuts)
+            if any(cut.ts <= resume for cut in reply.cuts or ())
+            or any(reply.begin <= cut.ts <= resume for cut in turn.cuts or ())
         ]
         if index == (interrupted[-1] if interrupted else 0):
             yield resume
@@ -139,6 +143,6 @@ def tool_uses(state: State) -> list[ToolUse]:
     return [
         ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered)
         for number in state.numbers
-        for t in state.turns[number].traces
+        for t in state.turns[number].traces or ()
         if t.name is not None
     ]

@@ -6,15 +6,19 @@ Every read compares positions and folds what is missing, so whatever was acknowl
 from __future__ import annotations
 
 import asyncio
+import zlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from voicemem import history, wire
 from voicemem.admission import Stream
 from voicemem.errors import StoreUnavailable
-from voicemem.events import Journaled, RefusedEvent
-from voicemem.fold import Entry, fold_all
+from voicemem.events import Incoming, Journaled
+from voicemem.fold import Entry, advance, fold_all
 from voicemem.messages import Message, ToolUse
 from voicemem.state import VERSION, State, restore, snapshot
 from voicemem.store.base import Journal, Row, Snapshot
@@ -25,19 +29,54 @@ SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its writing."""
 
 
-REFUSED = RefusedEvent(code="")
-"""Stands in for any refused event: none of them changes a memory."""
+SAVED_TOGETHER = 200
+"""Snapshots in one commit."""
+PACKED_TOGETHER = 10
+PACKING_S = 5.0
+"""Between two rounds of packing; a memory is packed after two without use."""
 
 
 class Memory:
-    """One session's fold state, and its messages as they were last made."""
+    """One session's fold state, and its messages as they were last made.
+
+    A memory that nobody used for a while is packed: a few KiB of compressed snapshot, unpacked by the next use.
+    """
 
     def __init__(self, state: State, saved: int = 0) -> None:
-        self.state = state
+        self.unpacked: State | None = state
+        self.packed = b""
+        self.position = state.position
+        """Where a packed memory stands; see `stands_at`."""
         self.saved = saved
         """Position of the snapshot that was last saved."""
         self.made: dict[int, list[Message]] = {}
+        """By turn."""
+        self.joined: list[Message] = []
+        self.begins: dict[int, int] = {}
+        """Where each turn's messages begin among the joined ones."""
+        self.encoded: dict[int, bytes] = {}
+        """The same as JSON, without the brackets around it: made once for each closed turn."""
         self.lock = asyncio.Lock()
+        self.used = 0
+        """The round of packing before which it was used last."""
+
+    @property
+    def state(self) -> State:
+        if self.unpacked is None:
+            self.unpacked, self.packed = restore(zlib.decompress(self.packed)), b""
+        return self.unpacked
+
+    @property
+    def stands_at(self) -> int:
+        """The position up to which it is folded."""
+        return self.position if self.unpacked is None else self.unpacked.position
+
+    def pack(self) -> None:
+        if self.unpacked is not None:
+            self.position = self.unpacked.position
+            self.packed = zlib.compress(snapshot(self.unpacked), 1)
+            self.unpacked = None
+            self.made, self.joined, self.begins, self.encoded = {}, [], {}, {}
 
     def fold(self, entries: Iterable[Entry]) -> None:
         fold_all(self.state, entries)
@@ -46,10 +85,32 @@ class Memory:
         """The memory in its order; with `unfinished`, what is in progress as well."""
         if unfinished:
             return history.messages(self.state, unfinished=True)
-        for number in self.state.dirty:
-            self.made[number] = history.turn_messages(self.state, self.state.turns[number])
-        self.state.dirty.clear()
-        return [message for number in self.state.numbers for message in self.made[number]]
+        self.make()
+        return self.joined.copy()
+
+    def contents(self) -> bytes:
+        """The memory as a JSON array of messages."""
+        self.make()
+        for number in self.made.keys() - self.encoded.keys():
+            self.encoded[number] = msgspec.json.encode(self.made[number])[1:-1]
+        turns = [self.encoded[number] for number in self.state.numbers]
+        return b"[" + b",".join(turn for turn in turns if turn) + b"]"
+
+    def make(self) -> None:
+        """Make the messages of the turns that have changed, and join all from the first of these on."""
+        state = self.state
+        if not state.dirty:
+            return
+        for number in state.dirty:
+            self.made[number] = history.turn_messages(state, state.turns[number])
+            self.encoded.pop(number, None)
+        place = bisect_left(state.numbers, min(state.dirty))
+        state.dirty.clear()
+        before = state.numbers[place - 1] if place else None
+        del self.joined[0 if before is None else self.begins[before] + len(self.made[before]) :]
+        for number in state.numbers[place:]:
+            self.begins[number] = len(self.joined)
+            self.joined += self.made[number]
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)
@@ -58,10 +119,11 @@ class Memory:
 class Memories:
     """The memories of the sessions that were used last, at most `capacity` of them."""
 
-    def __init__(self, journal: Journal, capacity: int = 10_000) -> None:
+    def __init__(self, journal: Journal, capacity: int = 20_000) -> None:
         self.journal = journal
         self.capacity = capacity
         self.cached: OrderedDict[int, Memory] = OrderedDict()
+        self.round = 0
 
     async def at(self, stream: Stream) -> Memory:
         """The memory of a session, with at least everything up to its row's position."""
@@ -69,6 +131,7 @@ class Memories:
         if memory is None:
             memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
         self.cached.move_to_end(stream.key)
+        memory.used = self.round
         async with memory.lock:
             await self.catch_up(stream.key, memory, stream.position)
         await self.save_when_worth(stream.key, memory)
@@ -78,11 +141,11 @@ class Memories:
     async def as_of(self, key: int, position: int) -> list[Message]:
         """The messages of a session as they were at a position, whatever came after it."""
         memory = self.cached.get(key)
-        if memory is None or memory.state.position > position:
+        if memory is None or memory.stands_at > position:
             memory = await self.load(key, position)
         async with memory.lock:
             await self.catch_up(key, memory, position)
-            if memory.state.position == position:
+            if memory.stands_at == position:
                 return memory.messages()
         memory = await self.load(key, position)  # somebody else folded on meanwhile
         await self.catch_up(key, memory, position)
@@ -95,24 +158,23 @@ class Memories:
         return Memory(restore(saved.state), saved.position)
 
     async def catch_up(self, key: int, memory: Memory, position: int) -> None:
-        while memory.state.position < position:
-            missing = position - memory.state.position
-            rows = await self.journal.rows(key, memory.state.position, min(PAGE, missing))
+        while memory.stands_at < position:
+            missing = position - memory.stands_at
+            rows = await self.journal.rows(key, memory.stands_at, min(PAGE, missing))
             if not rows:
                 return  # erased meanwhile
             memory.fold(decoded(rows))
 
-    def note(self, key: int, position: int, received_ms: int, events: Sequence[Journaled | None]) -> None:
-        """Fold what was just committed, when nothing is missing before it; a read finds the others.
+    def note(self, key: int, position: int, received_ms: int, events: Sequence[Incoming | Journaled]) -> None:
+        """Fold events that were just committed, the first at `position`, when nothing is missing before it.
 
-        `events` begin at `position`; None stands for an entry that changes no memory.
+        A read finds the others.
         """
         memory = self.cached.get(key)
-        if memory is not None and memory.state.position == position - 1 and not memory.lock.locked():
-            memory.fold(
-                Entry(place, received_ms, REFUSED if event is None else event)
-                for place, event in enumerate(events, position)
-            )
+        if memory is not None and memory.stands_at == position - 1 and not memory.lock.locked():
+            state, memory.used = memory.state, self.round
+            for place, event in enumerate(events, position):
+                advance(state, place, received_ms, event)
 
     def forget(self, key: int) -> None:
         self.cached.pop(key, None)
@@ -122,22 +184,47 @@ class Memories:
         self.cached.clear()
 
     async def save_when_worth(self, key: int, memory: Memory, every: int = SNAPSHOT_EVERY) -> None:
-        position = memory.state.position
+        position = memory.stands_at
         if position - memory.saved >= every:
             memory.saved = position
             with suppress(StoreUnavailable):  # a snapshot saves time, nothing else
                 await self.journal.save_snapshot(key, Snapshot(position, VERSION, snapshot(memory.state)))
+
+    async def pack_idle(self) -> None:
+        """Pack what was not used since the round before the last; a few at a time, so that nobody waits for it."""
+        idle = [one for one in self.cached.values() if one.unpacked is not None and one.used < self.round]
+        self.round += 1
+        for count, memory in enumerate(idle, 1):
+            if memory.used < self.round - 1 and not memory.lock.locked():
+                memory.pack()
+            if count % PACKED_TOGETHER == 0:
+                await asyncio.sleep(0)
 
     async def evict(self) -> None:
         while len(self.cached) > self.capacity:
             key, memory = self.cached.popitem(last=False)
             await self.save_when_worth(key, memory, every=100)
 
-    async def save_all(self) -> None:
-        """At drain: the next process then replays little."""
-        for key, memory in list(self.cached.items()):
-            await self.save_when_worth(key, memory, every=100)
+    async def save_all(self, timeout_s: float) -> None:
+        """At drain, as many as there is time for: the next process then replays little."""
+        waiting = list(self.cached.items())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for first in range(0, len(waiting), SAVED_TOGETHER):
+                    together = waiting[first : first + SAVED_TOGETHER]
+                    await asyncio.gather(*(self.save_when_worth(key, memory, every=100) for key, memory in together))
 
 
 def decoded(rows: Iterable[Row]) -> list[Entry]:
-    return [Entry(row.position, row.received_ms, wire.decode_journaled(row.payload)) for row in rows]
+    """Journal rows for the fold. Raises `StoreUnavailable` for what the store has not kept as it was."""
+    try:
+        return [Entry(row.position, row.received_ms, wire.decode_journaled(row.payload)) for row in rows]
+    except wire.MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
+
+
+async def pack_forever(memories: Memories) -> None:
+    """Pack what is idle, every few seconds."""
+    while True:
+        await asyncio.sleep(PACKING_S)
+        await memories.pack_idle()

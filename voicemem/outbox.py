@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from voicemem.errors import StoreUnavailable
@@ -16,10 +17,14 @@ from voicemem.store.base import Attempt, Export, Store
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
+REFILL = 5
+"""While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
+once: a claim looks through all that waits, and one for each attempt would take the square of their number."""
+MOMENT_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
-"""Longer than an attempt can take; a process that dies with a lease is succeeded after it."""
+"""Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
 LONGEST_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
@@ -40,35 +45,48 @@ class Outbox:
         self.in_flight: Counter[str] = Counter()
         """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
+        self.full = REFILL
+        """How many attempts of a URL are enough, when the store is looked at next."""
+        self.filling_up = False
 
     async def run(self, wake: asyncio.Event) -> None:
         """Deliver whatever is due, for ever; `wake` says that there is something new."""
+        self.wake = wake
         while True:
-            try:
-                due = await self.store.next_export_ms()
-                started = 0 if due is None or due > self.clock() else await self.start_due()
-            except StoreUnavailable:
-                started = 0
-            if not started:
-                await self.rest(wake)
+            full, self.full = self.full, REFILL
+            with suppress(StoreUnavailable):
+                while await self.start_due(full):
+                    full = REFILL
+            await self.rest()
 
     async def finish_running(self, timeout_s: float) -> None:
         """Let the attempts that are under way come to their end."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
 
-    async def rest(self, wake: asyncio.Event) -> None:
-        waiting = asyncio.ensure_future(wake.wait())
-        try:
-            await asyncio.wait({waiting, *self.tasks}, timeout=LONGEST_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-        wake.clear()
+    async def rest(self) -> None:
+        """Wait until there is something new, or room, or something has become due."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await self.wake.wait()
+                self.wake.clear()
+                return
+            with suppress(StoreUnavailable):
+                due = await self.store.next_export_ms()
+                if due is not None and due <= self.clock():
+                    self.fill_up()
 
-    async def start_due(self) -> int:
-        """Claim what is due and start its attempts; how many were started."""
-        busy = [url for url, count in self.in_flight.items() if count >= MAX_IN_FLIGHT]
-        most = max((count for count in self.in_flight.values() if count < MAX_IN_FLIGHT), default=0)
+    def fill_up(self) -> None:
+        """The next look at the store is for every free place."""
+        self.full, self.filling_up = MAX_IN_FLIGHT, False
+        self.wake.set()
+
+    async def start_due(self, full: int = MAX_IN_FLIGHT) -> int:
+        """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
+        busy = [url for url, count in self.in_flight.items() if count >= full]
+        most = max((count for count in self.in_flight.values() if count < full), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
         exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
@@ -90,9 +108,19 @@ class Outbox:
         except StoreUnavailable:
             return  # the lease runs out, and it is tried again
         finally:
-            self.in_flight[export.endpoint.url] -= 1
-            if not self.in_flight[export.endpoint.url]:
-                del self.in_flight[export.endpoint.url]
+            self.let_go(export.endpoint.url)
+
+    def let_go(self, url: str) -> None:
+        """An attempt is over: claim several for the places that it and others leave, or after a moment, fewer."""
+        self.in_flight[url] -= 1
+        left = self.in_flight[url]
+        if not left:
+            del self.in_flight[url]
+        if left == REFILL - 1:
+            self.wake.set()
+        elif left >= REFILL and not self.filling_up:
+            self.filling_up = True
+            asyncio.get_running_loop().call_later(MOMENT_S, self.fill_up)
 
     async def make_payload(self, export: Export) -> bytes:
         """The memory at the position of the close, whatever has followed since."""
@@ -125,6 +153,8 @@ class Outbox:
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
                 LOG.warning("Webhook attempt to %s failed (%s), %s", host, answer.error or answer.status, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+                if due == now:
+                    self.wake.set()
 
 
 def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:

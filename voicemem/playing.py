@@ -7,13 +7,12 @@ is about now.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
 
-from voicemem.events import Interrupt, Resume, Tts
-from voicemem.heard import Cut, TimedWord, has_progress, heard_to_end
+from voicemem.events import Interrupt, Resume, SessionClosed, SessionReopened, Tts
+from voicemem.heard import Cut, Playback, TimedWord, has_progress, heard_to_end
 from voicemem.history import Told, told_replies
 from voicemem.series import ALWAYS, NEVER
-from voicemem.state import Reply, State, Turn
+from voicemem.state import Reply, State, Turn, added
 
 
 def named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, Reply | None]:
@@ -21,7 +20,7 @@ def named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, R
     if event.item is not None:
         number = state.items.get(event.item)
         turn = None if number is None else state.turns.get(number)
-        reply = next((r for r in turn.replies if r.item == event.item), None) if turn else None
+        reply = None if turn is None else turn.reply(event.item)
         if reply is None:
             return None, state.unplaced.setdefault(event.item, Reply(state.position, event.item))
         return turn, reply
@@ -34,8 +33,11 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
         turn, reply = oldest_unheard(state)
         if turn is None:
             return None
-    playback = reply.playback if reply is not None else turn.playback if turn is not None else None
-    assert playback is not None
+    played = turn if reply is None else reply
+    assert played is not None
+    playback = played.playback
+    if playback is None:
+        playback = played.playback = Playback()
     if event.metadata:
         playback.metadata.append((ts, event.metadata))
     if event.heard_text is not None:
@@ -46,7 +48,8 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
         playback.totals.add(ts, event.total_audio_ms)
     if event.done:
         playback.ends.add(ts, 0)
-    playback.words.extend(TimedWord(ts, word.start_ms, word.end_ms, word.text) for word in event.words or ())
+    if event.words:
+        playback.words.extend(TimedWord(ts, word.start_ms, word.end_ms, word.text) for word in event.words)
     return turn
 
 
@@ -116,9 +119,9 @@ def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
     if turn is None and reply is None:
         turn, reply = oldest_playing(state)
     if reply is not None:
-        reply.cuts.append(cut)
+        reply.cuts = added(reply.cuts, cut)
     elif turn is not None:
-        turn.cuts.append(cut)
+        turn.cuts = added(turn.cuts, cut)
     return turn
 
 
@@ -129,9 +132,9 @@ def fold_resume(state: State, event: Resume, ts: int) -> Turn | None:
     if turn is not None:
         state.unheard_from = min(state.unheard_from, turn.number)
     if reply is not None:
-        reply.resumes.append(ts)
+        reply.resumes = added(reply.resumes, ts)
     elif turn is not None:
-        turn.resumes.append(ts)
+        turn.resumes = added(turn.resumes, ts)
     return turn
 
 
@@ -144,25 +147,25 @@ def newest_interrupted(state: State) -> tuple[Turn | None, Reply | None]:
     return None, None
 
 
-def close(state: State, ts: int, reason: str) -> Iterable[Turn]:
+def fold_close(state: State, event: SessionClosed, ts: int) -> None:
     """Cut what is still being generated or known to be still playing; partials are kept on reading."""
     if state.closed_ts is not None:
-        return []
+        return
     state.closed_ts = ts
+    state.dirty.update(state.turns)
     latest = latest_played(state)
     for turn in state.turns.values():
         for told in told_replies(turn):
             spoken = told.spoken
             playing = has_progress(spoken) and is_playing(state, turn, told, latest)
             if not told.cuts and not told.reply.restored and (playing or not spoken.complete):
-                told.reply.cuts.append(Cut(ts, state.position, closing=True, cause=reason))
-    return state.turns.values()
+                told.reply.cuts = added(told.reply.cuts, Cut(ts, state.position, closing=True, cause=event.reason))
 
 
-def reopen(state: State) -> Iterable[Turn]:
+def fold_reopen(state: State, event: SessionReopened, ts: int) -> None:
     """Undo the close."""
     state.closed_ts = None
+    state.dirty.update(state.turns)
     for turn in state.turns.values():
         for reply in turn.replies:
-            reply.cuts = [cut for cut in reply.cuts if not cut.closing]
-    return state.turns.values()
+            reply.cuts = [cut for cut in reply.cuts or () if not cut.closing] or None

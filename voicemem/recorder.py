@@ -11,7 +11,7 @@ from voicemem import admission
 from voicemem.admission import Ending, Offer, Outcome, Stream, sentence
 from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, VoicememError
-from voicemem.events import Auth, Producible, SessionEnd, SessionOpen, SessionUpdate
+from voicemem.events import Auth, Incoming, Ordinary, RefusedEvent, SessionEnd, SessionOpen
 from voicemem.memories import Memories
 from voicemem.store.base import Appended, Journal, Opened
 from voicemem.wire import Arrived, Rejected
@@ -21,8 +21,12 @@ DEFAULT_PRODUCER = "main"
 NEEDS_ADMIN = "Settings that make the server call out need the scope admin."
 DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
-SPECIAL = SessionEnd, SessionUpdate, SessionOpen, Auth
-"""Events that do more than stand in the journal."""
+REFUSED = RefusedEvent(code="")
+"""Stands in for any refused event: none of them changes a memory."""
+FLOOD = 1_000
+"""Events in a row that could not be stored, after which their sender is not listened to any more."""
+SLICE = 500
+"""Events of one frame or body that are taken at a time, before others have their turn."""
 MOST_BATCHES = 1_000
 """In one commit: a bound on how long it can take."""
 
@@ -73,34 +77,45 @@ class Batch:
     def __init__(self, line: Line, answer: Answer) -> None:
         self.line = line
         self.answer = answer
-        self.arrivals: list[Arrived | Rejected] = []
         self.size = 0
         """Bytes, for whoever counts them."""
+        self.events: list[Incoming] = []
+        self.payloads: list[bytes] = []
         self.first_seq = 0
         self.next_seq = 0
-        self.plain = True
-        """Whether nothing about any of them is special, and their seqs count up."""
+        self.arrivals: list[Arrived | Rejected] | None = None
+        """All events, once one was not ordinary, or its seq was not the next; until then there are only the above."""
         self.committing = False
         """Whether it is too late to add to it."""
 
-    def add(self, arrival: Arrived | Rejected) -> None:
-        self.arrivals.append(arrival)
-        if not self.plain:
-            return
-        seq = arrival.event.seq if isinstance(arrival, Arrived) and not isinstance(arrival.event, SPECIAL) else None
-        if seq is not None and not self.next_seq:
-            self.first_seq, self.next_seq = seq, seq + 1
-        elif seq is not None and seq == self.next_seq:
-            self.next_seq += 1
+    def add_ordinary(self, event: Ordinary, payload: bytes) -> None:
+        """Add an event that does nothing but stand in the journal."""
+        seq = event.seq
+        if self.arrivals is None and seq is not None and (seq == self.next_seq or not self.events):
+            if not self.events:
+                self.first_seq = seq
+            self.next_seq = seq + 1
+            self.events.append(event)
+            self.payloads.append(payload)
         else:
-            self.plain = False
+            self.add_other(Arrived(event, payload))
+
+    def add(self, arrival: Arrived | Rejected) -> None:
+        if isinstance(arrival, Arrived) and isinstance(arrival.event, Ordinary):
+            self.add_ordinary(arrival.event, arrival.payload)
+        else:
+            self.add_other(arrival)
+
+    def add_other(self, arrival: Arrived | Rejected) -> None:
+        if self.arrivals is None:
+            self.arrivals = [*map(Arrived, self.events, self.payloads)]
+        self.arrivals.append(arrival)
 
     def offered(self, now_ms: int) -> admission.Batch:
         """As the journal takes it, with nothing more to come."""
         line, self.committing = self.line, True
-        if self.plain and self.arrivals:
-            payloads = [arrival.payload for arrival in self.arrivals if isinstance(arrival, Arrived)]
-            return admission.Batch(line.key, line.producer, line.epoch, now_ms, payloads, self.first_seq)
+        if self.arrivals is None:
+            return admission.Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
         offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
         return admission.Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
 
@@ -201,19 +216,12 @@ class Recorder:
         """Fold what was stored; refused events change nothing in a memory."""
         key = batch.line.key
         if appended.position is not None:
-            self.memories.note(key, appended.position, received_ms, [event_of(arrival) for arrival in batch.arrivals])
+            self.memories.note(key, appended.position, received_ms, batch.events)
             return
         for arrival, outcome in outcomes_of(batch, appended):
             if outcome is not None and outcome.position is not None:
-                taken = [event_of(arrival) if outcome.code is None else None]
-                self.memories.note(key, outcome.position, received_ms, taken)
-
-
-def event_of(arrival: Arrived | Rejected) -> Producible | None:
-    """What it says to a memory."""
-    if isinstance(arrival, Rejected) or isinstance(arrival.event, (SessionOpen, Auth)):
-        return None
-    return arrival.event
+                event = arrival.event if isinstance(arrival, Arrived) and outcome.code is None else REFUSED
+                self.memories.note(key, outcome.position, received_ms, [event])
 
 
 def check_line(line: Line, arrival: Arrived) -> None:
@@ -244,8 +252,9 @@ def offer(arrival: Arrived | Rejected, now_ms: int) -> Offer:
 
 def outcomes_of(batch: Batch, appended: Appended) -> list[tuple[Arrived | Rejected, Outcome | None]]:
     """Each event with its outcome; None for what was not offered."""
+    arrivals = batch.arrivals if batch.arrivals is not None else [*map(Arrived, batch.events, batch.payloads)]
     offered = iter(appended.outcomes)
-    return [(arrival, next(offered) if is_offered(arrival) else None) for arrival in batch.arrivals]
+    return [(arrival, next(offered) if is_offered(arrival) else None) for arrival in arrivals]
 
 
 def answer(batch: Batch, appended: Appended) -> Recorded:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from voicemem.events import Fields
+from voicemem.client import Ack, Client, ClientError, EventRefused, Options, RequestRefused, Session, Unreachable
+from voicemem.events import MAX_FRAME_BYTES, Fields
 from voicemem.wire import decode_lines
 
 LONGEST_PAUSE_S = 3.0
@@ -20,6 +21,7 @@ STORES_NOTHING = frozenset({"seq_conflict", "seq_gap", "seq_required", "session_
 """Errors that do not count as acks: the recording and the session no longer fit together."""
 IN_FLIGHT = 100
 """Events sent and not yet acknowledged."""
+OPTIONS = Options(give_up_after_s=0, max_bytes=IN_FLIGHT * MAX_FRAME_BYTES, close_timeout_s=0)
 
 
 class ReplayFailed(Exception):
@@ -66,9 +68,7 @@ class Replay:
         self.told = told
         self.acked = 0
         self.errors: list[Fields] = []
-        self.failure: str | None = None
-        """Why nothing more of this recording is taken."""
-        self.progress = asyncio.Event()
+        self.under_way: deque[tuple[Fields, Ack]] = deque()
 
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None
@@ -77,68 +77,48 @@ class Replay:
 
         Raises `ReplayFailed`.
         """
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            async with connect(url, additional_headers=headers, compression=None) as socket:
-                ready = await self.open(socket, session_id)
-                listener = asyncio.create_task(self.listen(socket))
-                try:
-                    skipped = await self.send_all(socket, ready["next_seq"], pace, listener)
-                    await self.wait_until(lambda: self.acked >= len(self.events), listener)
-                finally:
-                    listener.cancel()
-        except (InvalidHandshake, InvalidURI) as error:
-            raise ReplayFailed(f"The server did not let us in: {error}.") from None
-        except (OSError, ConnectionClosed) as error:
-            raise ReplayFailed(f"The connection to {url} failed: {error}.") from None
-        return Replayed(ready["session_id"], len(self.events) - skipped, skipped, self.errors)
+            async with Client(url, key=key, options=OPTIONS) as client:
+                session = await client.open(session_id)
+                self.acked = skipped = min(session.next_seq - 1, len(self.events))
+                await self.send_all(session, skipped, pace)
+        except Unreachable as error:
+            raise ReplayFailed(error.detail) from None
+        except RequestRefused as error:
+            raise ReplayFailed(f"The server did not let us in: {error.detail}") from None
+        except ClientError as error:
+            raise ReplayFailed(f"The replay cannot go on: {error.detail}") from None
+        except ValueError as error:
+            raise ReplayFailed(f"The replay cannot go on: {error}.") from None
+        return Replayed(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
-    async def open(self, socket: ClientConnection, session_id: str | None) -> Fields:
-        opening = {"type": "session.open"} | ({"session_id": session_id} if session_id else {})
-        await socket.send(msgspec.json.encode(opening), text=True)
-        ready: Fields = msgspec.json.decode(await socket.recv())
-        if ready["type"] != "session.ready":
-            raise ReplayFailed(f"The session could not be opened: {ready.get('detail')}")
-        return ready
-
-    async def send_all(
-        self, socket: ClientConnection, next_seq: int, pace: float | None, listener: asyncio.Task[None]
-    ) -> int:
-        """Send what the server does not have yet; how many events it had."""
-        self.acked = skipped = min(next_seq - 1, len(self.events))
+    async def send_all(self, session: Session, skipped: int, pace: float | None) -> None:
+        """Send what the server does not have yet."""
         waits = pauses(self.events, pace) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
-            await asyncio.sleep(wait)
-            await self.wait_until(lambda seq=event["seq"]: seq - self.acked <= IN_FLIGHT, listener)  # type: ignore[misc]
-            await socket.send(msgspec.json.encode(event), text=True)
-        return skipped
+            if wait:
+                await self.pause(wait)
+            self.under_way.append((event, session.send(event)))
+            await self.settle(IN_FLIGHT)
+        await self.settle(0)
 
-    async def listen(self, socket: ClientConnection) -> None:
-        try:
-            async for frame in socket:
-                self.hear(msgspec.json.decode(frame))
-        finally:
-            self.progress.set()
+    async def pause(self, seconds: float) -> None:
+        """Wait, and hear of acks meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.settle(0)
+                await asyncio.sleep(seconds)
 
-    def hear(self, frame: Fields) -> None:
-        seq = frame.get("seq")
-        if frame["type"] == "error":
-            self.errors.append(frame)
-            if frame["code"] in STORES_NOTHING:
-                self.failure = frame["detail"]
-                self.progress.set()
-                return
-        if frame["type"] in ("ack", "error") and isinstance(seq, int):
-            for event in self.events[self.acked : seq]:
-                self.told(event)
-            self.acked = max(self.acked, seq)
-            self.progress.set()
-
-    async def wait_until(self, enough: Callable[[], bool], listener: asyncio.Task[None]) -> None:
-        while not enough():
-            if self.failure is not None:
-                raise ReplayFailed(f"The replay cannot go on: {self.failure}")
-            if listener.done():
-                raise ReplayFailed("The server closed the connection before everything was acknowledged.")
-            self.progress.clear()
-            await self.progress.wait()
+    async def settle(self, at_most: int) -> None:
+        """Wait until so many events are under way. Raises `ClientError` when no more will be stored."""
+        while len(self.under_way) > at_most:
+            event, ack = self.under_way[0]
+            try:
+                await ack
+            except EventRefused as refused:
+                if refused.code in STORES_NOTHING:
+                    raise
+                self.errors.append({"seq": refused.seq, "code": refused.code, "detail": refused.detail})
+            self.under_way.popleft()
+            self.acked += 1
+            self.told(event)

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from voicemem.events import LlmDelta, LlmDone, LlmError, Whole
 from voicemem.history import told_replies
-from voicemem.state import Failure, Reply, State, Turn, Typed
+from voicemem.state import Failure, Reply, State, Turn, Typed, added
 
 
-def fold_llm(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> Turn:
+def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn:
+    turn, reply = find_reply(state, event, ts)
+    if event.whole:
+        reply.generation.add_whole(ts, event.text)
+    else:
+        reply.generation.plain.extend(ts, event.text)
+    if event.metadata:
+        reply.metadata |= event.metadata
+    return turn
+
+
+def fold_llm(state: State, event: LlmDone | LlmError, ts: int) -> Turn:
     turn, reply = find_reply(state, event, ts)
     about = reply
-    match event:
-        case LlmDelta():
-            reply.generation.add(ts, event.text, event.whole)
-        case LlmDone():
-            reply.generation.finish(ts, event.text)
-        case LlmError():
-            reply.generation.finish(ts, None)
-            turn.failures.append(Failure(ts, event.code))
-            if event.text:
-                about = begin_whole(state, turn, None, ts, event.text, "llm_failure")
+    if isinstance(event, LlmDone):
+        reply.generation.finish(ts, event.text)
+    else:
+        reply.generation.finish(ts, None)
+        turn.failures = added(turn.failures, Failure(ts, event.code))
+        if event.text:
+            about = begin_whole(state, turn, None, ts, event.text, "llm_failure")
     if event.metadata:
         about.metadata |= event.metadata
     return turn
@@ -33,7 +41,7 @@ def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> t
     if event.item is not None:
         number = state.items.get(event.item, event.turn_id)
         turn = state.turn(state.utterance_turn if number is None else number)
-        reply = next((r for r in turn.replies if r.item == event.item), None)
+        reply = turn.reply(event.item)
     elif event.turn_id is not None:
         turn = state.turn(event.turn_id)
         reply = next((r for r in reversed(turn.replies) if r.item is None and not r.whole), None)
@@ -41,10 +49,14 @@ def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> t
             reply = next((r for r in reversed(turn.replies) if not r.generation.complete), None)
     else:
         turn, reply = find_flowing_reply(state)
+    if turn.number < state.unheard_from:
+        state.unheard_from = turn.number
     if reply is None:
         state.newest_reply = (turn.number, state.position)
-    state.unheard_from = min(state.unheard_from, turn.number)
-    return turn, begin_reply(state, turn, reply, event.item, ts)
+        return turn, begin_reply(state, turn, None, event.item, ts)
+    if ts < reply.begin:
+        reply.begin = ts
+    return turn, reply
 
 
 def find_flowing_reply(state: State) -> tuple[Turn, Reply | None]:
@@ -81,7 +93,7 @@ def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None,
 
 def begin_whole(state: State, turn: Turn, item: str | None, ts: int, text: str, source: str) -> Reply:
     """A reply that was generated whole (an assistant message, a failure message)."""
-    known = next((r for r in turn.replies if item is not None and r.item == item), None)
+    known = None if item is None else turn.reply(item)
     reply = begin_reply(state, turn, known, item, ts)
     reply.generation.finish(ts, text)
     reply.source = source
@@ -105,5 +117,6 @@ def fold_message(state: State, event: Whole, ts: int) -> Turn:
         state.items[event.item] = turn.number
     state.newest_turn = max(state.newest_turn, turn.number)
     state.utterance_turn = max(state.utterance_turn, turn.number)
-    turn.typed.append(Typed(state.position, ts, event.text, metadata | {"source": event.source}))
+    typed = Typed(state.position, ts, event.text, metadata | {"source": event.source})
+    turn.typed = added(turn.typed, typed)
     return turn

@@ -5,7 +5,9 @@ Times are Unix ms in any order of arrival; of two values at one time the later a
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -13,6 +15,12 @@ ALWAYS = -(2**63)
 """Before every time that an event can have."""
 NEVER = 2**63
 """After every time that an event can have."""
+if TYPE_CHECKING:
+    Column = array[int]
+else:
+    Column = array
+EMPTY: Column = array("q")
+"""Stands for every column that nothing was put into: most of them."""
 
 
 class Mark(Struct, frozen=True):
@@ -24,29 +32,36 @@ class Mark(Struct, frozen=True):
 
 
 class Series(Struct):
-    """Numbers by time, in columns, since a call has many of them."""
+    """Numbers by time, in columns of 8 bytes an entry, since a call has many of them."""
 
-    times: list[int] = []
-    values: list[int] = []
-    estimates: list[bool] = []
+    times: Column = field(default_factory=lambda: EMPTY)
+    values: Column = field(default_factory=lambda: EMPTY)
+    """Twice the number, and one more for an estimate."""
 
     def add(self, ts: int, value: int, estimated: bool = False) -> None:
-        index = bisect_right(self.times, ts)
-        self.times.insert(index, ts)
-        self.values.insert(index, value)
-        self.estimates.insert(index, estimated)
+        times = self.times
+        if not times:
+            self.times, self.values = array("q", (ts,)), array("q", (value * 2 + estimated,))
+        elif ts >= times[-1]:
+            times.append(ts)
+            self.values.append(value * 2 + estimated)
+        else:
+            index = bisect_right(times, ts)
+            times.insert(index, ts)
+            self.values.insert(index, value * 2 + estimated)
 
     def last(self, until: int, since: int = ALWAYS) -> Mark | None:
         """The newest value of those said from `since` up to `until`, both included."""
         index = bisect_right(self.times, until) - 1
         if index < 0 or self.times[index] < since:
             return None
-        return Mark(self.times[index], self.values[index], self.estimates[index])
+        value = self.values[index]
+        return Mark(self.times[index], value >> 1, bool(value & 1))
 
     def largest(self, until: int, since: int = ALWAYS) -> int | None:
         """The largest value said from `since` up to `until`, both included."""
-        said = (value for ts, value in zip(self.times, self.values, strict=True) if since <= ts <= until)
-        return max(said, default=None)
+        said = self.values[bisect_left(self.times, since) : bisect_right(self.times, until)]
+        return max(said) >> 1 if said else None
 
 
 class Said(Struct, frozen=True):
@@ -62,7 +77,7 @@ class TextSeries(Struct):
 
     marks: Series = field(default_factory=Series)
     longest: str = ""
-    others: list[str] = []
+    others: tuple[str, ...] = ()
     """Texts that are no prefix of the longest; their mark is -1 - their index here."""
 
     def add(self, ts: int, text: str, estimated: bool = False) -> None:
@@ -71,8 +86,19 @@ class TextSeries(Struct):
         if self.longest.startswith(text):
             self.marks.add(ts, len(text), estimated)
         else:
-            self.others.append(text)
+            self.others += (text,)
             self.marks.add(ts, -len(self.others), estimated)
+
+    def extend(self, ts: int, more: str) -> None:
+        """Add the longest text with something more behind it, which cannot have been said before it."""
+        text = self.longest = self.longest + more
+        times = self.marks.times
+        if times:
+            last = times[-1]
+            times.append(ts if ts > last else last)
+            self.marks.values.append(len(text) * 2)
+        else:
+            self.marks.add(ts, len(text))
 
     def last(self, until: int, since: int = ALWAYS) -> Said | None:
         """The newest text of those said from `since` up to `until`, both included."""

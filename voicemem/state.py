@@ -5,16 +5,18 @@ These records are encoded as snapshots, so whatever changes here needs a new `VE
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from voicemem.heard import Cut, Playback
-from voicemem.series import ALWAYS, NEVER, Series, TextSeries
+from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
-VERSION = 1
+T = TypeVar("T")
+VERSION = 2
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -58,21 +60,18 @@ class Generation(Struct):
 
     plain: TextSeries = field(default_factory=TextSeries)
     """The deltas joined in the order of their arrival."""
-    wholes: TextSeries = field(default_factory=TextSeries)
+    wholes: TextSeries | None = None
     ends: Series = field(default_factory=Series)
-    final_texts: TextSeries = field(default_factory=TextSeries)
+    final_texts: TextSeries | None = None
 
-    def add(self, ts: int, text: str, whole: bool) -> None:
-        if whole:
-            self.wholes.add(ts, text)
-            return
-        # A delta that is stamped before its forerunner cannot have been generated before it.
-        times = self.plain.marks.times
-        self.plain.add(max(ts, times[-1]) if times else ts, self.plain.longest + text)
+    def add_whole(self, ts: int, text: str) -> None:
+        self.wholes = self.wholes or TextSeries()
+        self.wholes.add(ts, text)
 
     def finish(self, ts: int, text: str | None) -> None:
         self.ends.add(ts, 0)
         if text is not None:
+            self.final_texts = self.final_texts or TextSeries()
             self.final_texts.add(ts, text)
 
     @property
@@ -81,11 +80,11 @@ class Generation(Struct):
 
     def text(self, until: int = NEVER) -> str:
         """What was generated until a `ts`: the newest end's text, else the newest whole text and later deltas."""
-        final = self.final_texts.last(until)
+        final = self.final_texts.last(until) if self.final_texts is not None else None
         if final is not None:
             return final.text
         plain = self.plain.last(until)
-        whole = self.wholes.last(until)
+        whole = self.wholes.last(until) if self.wholes is not None else None
         if whole is None:
             return plain.text if plain else ""
         before = self.plain.last(whole.ts)
@@ -98,7 +97,7 @@ class Reply(Struct):
     order: int
     item: str | None
     generation: Generation = field(default_factory=Generation)
-    playback: Playback = field(default_factory=Playback)
+    playback: Playback | None = None
     begin: int = NEVER
     source: str = "llm"
     whole: bool = False
@@ -106,8 +105,8 @@ class Reply(Struct):
     restored: bool = False
     """Came with its interruption in its metadata; no other is looked for."""
     metadata: dict[str, Any] = {}
-    cuts: list[Cut] = []
-    resumes: list[int] = []
+    cuts: list[Cut] | None = None
+    resumes: list[int] | None = None
 
 
 class Trace(Struct):
@@ -142,14 +141,21 @@ class Turn(Struct):
 
     number: int
     utterances: list[Utterance] = []
-    typed: list[Typed] = []
+    typed: list[Typed] | None = None
     replies: list[Reply] = []
-    playback: Playback = field(default_factory=Playback)
-    cuts: list[Cut] = []
-    resumes: list[int] = []
-    traces: list[Trace] = []
-    latencies: list[Latency] = []
-    failures: list[Failure] = []
+    playback: Playback | None = None
+    cuts: list[Cut] | None = None
+    resumes: list[int] | None = None
+    traces: list[Trace] | None = None
+    latencies: list[Latency] | None = None
+    failures: list[Failure] | None = None
+
+    def reply(self, item: str) -> Reply | None:
+        """The reply of that name."""
+        for reply in reversed(self.replies):
+            if reply.item == item:
+                return reply
+        return None
 
 
 class State(Struct):
@@ -191,8 +197,26 @@ class State(Struct):
         return turn
 
 
-ENCODER = msgspec.msgpack.Encoder()
-DECODER = msgspec.msgpack.Decoder(State)
+def added(items: list[T] | None, item: T) -> list[T]:
+    """A list that most records do not have, with one more item."""
+    if items is None:
+        return [item]
+    items.append(item)
+    return items
+
+
+def column_to_bytes(column: Any) -> bytes:
+    if isinstance(column, array):
+        return column.tobytes()
+    raise NotImplementedError  # as msgspec wants it for what it should refuse
+
+
+def column_from_bytes(kind: type, value: Any) -> Any:
+    return array("q", value) if value else EMPTY
+
+
+ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)
+DECODER = msgspec.msgpack.Decoder(State, dec_hook=column_from_bytes)
 
 
 def snapshot(state: State) -> bytes:

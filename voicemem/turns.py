@@ -26,7 +26,7 @@ def turn_object(state: State, turn: Turn) -> dict[str, Any]:
 def start_of(turn: Turn) -> dict[str, Any] | None:
     spoken = [segment.begin for utterance in turn.utterances for segment in utterance.segments]
     begins = [(begin, "voice_input") for begin in spoken]
-    begins += [(typed.begin, "api_think" if is_command(typed.metadata) else "message") for typed in turn.typed]
+    begins += [(typed.begin, "api_think" if is_command(typed.metadata) else "message") for typed in turn.typed or ()]
     if not begins:
         replies = [told.reply for told in told_replies(turn)]
         begins = [(reply.begin, START_TYPES.get(reply.source, "voice_input")) for reply in replies]
@@ -61,7 +61,7 @@ def last_heard(turn: Turn) -> int:
 
 
 def metrics_of(turn: Turn) -> dict[str, Any]:
-    newest = {latency.name: latency for latency in turn.latencies}
+    newest = {latency.name: latency for latency in turn.latencies or ()}
     whole = next((newest.pop(name) for name in END_TO_END if name in newest), None)
     metrics: dict[str, Any] = {"segmented_latency_ms": [segment_of(latency) for latency in newest.values()]}
     return metrics if whole is None else {"e2e_latency_ms": plain_number(whole.latency_ms), **metrics}

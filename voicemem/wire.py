@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from voicemem import config
-from voicemem.checks import ANYTHING, check_event, check_numbers
+from voicemem.checks import ANYTHING, CHECKS, check_event, check_numbers, may_have_large_number
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.events import (
     MAX_DEPTH,
@@ -22,12 +22,15 @@ from voicemem.events import (
     SESSION_ID_PATTERN,
     Incoming,
     Journaled,
+    Ordinary,
     SessionUpdate,
     update_patch,
 )
 
 INCOMING = msgspec.json.Decoder(Incoming)
+ORDINARY = msgspec.json.Decoder(Ordinary)
 JOURNALED = msgspec.json.Decoder(Journaled)
+PIECE = msgspec.json.Decoder(msgspec.Raw)
 PIECES = msgspec.json.Decoder(list[msgspec.Raw])
 ENCODER = msgspec.json.Encoder()
 SORTED = msgspec.json.Encoder(order="sorted")
@@ -37,9 +40,13 @@ MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or the rest of the text after one that does not end: so that a search never starts twice in one place."""
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+OBJECT = ord("{")
 STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
 ROUTING = frozenset({"session_id", "producer"})
+
+
+SMALL_BYTES = 4096
 
 
 class Arrived(msgspec.Struct, frozen=True, gc=False):
@@ -95,11 +102,22 @@ def split_frame(frame: bytes) -> list[bytes]:
 
 def decode_lines(body: bytes) -> list[Arrived | Rejected]:
     """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
+    return [decode_event(piece) for piece in split_lines(body)]
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`."""
     if not body.strip() or body.lstrip().startswith(b"["):
-        return decode_frame(body)
+        return split_frame(body)
     check_frame(body)
     lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
-    return [decode_event(checked_object(line)) for line in lines if line]
+    pieces = [checked_object(line) for line in lines if line]
+    try:
+        for piece in pieces:
+            PIECE.decode(piece)
+    except MALFORMED:
+        raise InvalidFrame("invalid_json") from None
+    return pieces
 
 
 def checked_object(text: bytes) -> bytes:
@@ -131,12 +149,14 @@ def check_frame(frame: bytes) -> None:
         raise InvalidFrame("invalid_json") from None
     # An array of events is one level around them.
     limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
-    if frame.count(b"{") + frame.count(b"[") > limit and deeper_than(frame, limit):
+    if too_deep(frame, limit):
         raise InvalidFrame("too_deep")
 
 
-def deeper_than(text: bytes, limit: int) -> bool:
+def too_deep(text: bytes, limit: int) -> bool:
     """Whether JSON is nested deeper than `limit`."""
+    if text.count(b"{") + text.count(b"[") <= limit:
+        return False
     steps = STRING.sub(b"", text).translate(STEPS, NO_BRACKETS)
     return max(accumulate(memoryview(steps).cast("b")), default=0) > limit
 
@@ -154,16 +174,35 @@ def decode_event(text: bytes) -> Arrived | Rejected:
     try:
         event = INCOMING.decode(text)
         check_numbers(text)
-        check_event(event)
-        if isinstance(event, SessionUpdate):
-            return settled_update(event, text)
-        return Arrived(event, text)
+        check_event(event, len(text))
+        return settled_update(event, text) if isinstance(event, SessionUpdate) else Arrived(event, text)
     except msgspec.ValidationError as error:
         return reject(text, *explain(error))
     except Refused as refused:
         return reject(text, refused.code, refused.detail)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
+
+
+def decode_ordinary(frame: bytes) -> Ordinary | None:
+    """The event of a frame that is like most: one object, small, of nothing but known good; None for a closer look.
+
+    It finds what `decode_frame` would, in half the time.
+    """
+    if not frame or frame[0] != OBJECT or len(frame) > SMALL_BYTES or may_have_large_number(frame):
+        return None
+    try:
+        if not frame.isascii():
+            frame.decode()
+        if (b"[" in frame or frame.find(b"{", 1) > 0) and too_deep(frame, MAX_DEPTH):
+            return None
+        event: Ordinary = ORDINARY.decode(frame)
+        check = CHECKS.get(type(event))
+        if check is not None:
+            check(event)
+    except (msgspec.ValidationError, Refused, *MALFORMED):
+        return None
+    return event if event.metadata is None else None
 
 
 def reject(text: bytes, code: str, detail: str) -> Rejected:

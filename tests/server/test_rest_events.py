@@ -346,7 +346,7 @@ async def test_a_dripping_body_is_given_up(serve: Serve, monkeypatch: pytest.Mon
     answer = await talk(app, head + b"[", until=b"}")
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"Connection: close" in answer
-    assert b'"reason": "timeout"' in answer
+    assert b'"reason":"timeout"' in answer
     assert 0 == (await Caller(app).session())["position"]
 
 

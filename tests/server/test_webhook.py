@@ -159,6 +159,7 @@ async def test_without_a_secret_nothing_is_signed() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.fault(56)
 async def test_redirects_are_not_followed(status: int) -> None:
     """A redirect is an answer to be tried again; its target is never called."""
     async with (
@@ -188,6 +189,7 @@ async def test_refusals_come_back_with_their_status(status: int, meaning: str) -
         (b"Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", 86_400),
     ],
 )
+@pytest.mark.fault(53)
 async def test_retry_after_is_handed_on(value: bytes, given: str, delay_s: float) -> None:
     """The header comes back as short storable text, whatever bytes it holds."""
 
@@ -202,6 +204,7 @@ async def test_retry_after_is_handed_on(value: bytes, given: str, delay_s: float
     assert next_delay_s(1, answer, 0.0, time.time()) == delay_s
 
 
+@pytest.mark.fault(50)
 async def test_a_receiver_that_never_answers_times_out() -> None:
     """The attempt ends at its time limit."""
 
@@ -215,6 +218,7 @@ async def test_a_receiver_that_never_answers_times_out() -> None:
 
 
 @pytest.mark.parametrize("endless", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["status line", "interim answers"])
+@pytest.mark.fault(51)
 async def test_a_receiver_that_drips_its_head_times_out(endless: bytes) -> None:
     """Bytes that come slowly, or interim answers without end, do not stretch the time limit."""
 
@@ -232,6 +236,7 @@ async def test_a_receiver_that_drips_its_head_times_out(endless: bytes) -> None:
     assert answer.duration_ms < 1500
 
 
+@pytest.mark.fault(51)
 async def test_a_receiver_that_drips_its_body_has_answered() -> None:
     """The status decides, even when the rest of the answer does not come within the time limit."""
 
@@ -250,6 +255,7 @@ async def test_a_receiver_that_drips_its_body_has_answered() -> None:
     assert answer.duration_ms < 1500
 
 
+@pytest.mark.fault(47)
 async def test_nobody_listens() -> None:
     """A refused connection has its own word."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -259,6 +265,7 @@ async def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-"])
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.fault(58)
 async def test_a_connection_that_breaks_before_the_answer(sent: bytes, reset: bool) -> None:
     """A close or a reset before the whole head of an answer is a reset; a fresh connection is not tried twice."""
     calls = 0
@@ -305,6 +312,7 @@ async def test_what_is_no_http_is_a_bad_answer(noise: bytes) -> None:
         assert (await send(url)).error == "bad_answer"
 
 
+@pytest.mark.fault(57)
 async def test_a_gzip_bomb_is_not_unpacked() -> None:
     """A compressed answer stays compressed, and only its beginning is looked at."""
     bomb = gzip.compress(bytes(10_000_000))
@@ -315,6 +323,7 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
     assert answer.excerpt == bomb[:256].decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
+@pytest.mark.fault(57)
 async def test_an_endless_answer_is_cut_off() -> None:
     """Of a huge answer a few KiB are read; then the connection is dropped."""
     written = 0
@@ -371,6 +380,7 @@ async def test_public_only_shipments_never_reach_inside(host: str) -> None:
     assert verdict(answer) == "retry"
 
 
+@pytest.mark.fault(59)
 async def test_public_only_looks_at_what_a_name_resolves_to() -> None:
     """A public name with a private address is stopped; on the operator's allow-list, or his own, it is called."""
     names = NameTable(**{"hook.example": "127.0.0.1"})
@@ -392,6 +402,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
         assert (await send(url, public_only=True)).error == "address_not_allowed"
 
 
+@pytest.mark.fault(48)
 async def test_an_unknown_name() -> None:
     """A name that does not resolve has its own word."""
     assert (await send("http://nowhere.example/", WebhookSender(resolver=NameTable()))).error == "dns"
@@ -403,12 +414,14 @@ async def test_urls_that_cannot_be_called(url: str) -> None:
     assert (await send(url)).error == "invalid_url"
 
 
+@pytest.mark.fault(49)
 async def test_tls_to_a_server_without_it() -> None:
     """https to a plain http server is a TLS error."""
     async with web_receiver(never_called) as url:
         assert (await send(url.replace("http:", "https:"))).error == "tls"
 
 
+@pytest.mark.fault(49)
 async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     """A receiver with a certificate of its own making does not get the notice."""
     got = bytearray()

@@ -1105,6 +1105,20 @@ async def test_a_claim_is_a_lease(store: Store) -> None:
     assert first.lease < second.lease
 
 
+async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
+    """What they were attempting, and what the clock put into the future, is claimed at once; retries wait."""
+    await finished(store, "leased", notice_id="n1")
+    await finished(store, "later", notice_id="n2", now_ms=NOW + 3_600_000)
+    waiting, leased = await finished(store, "waiting", notice_id="n3", now_ms=NOW - 1), await claim(store)
+    assert ["n3", "n1"] == [export.notice_id for export in leased]
+    assert await store.finish_export(leased[0], attempt(500), "pending", NOW + 5000)
+    await store.release_exports(NOW)
+
+    assert {"n1", "n2"} == {export.notice_id for export in await claim(store)}
+    assert ["pending"] == [made.state for made in await store.deliveries(waiting.key)]
+    assert not await store.finish_export(leased[1], attempt(), "delivered", None)
+
+
 async def test_the_oldest_exports_come_first(store: Store) -> None:
     """Exports are claimed in the order in which they became due, at most as many as asked for."""
     for number in (3, 1, 2, 4):
@@ -1690,3 +1704,143 @@ async def test_batches_at_once_give_each_seq_once(
     for (producer, first, _, _), outcomes in zip(sent, answers, strict=True):
         acknowledged = {first + number for number, outcome in enumerate(outcomes) if is_acknowledged(outcome)}
         assert acknowledged <= set(journaled.get(producer, []))
+
+
+# Retention
+
+
+async def compacted(store: Store, key: int) -> int:
+    """Compact a journal to its end; the number of steps."""
+    steps = 0
+    while await store.compact(key):
+        steps += 1
+    return steps
+
+
+async def mixed_call(store: Store, session_id: str = "s", given: dict[str, Any] | None = None) -> int:
+    """A closed session of two producers, with runs and single events, a refused one, a declared gap, and large ones."""
+    key = await begun(store, session_id, given)
+    await send(store, key, *offers(1, 40))
+    await begin(store, session_id, producer="asr")
+    for first in (1, 3, 5):
+        await send(store, key, *offers(first, first + 1), producer="asr")
+        await send(store, key, offer(40 + first, text="x" * 500_000), offer(41 + first, NOW + 1))
+    await send(store, key, refused(47, "text_too_long"))
+    await begin(store, session_id, from_seq=61)
+    await send(store, key, *offers(61, 70))
+    await close(store, key)
+    return key
+
+
+async def test_a_compacted_journal_reads_as_before(store: Store) -> None:
+    """Every page of it has the same bytes, positions, seqs and times, after every step of the compaction."""
+    key = await mixed_call(store)
+    whole = await store.rows(key, 0, 10**6)
+    assert len(whole) == whole[-1].position == 65
+    while await store.compact(key):
+        assert whole == await store.rows(key, 0, 10**6)
+    for after in range(0, len(whole) + 1, 7):
+        for limit in (1, 5, 10**6):
+            assert whole[after : after + limit] == await store.rows(key, after, limit)
+    stream = await store.stream("p", "s")
+    assert stream is not None
+    assert ("ended", len(whole)) == (stream.state, stream.position)
+    assert 0 == await compacted(store, key)
+
+
+async def test_a_compacted_journal_knows_its_seqs(store: Store) -> None:
+    """Resent events are acknowledged again when equal, and told what they were told; others still cannot come in."""
+    key = await mixed_call(store)
+    await compacted(store, key)
+    again = await send(store, key, *offers(1, 40), offer(7, text="other"), refused(47), offer(55), *offers(61, 70))
+    assert [Outcome(duplicate=True)] * 40 + [
+        Outcome(code="seq_conflict"),
+        Outcome(code="text_too_long", duplicate=True),
+        Outcome(code="seq_conflict"),
+    ] + [Outcome(duplicate=True)] * 10 == again
+    assert [Outcome(duplicate=True)] * 6 == await send(store, key, *offers(1, 6), producer="asr")
+    assert [Outcome(code="session_ended")] == await send(store, key, offer(71))
+    assert [Outcome(code="seq_conflict")] * 13 == await send(store, key, *offers(48, 60))
+
+
+async def test_a_journal_half_compacted_knows_its_seqs(store: Store) -> None:
+    """Also while its rows are on their way."""
+    key = await mixed_call(store)
+    while await store.compact(key):
+        assert [Outcome(duplicate=True)] * 46 + [Outcome(code="seq_conflict")] * 2 == await send(
+            store, key, *offers(1, 40), *originals(), *offers(52, 53)
+        )
+
+
+def originals() -> list[Offer]:
+    """What `mixed_call` sent between 41 and 46."""
+    pairs = [(offer(seq, text="x" * 500_000), offer(seq + 1, NOW + 1)) for seq in (41, 43, 45)]
+    return [one for pair in pairs for one in pair]
+
+
+async def test_sessions_are_compacted_when_they_cannot_be_reopened(store: Store) -> None:
+    """Not before `reopen_window` is over; what runs, or runs again, is not compacted."""
+    key = await begun(store, "later")
+    await send(store, key, offer(1))
+    await close_idle(store, key)
+    now = (await finished(store, "at once", hook=None)).key
+    await begun(store, "running")
+    assert [] == await store.to_compact(NOW + REOPEN_MS - 1, 10)
+    assert {key, now} == {*await store.to_compact(NOW + REOPEN_MS, 10)}
+    assert (await begin(store, "later")).reopened
+    assert [now] == await store.to_compact(NOW + 10**12, 10)
+    await compacted(store, now)
+    assert [] == await store.to_compact(NOW + 10**12, 10)
+
+
+async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> None:
+    """When the clock went back a compacted session can be reopened: it goes on, and is compacted again."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 30))
+    await close_idle(store, key)
+    await compacted(store, key)
+    assert (await begin(store)).reopened
+    assert [Outcome(duplicate=True), Outcome(33)] == await send(store, key, offer(30), offer(31))
+    before = await store.rows(key, 0, 100)
+    assert list(range(1, 34)) == [row.position for row in before]
+    await close(store, key)
+    await compacted(store, key)
+    assert before == (await store.rows(key, 0, 100))[:-1]
+    assert [Outcome(duplicate=True)] * 31 == await send(store, key, *offers(1, 31))
+
+
+async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
+    """Counted from the end, by the store's clock; a session that is reopened does not expire, nor one without ttl."""
+    ttl = {"ttl_seconds": 10, "reopen_window": 10**6}
+    keys = [await begun(store, name, ttl) for name in ("ended", "reopened", "running")]
+    await finished(store, "kept", hook=None)
+    await close(store, keys[0], now_ms=NOW + 5_000)
+    await close_idle(store, keys[1])
+    await begin(store, "reopened")
+    assert [] == await store.expired(NOW + 14_999, 10)
+    assert not await store.expire(keys[0], NOW + 14_999)
+    assert keys[:1] == await store.expired(NOW + 15_000, 10)
+    assert [True, False] == [await store.expire(keys[0], NOW + 15_000) for _ in range(2)]
+    assert await store.stream("p", "ended") is None
+    assert ([], keys[:1]) == (await store.expired(NOW + 10**12, 10), await store.erased(10))
+    assert not await store.expire(keys[1], NOW + 10**12)
+    assert ["kept", "reopened", "running"] == sorted(await listed(store))
+
+
+async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
+    """Also in the middle of its compaction, which then comes to nothing."""
+    for steps in (0, 1, 2, 10):
+        key = await mixed_call(store, f"s{steps}")
+        for _ in range(steps):
+            await store.compact(key)
+        await store.erase(key, NOW)
+        assert ([], [Outcome(code="session_erased")]) == (
+            await store.rows(key, 0, 10),
+            await send(store, key, offer(1)),
+        )
+        assert key not in await store.to_compact(NOW + 10**12, 10)
+        while await store.delete_erased([key]):
+            pass
+        assert not await store.compact(key)
+        assert await store.finish_erased()
+        assert [] == await store.rows(key, 0, 10)

@@ -271,7 +271,7 @@ def test_a_place_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> None:
-    """After an erase no table holds anything that the session's user or producers said."""
+    """After an erase and its sweep no table holds anything that the session's user or producers said."""
     given = {"name": "MARK", "llm": {"api_key": "MARK"}, "webhook": {"url": "https://MARK.example/", "secret": "MARK"}}
     closed, ended = await begin(sqlite, "s1", given), await begin(sqlite, "s2", given)
     for key in (closed, ended):
@@ -284,6 +284,8 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)
+    while await sqlite.delete_erased([closed, ended]):
+        pass
 
     assert [] == marked(sqlite)
 
@@ -294,6 +296,13 @@ def marked(store: SqliteStore) -> list[str]:
     tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
     rows = [(table, value) for table in tables for row in connection.execute(f"select * from {table}") for value in row]
     return [f"{table}: {value}" for table, value in rows if "MARK" in str(value)]
+
+
+def test_others_cannot_read_the_file(path: str) -> None:
+    """The file holds the secrets of webhooks, so a new one and its log are their owner's alone."""
+    store = SqliteStore(path)
+    assert [0o600] * 2 == [os.stat(name).st_mode & 0o777 for name in (path, f"{path}-wal")]
+    asyncio.run(store.close_store())
 
 
 # The one writer
@@ -351,6 +360,7 @@ async def test_a_faulty_job_takes_nobody_down(sqlite: SqliteStore, faulty: Job) 
     assert sqlite.healthy
 
 
+@pytest.mark.fault(24)
 async def test_a_caller_may_leave(sqlite: SqliteStore) -> None:
     """A write whose caller has gone is committed, and those beside it are answered."""
     left = asyncio.ensure_future(sqlite.database.write(insert("left")))
@@ -409,6 +419,7 @@ async def test_a_closed_store_answers(path: str, in_memory: bool) -> None:
 # Faults
 
 
+@pytest.mark.fault(17)
 async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
     """A server killed in the middle of its work has everything that it acknowledged, whole and in order."""
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", RECORDER, path, stdout=asyncio.subprocess.PIPE)

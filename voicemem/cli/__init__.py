@@ -6,6 +6,7 @@ import click
 
 from voicemem import __version__
 from voicemem.cli.calls import demo, history, receive, replay
+from voicemem.cli.copies import backup, restore
 from voicemem.cli.keys import keys
 from voicemem.cli.service import check_config, serve
 
@@ -19,5 +20,5 @@ def main() -> None:
     """
 
 
-for command in (demo, serve, replay, history, receive, keys, check_config):
+for command in (demo, serve, replay, history, receive, keys, backup, restore, check_config):
     main.add_command(command)

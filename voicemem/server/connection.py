@@ -11,19 +11,17 @@ from typing import Any, Protocol
 
 from voicemem.access import Grant
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.events import Auth, SessionOpen
-from voicemem.recorder import DEFAULT_PRODUCER, Batch, Line, Problem, Recorded, Recorder
+from voicemem.events import Auth, Incoming, SessionOpen
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Batch, Line, Problem, Recorded, Recorder
 from voicemem.server.frames import GOAWAY, ack_prefix, error_frame, ready_frame
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
-from voicemem.wire import Arrived, Rejected, decode_event, split_frame
+from voicemem.wire import Arrived, Rejected, decode_event, decode_ordinary, split_frame
 
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; over it the connection is not read, and TCP holds the sender back."""
-FLOOD = 1_000
-"""Events in a row that could not be stored, after which the connection is closed."""
-SLICE = 500
-"""Events of one frame that are taken at a time, before others have their turn."""
+ASKS = SessionOpen, Auth
+"""Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0
 
 
@@ -153,22 +151,38 @@ class Connection:
             if self.work is not None:
                 self.unanswered += len(message)
                 self.backlog.append(message)
-            else:
+            elif not self.take_ordinary(message):
                 self.take_frame(message)
         except VoicememError as error:
             self.fail(error)
         if self.unanswered > WINDOW_BYTES:
             self.websocket.read_on(False)
 
+    def take_ordinary(self, message: bytes) -> bool:
+        """Take a message that is one ordinary event of an open line; False when there is more to it."""
+        event = decode_ordinary(message)
+        if event is None:
+            return False
+        queue = self.only if event.session_id is None and event.producer is None else self.find_queue(event)
+        if queue is None or queue.dead:
+            return False
+        batch = queue.batch
+        if batch is None or batch.committing:
+            batch = self.begin_batch(queue)
+        batch.add_ordinary(event, message)
+        batch.size += len(message)
+        self.unanswered += len(message)
+        return True
+
     def take_frame(self, message: bytes) -> None:
         pieces = split_frame(message)
         size = len(message) // max(1, len(pieces))
-        if self.granted is None or len(pieces) > SLICE:
-            self.work = asyncio.create_task(self.proceed(map(decode_event, pieces), size))
-            return
         arrivals = map(decode_event, pieces)
+        if self.granted is None or len(pieces) > SLICE:
+            self.work = asyncio.create_task(self.proceed(arrivals, size))
+            return
         for arrival in arrivals:
-            if must_wait(arrival):
+            if isinstance(arrival, Arrived) and isinstance(arrival.event, ASKS):
                 self.work = asyncio.create_task(self.proceed(chain([arrival], arrivals), size))
                 return
             self.take(arrival, size)
@@ -212,29 +226,33 @@ class Connection:
     def take(self, arrival: Arrived | Rejected, size: int) -> None:
         """Put one event to its line. Raises `InvalidFrame` for a flood."""
         event = arrival.event if isinstance(arrival, Arrived) else arrival
-        queue = self.only if event.session_id is None and event.producer is None else None
+        queue = self.find_queue(event)
         if queue is None:
-            try:
-                queue = self.find_queue(arrival)
-            except Refused as refused:
-                self.refuse(refused, event.session_id, event.producer, event.seq)
-                return
+            if isinstance(arrival, Arrived):
+                refused = Refused(self.misplaced(arrival.event))
+            else:
+                refused = Refused(arrival.code, arrival.detail)
+            self.refuse(refused, event.session_id, event.producer, event.seq)
+            return
         if queue.dead:
             return
         if isinstance(arrival, Arrived) and arrival.update is not None:
             arrival = self.host.recorder.vet(queue.line, arrival)
         batch = queue.batch
         if batch is None or batch.committing:
-            batch = queue.batch = Batch(queue.line, lambda batch, answer: self.answered(queue, batch, answer))
-            self.host.recorder.take(batch)
-            self.in_flight += 1
+            batch = self.begin_batch(queue)
         batch.add(arrival)
         batch.size += size
         self.unanswered += size
 
-    def find_queue(self, arrival: Arrived | Rejected) -> Queue:
-        """The line that an event is for. Raises `Refused`."""
-        event = arrival.event if isinstance(arrival, Arrived) else arrival
+    def begin_batch(self, queue: Queue) -> Batch:
+        batch = queue.batch = Batch(queue.line, lambda batch, answer: self.answered(queue, batch, answer))
+        self.host.recorder.take(batch)
+        self.in_flight += 1
+        return batch
+
+    def find_queue(self, event: Incoming | Rejected) -> Queue | None:
+        """The line that an event is for, if that can be told."""
         if event.session_id is not None:
             of_session = self.queues.get(event.session_id, {})
         else:
@@ -243,11 +261,15 @@ class Connection:
             return of_session[event.producer]
         if event.producer is None and len(of_session) == 1:
             return next(iter(of_session.values()))
-        if isinstance(arrival, Rejected):
-            raise Refused(arrival.code, arrival.detail)
-        ambiguous = (of_session and event.producer is None) or (not of_session and event.session_id is None)
-        ambiguous = ambiguous and bool(self.queues)
-        raise Refused("session_required" if ambiguous else "not_open")
+        return None
+
+    def misplaced(self, event: Incoming) -> str:
+        """The code for an event whose line cannot be told."""
+        named = self.queues.get(event.session_id) if event.session_id is not None else None
+        if event.session_id is None and len(self.queues) == 1:
+            named = next(iter(self.queues.values()))
+        ambiguous = event.producer is None if named else event.session_id is None
+        return "session_required" if ambiguous and self.queues else "not_open"
 
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
@@ -344,8 +366,3 @@ class Connection:
     def make_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES:
             self.websocket.read_on(True)
-
-
-def must_wait(arrival: Arrived | Rejected) -> bool:
-    """Whether the store must be asked before anything that follows is taken."""
-    return isinstance(arrival, Arrived) and isinstance(arrival.event, (SessionOpen, Auth))

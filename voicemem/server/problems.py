@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from voicemem.errors import CODES, VoicememError
 
@@ -15,18 +17,30 @@ LOG = logging.getLogger("voicemem")
 MEDIA_TYPE = "application/problem+json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+Reason = Annotated[str, Meta(extra_json_schema={"enum": list(CODES)})]
+
+
+class Problem(Struct, frozen=True):
+    """Why a request was not taken (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: Reason
+
 
 def problem_body(code: str, detail: str) -> bytes:
     """The problem document of a code."""
     status = CODES[code].status
-    document = {
-        "type": f"urn:voicemem:error:{code}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "reason": code,
-    }
-    return json.dumps(document).encode()
+    problem = Problem(
+        type=f"urn:voicemem:error:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        reason=code,
+    )
+    return msgspec.json.encode(problem)
 
 
 def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:

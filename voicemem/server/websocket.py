@@ -7,14 +7,15 @@ from typing import Any
 
 from websockets.asyncio.connection import broadcast
 from websockets.asyncio.server import ServerConnection
-from websockets.frames import Frame, Opcode
+from websockets.frames import BINARY, CONT, TEXT, Frame
 from websockets.protocol import Event
 
-DATA = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 MAX_FRAGMENTS = 1_024
 """Of one message, as the library has it for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """A peer that lets so much wait is one that does not read."""
+READ_TIMEOUT_S = 30.0
+"""For a peer to read something of what waits."""
 TOO_MANY = "too many fragments"
 
 Listener = Callable[[bytes, bool], None]
@@ -35,6 +36,8 @@ class EventSocket(ServerConnection):
         """Messages that came before there was a listener."""
         self.fragments: list[Frame] = []
         self.reading = True
+        self.watched = False
+        """Whether it will be looked at again what the peer has read."""
 
     def listen(self, listener: Listener) -> None:
         """Hear every message, those included that came before."""
@@ -44,12 +47,16 @@ class EventSocket(ServerConnection):
             listener(*message)
 
     def process_event(self, event: Event) -> None:
-        if not isinstance(event, Frame) or event.opcode not in DATA:
+        if not isinstance(event, Frame):
             super().process_event(event)
-        elif event.fin and not self.fragments:
-            self.hear(event.data if type(event.data) is bytes else bytes(event.data), event.opcode is Opcode.BINARY)
-        else:
+        elif event.opcode is TEXT and event.fin:
+            self.hear(bytes(event.data), False)
+        elif event.opcode is BINARY and event.fin:
+            self.hear(bytes(event.data), True)
+        elif event.opcode in (TEXT, BINARY, CONT):
             self.hear_fragment(event)
+        else:
+            super().process_event(event)
 
     def hear(self, message: bytes, binary: bool) -> None:
         if self.listener is not None:
@@ -64,7 +71,7 @@ class EventSocket(ServerConnection):
             self.send_data()
         elif frame.fin:
             message = b"".join(fragment.data for fragment in self.fragments)
-            binary = self.fragments[0].opcode is Opcode.BINARY
+            binary = self.fragments[0].opcode is BINARY
             self.fragments = []
             self.hear(message, binary)
 
@@ -79,5 +86,24 @@ class EventSocket(ServerConnection):
         if self.transport.is_closing():
             return
         broadcast((self,), message, text=True)
-        if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        self.look_at_unsent()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.look_at_unsent()  # pings are answered in there
+
+    def look_at_unsent(self) -> None:
+        """Cut off a peer that does not read: one that lets too much wait, or anything for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent > MAX_UNSENT_BYTES:
             self.transport.abort()
+        elif unsent and not self.watched:
+            self.watched = True
+            self.loop.call_later(READ_TIMEOUT_S, self.look_again, unsent)
+
+    def look_again(self, before: int) -> None:
+        self.watched = False
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= before:
+            self.transport.abort()
+        self.look_at_unsent()

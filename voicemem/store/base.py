@@ -127,7 +127,10 @@ class Journal(Protocol):
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None: ...
 
     async def erase(self, key: int, now_ms: int) -> None:
-        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back."""
+        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back.
+
+        The content itself leaves the store by the methods of `Retention`.
+        """
 
 
 class Endpoint(Struct, frozen=True):
@@ -199,6 +202,10 @@ class Outbox(Protocol):
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
         """Lease due exports, the oldest first, but for URLs that are `busy`; nobody else gets them meanwhile."""
 
+    async def release_exports(self, now_ms: int) -> None:
+        """At the start of the only process that works on the store: leases of those before it end, and what was never
+        attempted is due at once, whatever the clock said when it was closed."""
+
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         """Keep the body's payload; the one that was kept first is returned, whoever made it. None: it was erased."""
 
@@ -215,6 +222,31 @@ class Outbox(Protocol):
 
     async def deliveries(self, stream: int) -> list[Delivery]:
         """What became of a session's exports, with every attempt."""
+
+
+class Retention(Protocol):
+    """What happens to sessions after their end, in steps that hold up nobody; several workers do no harm."""
+
+    async def expired(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions whose `ttl_seconds` are over."""
+
+    async def expire(self, key: int, now_ms: int) -> bool:
+        """Erase a session whose `ttl_seconds` are over; False when they are not, or it is erased."""
+
+    async def erased(self, limit: int) -> list[int]:
+        """Keys of sessions that were erased, and whose content is still in tables."""
+
+    async def delete_erased(self, keys: Sequence[int]) -> bool:
+        """Delete some of their content; False when none is left."""
+
+    async def finish_erased(self) -> bool:
+        """Clear away what is left of deleted content outside of tables; False when that cannot be now: call again."""
+
+    async def to_compact(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that cannot be reopened any more, and whose journals are not compacted."""
+
+    async def compact(self, key: int) -> bool:
+        """Do some of the work of compacting a journal; False when nothing is left to do. It reads as before."""
 
 
 class Key(Struct, frozen=True):
@@ -255,7 +287,7 @@ class Directory(Protocol):
         """The receiver of every session's history, from the command line; giving it enables it again."""
 
 
-class Store(Journal, Outbox, Directory, Protocol):
+class Store(Journal, Outbox, Retention, Directory, Protocol):
     """One object per engine."""
 
     @property
@@ -263,7 +295,10 @@ class Store(Journal, Outbox, Directory, Protocol):
         """Whether the last commit succeeded."""
 
     async def probe(self) -> None:
-        """Commit something of a usual size that leaves nothing behind, to see whether the store is back."""
+        """Commit something of a usual size that leaves nothing behind, to see whether the store is back.
+
+        Raises `StoreUnavailable`, and `StoreRuined` when it cannot come back to this process.
+        """
 
     async def close_store(self) -> None:
         """Finish what waits, and let go of the file."""

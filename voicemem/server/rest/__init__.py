@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from voicemem.access import Grant
@@ -10,21 +12,24 @@ from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import events, history, operations, sessions
-from voicemem.server.rest.parts import GRANT, PARTS, Parts, Route
+from voicemem.server.rest.openapi import document
+from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
+from voicemem.server.rest.routes import Route
 
-ROUTES: tuple[Route, ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
+ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
 
 
 def application(parts: Parts, gate: Gate) -> web.Application:
     """The REST application; whoever has none of a route's scope gets 401 or 403."""
     app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
     app[PARTS] = parts
+    app[DOCUMENT] = document(ROUTES)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app
 
 
-def guarded(route: Route, gate: Gate) -> Handler:
+def guarded(route: Route[Any], gate: Gate) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         await gate.check_origin(host, origin, ask_store=route.scope is not None)
@@ -32,6 +37,6 @@ def guarded(route: Route, gate: Gate) -> Handler:
             grant: Grant = await gate.grant(request.headers.get("Authorization"))
             grant.require(route.scope)
             request[GRANT] = grant
-        return await route.handler(request)
+        return await route.handler(request, query_of(request, route.query))
 
     return handler

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
+import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from voicemem.errors import StoreUnavailable
-from voicemem.events import MAX_INTEGER, Name
-from voicemem.recorder import DEFAULT_PRODUCER, Line, Problem
-from voicemem.server.rest.parts import GRANT, Route, answer, body_of, parts_of, query_of, stream_of
+from voicemem.errors import InvalidFrame, StoreUnavailable
+from voicemem.events import MAX_INTEGER, Fields, Name
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Line, Problem
+from voicemem.server.problems import Reason
+from voicemem.server.rest.parts import GRANT, answer, body_of, parts_of, stream_of
+from voicemem.server.rest.routes import JSON, JSON_LINES, Answer, Body, Route, one
+from voicemem.server.rest.schemas import reference
 from voicemem.store.base import Row
-from voicemem.wire import decode_lines
+from voicemem.wire import decode_event, split_lines
 
 ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 """Between the tokens of JSON only: inside strings there are none."""
@@ -34,27 +37,69 @@ class JournalQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-async def append(request: web.Request) -> web.Response:
-    query = query_of(request, AppendQuery)
+EventObject = Annotated[Fields, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
+"""What is an object, but no event that can be taken, is told in the answer; it does not fail the request."""
+
+
+EventLines = Annotated[list[EventObject], Meta(min_length=1)]
+
+
+class EventError(Struct, frozen=True):
+    """An event that was not taken; `expected` is there with `seq_gap`."""
+
+    seq: int | None
+    code: Reason
+    detail: str
+    expected: int | UnsetType = UNSET
+
+
+class Appended(Struct, frozen=True):
+    """Everything below `next_seq` is on disk, or was refused for good."""
+
+    next_seq: int
+    errors: list[EventError]
+
+
+class JournalEntry(Struct, frozen=True):
+    """An event at its place; those of the server's own have neither producer nor seq."""
+
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    event: Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
+
+
+async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
+    """Take events over HTTP, into a session that exists; answers when they are on disk.
+
+    An event that cannot be taken is told in `errors`, and does not hold up the others.
+    """
     stream = await stream_of(request)
     parts = parts_of(request)
     line = Line(stream, query.producer, query.epoch, may_call_out=request[GRANT].allows("admin"))
-    recorded = await parts.recorder.record(line, decode_lines(await body_of(request)))
-    if recorded.ended:
-        await parts.sessions.close_when_ended(line)
-    return answer({"next_seq": recorded.next_seq, "errors": [problem_object(p) for p in recorded.problems]})
+    pieces = split_lines(await body_of(request))
+    errors: list[EventError] = []
+    for first in range(0, max(1, len(pieces)), SLICE):
+        recorded = await parts.recorder.record(line, map(decode_event, pieces[first : first + SLICE]))
+        errors += map(event_error, recorded.problems)
+        if recorded.ended:
+            await parts.sessions.close_when_ended(line)
+        if len(errors) == first + SLICE > FLOOD:
+            raise InvalidFrame("flood")
+    return answer(Appended(recorded.next_seq, errors))
 
 
-def problem_object(problem: Problem) -> dict[str, Any]:
-    """How an error in a batch is told; `expected` is there with `seq_gap`."""
-    return {key: value for key, value in problem._asdict().items() if key != "expected" or value is not None}
+def event_error(problem: Problem) -> EventError:
+    expected = UNSET if problem.expected is None else problem.expected
+    return EventError(problem.seq, problem.code, problem.detail, expected)
 
 
-async def journal(request: web.Request) -> web.StreamResponse:
-    query = query_of(request, JournalQuery)
+async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
+    """The journal as JSON lines: every event as it was taken, at its position."""
     stream = await stream_of(request)
     store = parts_of(request).store
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
     await response.prepare(request)
     after, left = query.after, query.limit or MAX_INTEGER
     try:
@@ -76,19 +121,26 @@ def break_off(request: web.Request) -> None:
 
 def journal_line(row: Row) -> bytes:
     """One entry as a line of JSON, its event spliced in as it is in the journal."""
-    return orjson.dumps(
-        {
-            "position": row.position,
-            "producer": row.producer,
-            "seq": row.seq,
-            "received_ms": row.received_ms,
-            "event": orjson.Fragment(row.payload.translate(ONE_LINE)),
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
+    event = Raw(row.payload.translate(ONE_LINE))
+    return msgspec.json.encode(JournalEntry(row.position, row.producer, row.seq, row.received_ms, event)) + b"\n"
 
 
 ROUTES = (
-    Route("POST", "/v1/sessions/{id}/events", append, "ingest"),
-    Route("GET", "/v1/sessions/{id}/events", journal, "read"),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/events",
+        append_events,
+        "ingest",
+        AppendQuery,
+        one(Appended),
+        Body({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/events",
+        read_journal,
+        "read",
+        JournalQuery,
+        {200: Answer({JSON_LINES: list[JournalEntry]})},
+    ),
 )

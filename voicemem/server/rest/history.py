@@ -6,17 +6,20 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.context import Wishes, context
-from voicemem.errors import Refused
-from voicemem.events import MAX_INTEGER
+from voicemem.events import MAX_INTEGER, Fields, SessionId
 from voicemem.formats import ENRICHERS
-from voicemem.messages import Message
-from voicemem.server.rest.parts import NoQuery, Route, answer, parts_of, query_of, stream_of
+from voicemem.messages import Message, Role
+from voicemem.server.rest.parts import NoQuery, answer, parts_of, stream_of
+from voicemem.server.rest.routes import JSON, Answer, Route, one
+from voicemem.server.rest.sessions import StateName
 from voicemem.turns import turns
+
+ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,44 +34,139 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`enrich` names enrichers, with commas between them."""
 
-    enrich: str = ""
+    enrich: Annotated[str, Meta(pattern=ENRICHER_NAMES)] = ""
     style: Literal["openai", "anthropic", "gemini"] | None = None
     alternate: bool = False
     tools: bool = False
     max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
 
 
-async def history(request: web.Request) -> web.Response:
-    query = query_of(request, HistoryQuery)
+class Spoken(Struct, frozen=True):
+    """A message with `fields=standard`."""
+
+    role: Role
+    content: str
+
+
+class SessionMemory(Struct, frozen=True):
+    """What stands around a memory; times are Unix ms."""
+
+    session_id: SessionId
+    state: StateName
+    started_at: int
+    ended_at: int | None
+    position: int
+
+
+class History(SessionMemory, frozen=True):
+    """A memory, its messages in the order of the call."""
+
+    contents: list[Message]
+
+
+class EncodedHistory(SessionMemory, frozen=True):
+    """A whole memory whose messages are JSON already."""
+
+    contents: Raw
+
+
+class StandardHistory(SessionMemory, frozen=True):
+    """A memory with `fields=standard`."""
+
+    contents: list[Spoken]
+
+
+class OpenAiContext(Struct, frozen=True):
+    """A body for OpenAI's Chat Completions; beside the messages stand `model`, `llm.params`, and what `custom` gets."""
+
+    messages: list[Fields]
+
+
+class AnthropicContext(Struct, frozen=True):
+    """A body for Anthropic's Messages."""
+
+    messages: list[Fields]
+    max_tokens: Any
+
+
+class GeminiContext(Struct, frozen=True):
+    """A body for Gemini's generateContent."""
+
+    contents: list[Fields]
+
+
+class TurnStart(Struct, frozen=True):
+    """When and by what a turn began."""
+
+    start_at: int
+    type: Literal["voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"]
+    metadata: Fields
+
+
+class TurnEnd(Struct, frozen=True):
+    """When and how a turn ended."""
+
+    end_at: int
+    type: Literal["ok", "interrupted", "error"]
+    metadata: Fields
+
+
+class SegmentLatency(Struct, frozen=True):
+    """The newest latency of one stage of the pipeline, in ms."""
+
+    name: str
+    latency: float
+
+
+class TurnMetrics(Struct, frozen=True):
+    """The latencies of a turn, in ms."""
+
+    segmented_latency_ms: list[SegmentLatency]
+    e2e_latency_ms: float | UnsetType = UNSET
+
+
+class Turn(Struct, frozen=True):
+    """One turn; `end` is null while it goes on, `start` while nothing was said in it."""
+
+    agent_id: SessionId
+    channel: str
+    turn_id: int
+    start: TurnStart | None
+    end: TurnEnd | None
+    metrics: TurnMetrics
+
+
+class Turns(Struct, frozen=True):
+    """The turns of a call."""
+
+    turns: list[Turn]
+
+
+async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
+    """The memory, while the call runs and after: all of it, unless the query says otherwise."""
     stream = await stream_of(request)
     parts = parts_of(request)
     etag = etag_of(request, parts.store.incarnation, stream)
     if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
         return web.Response(status=304, headers={"ETag": etag})
     memory = await parts.memories.at(stream)
-    if memory.state.position > stream.position:  # more was committed meanwhile: let the row be of the same moment
+    if memory.stands_at > stream.position:  # more was committed meanwhile: let the row be of the same moment
         stream = await stream_of(request)
         memory = await parts.memories.at(stream)
-    messages = memory.messages(unfinished=query.open)
-    body = {
-        "session_id": stream.id,
-        "state": stream.state,
-        "started_at": stream.started_ms,
-        "ended_at": stream.ended_ms,
-        "position": stream.position,
-        "contents": chosen(messages, query),
-    }
-    return answer(body, headers={"ETag": etag})
+    head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
+    if query == HistoryQuery():
+        return answer(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
+    messages = chosen(memory.messages(unfinished=query.open), query)
+    if query.fields == "full":
+        return answer(History(*head, messages), headers={"ETag": etag})
+    spoken = [Spoken(message.role, message.content) for message in messages]
+    return answer(StandardHistory(*head, spoken), headers={"ETag": etag})
 
 
-def chosen(messages: list[Message], query: HistoryQuery) -> list[Any]:
+def chosen(messages: list[Message], query: HistoryQuery) -> list[Message]:
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
-    if query.limit is not None:
-        messages = messages[-query.limit :]
-    if query.fields == "full":
-        return messages
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return messages if query.limit is None else messages[-query.limit :]
 
 
 def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
@@ -77,14 +175,11 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     return f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
 
 
-async def next_context(request: web.Request) -> web.Response:
-    query = query_of(request, ContextQuery)
-    enrich = tuple(name for name in query.enrich.split(",") if name)
-    if not set(enrich) <= set(ENRICHERS):
-        raise Refused("invalid_query", f"Enrichers are {', '.join(ENRICHERS)}.")
+async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
+    """The whole body of the next LLM call, in the style asked for, else in that of the session."""
     stream = await stream_of(request)
     wishes = Wishes(
-        enrich=enrich,
+        enrich=tuple(name for name in query.enrich.split(",") if name),
         style=query.style,
         alternate=query.alternate,
         tools=query.tools,
@@ -93,16 +188,30 @@ async def next_context(request: web.Request) -> web.Response:
     return answer(await context(parts_of(request).memories, stream, wishes))
 
 
-async def read_turns(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
+async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
+    """Each turn's start, end, cause and latencies, in the shape of Agora's."""
     stream = await stream_of(request)
     memory = await parts_of(request).memories.at(stream)
-    call = {"agent_id": stream.id, "channel": config.read(stream.config).channel or ""}
-    return answer({"turns": [call | turn for turn in turns(memory.state)]})
+    channel = config.read(stream.config).channel or ""
+    return answer(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
 
 
 ROUTES = (
-    Route("GET", "/v1/sessions/{id}/history", history, "read"),
-    Route("GET", "/v1/sessions/{id}/context", next_context, "read"),
-    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read"),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/history",
+        read_history,
+        "read",
+        HistoryQuery,
+        {200: Answer({JSON: History | StandardHistory}, headers=("ETag",)), 304: Answer(headers=("ETag",))},
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/context",
+        read_context,
+        "read",
+        ContextQuery,
+        one(OpenAiContext | AnthropicContext | GeminiContext),
+    ),
+    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, one(Turns)),
 )

@@ -1,31 +1,57 @@
-"""For whoever runs the service: is it alive, is it ready."""
+"""For whoever runs or calls the service: is it alive, is it ready, what can it do."""
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from aiohttp import web
+from msgspec import Struct
 
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.server.rest.parts import NoQuery, Route, answer, parts_of, query_of
+from voicemem.server.rest.parts import DOCUMENT, NoQuery, answer, parts_of
+from voicemem.server.rest.routes import JSON, Route, one
 
 
-async def livez(request: web.Request) -> web.Response:
-    """The process answers; the store is never asked, so that its outage does not restart every process."""
-    query_of(request, NoQuery)
-    return answer({"status": "ok"})
+class Health(Struct, frozen=True):
+    """All is well."""
+
+    status: Literal["ok"] = "ok"
 
 
-async def readyz(request: web.Request) -> web.Response:
+class OpenApi(Struct, frozen=True):
+    """https://spec.openapis.org/oas/v3.1.1"""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+async def livez(_: web.Request, __: NoQuery) -> web.Response:
+    """Whether the process answers.
+
+    The store is never asked, so that its outage does not restart every process.
+    """
+    return answer(Health())
+
+
+async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     """Whether this process should get traffic: the last commit's outcome, and draining."""
-    query_of(request, NoQuery)
     parts = parts_of(request)
     if parts.draining.is_set():
         raise Refused("draining")
     if not parts.store.healthy:
         raise StoreUnavailable
-    return answer({"status": "ok"})
+    return answer(Health())
+
+
+async def openapi(request: web.Request, _: NoQuery) -> web.Response:
+    """This document."""
+    return web.Response(body=request.app[DOCUMENT], content_type=JSON)
 
 
 ROUTES = (
-    Route("GET", "/livez", livez, None),
-    Route("GET", "/readyz", readyz, None),
+    Route("GET", "/livez", livez, None, NoQuery, one(Health)),
+    Route("GET", "/readyz", readyz, None, NoQuery, one(Health), codes=("draining", "store_unavailable")),
+    Route("GET", "/openapi.json", openapi, None, NoQuery, one(OpenApi)),
 )

@@ -18,7 +18,7 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
 from voicemem.memories import Memories
 from voicemem.recorder import Recorder
-from voicemem.server.problems import Handler
+from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
 
@@ -37,17 +37,9 @@ class Parts(NamedTuple):
     draining: asyncio.Event
 
 
-class Route(NamedTuple):
-    """A path with its handler; `scope` None is open to everybody who can reach the port."""
-
-    method: str
-    path: str
-    handler: Handler
-    scope: str | None
-
-
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
+DOCUMENT = web.AppKey("document", bytes)
 
 
 def parts_of(request: web.Request) -> Parts:
@@ -77,6 +69,8 @@ def query_of(request: web.Request, kind: type[T]) -> T:
         raise Refused("invalid_query", plain(error)) from None
     if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
+        raise Refused("invalid_query", "A number is written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 
 
@@ -88,9 +82,10 @@ async def body_of(request: web.Request) -> bytes:
     """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await request.read()
+            body = await request.read()
     except (web.RequestPayloadError, ConnectionResetError):
-        raise InvalidFrame("invalid_http", "The body is cut off, or not encoded as its headers say.") from None
+        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+    return unpacked(body, request.headers.get("Content-Encoding", ""))
 
 
 async def object_of(request: web.Request) -> Fields:
@@ -109,6 +104,14 @@ async def object_of(request: web.Request) -> Fields:
         raise InvalidFrame("not_events", "The body is not a JSON object.")
     check_integers(value)
     return value
+
+
+def read_as(value: Fields, kind: type[T]) -> T:
+    """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", plain(error)) from None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
@@ -11,19 +11,20 @@ from msgspec import Meta, Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.checks import check_text
-from voicemem.errors import Refused
-from voicemem.events import MAX_INTEGER, Fields
+from voicemem.config import SessionConfig
+from voicemem.events import MAX_INTEGER, Fields, SessionId
 from voicemem.server.rest.parts import (
     GRANT,
     NoQuery,
-    Route,
     answer,
     checked_session_id,
     object_of,
     parts_of,
-    query_of,
+    read_as,
     stream_of,
 )
+from voicemem.server.rest.routes import JSON, Answer, Body, MergePatch, Route, one
+from voicemem.server.rest.schemas import reference
 from voicemem.store.base import StreamFilter
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
@@ -41,28 +42,70 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-def session_object(stream: Stream) -> dict[str, Any]:
+StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]
+
+
+class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
+    """A configuration as it is given; `system_messages` at the top is short for `llm.system_messages`."""
+
+    system_messages: tuple[Annotated[Fields, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
+
+
+class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
+    """A configuration, and an id; without one the server makes one."""
+
+    session_id: SessionId | None = None
+
+
+class Ending(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a session ends."""
+
+    reason: str | None = None
+
+
+class Session(Struct, frozen=True):
     """A session as it is shown; times are Unix ms, secrets are not there."""
-    return {
-        "session_id": stream.id,
-        "state": stream.state,
-        "reason": stream.reason,
-        "started_at": stream.started_ms,
-        "ended_at": stream.ended_ms,
-        "position": stream.position,
-        "config": stream.config,
-    }
+
+    session_id: SessionId
+    state: StateName
+    reason: str | None
+    started_at: int
+    ended_at: int | None
+    position: int
+    config: Annotated[Fields, Meta(extra_json_schema=reference("SessionConfig"))]
 
 
-async def create(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
+class SessionPage(Struct, frozen=True):
+    """The newest sessions come first; `next_cursor` is null on the last page."""
+
+    sessions: list[Session]
+    next_cursor: str | None
+
+
+def shown(stream: Stream) -> Session:
+    return Session(
+        session_id=stream.id,
+        state=stream.state,
+        reason=stream.reason,
+        started_at=stream.started_ms,
+        ended_at=stream.ended_ms,
+        position=stream.position,
+        config=stream.config,
+    )
+
+
+async def create_session(request: web.Request, _: NoQuery) -> web.Response:
+    """Create a session from its configuration.
+
+    200 when it exists with the same configuration, 409 when it exists with another one.
+    """
     given = await object_of(request)
     session_id = given.pop("session_id", None)
     if session_id is not None:
         session_id = checked_session_id(session_id)
     check_calling_out(request, given)
     stream, new = await parts_of(request).sessions.create(request[GRANT].project, session_id, given)
-    return answer(session_object(stream), 201 if new else 200)
+    return answer(shown(stream), 201 if new else 200)
 
 
 def check_calling_out(request: web.Request, given: Fields) -> None:
@@ -70,8 +113,8 @@ def check_calling_out(request: web.Request, given: Fields) -> None:
         request[GRANT].require("admin")
 
 
-async def list_sessions(request: web.Request) -> web.Response:
-    query = query_of(request, ListQuery)
+async def list_sessions(request: web.Request, query: ListQuery) -> web.Response:
+    """The sessions of the project, the newest first."""
     label = None
     if query.label is not None:
         key, value = re.split("[:=]", query.label, maxsplit=1)
@@ -86,35 +129,32 @@ async def list_sessions(request: web.Request) -> web.Response:
         limit=query.limit,
     )
     page, cursor = await parts_of(request).sessions.list(wanted, query.cursor)
-    return answer({"sessions": [session_object(stream) for stream in page], "next_cursor": cursor})
+    return answer(SessionPage([shown(stream) for stream in page], cursor))
 
 
-async def read(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
-    return answer(session_object(await stream_of(request)))
+async def read_session(request: web.Request, _: NoQuery) -> web.Response:
+    """A session's state and configuration."""
+    return answer(shown(await stream_of(request)))
 
 
-async def change(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
+async def change_session(request: web.Request, _: NoQuery) -> web.Response:
+    """Change the configuration by a merge patch (RFC 7396); null takes a setting away."""
     stream = await stream_of(request)
     patch = await object_of(request)
     check_calling_out(request, patch)
-    return answer(session_object(await parts_of(request).sessions.change(stream, patch)))
+    return answer(shown(await parts_of(request).sessions.change(stream, patch)))
 
 
-async def end(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
+async def end_session(request: web.Request, _: NoQuery) -> web.Response:
+    """End a session and close it at once; one that was closed before stays as it was."""
     stream = await stream_of(request)
-    given = await object_of(request)
-    reason = given.get("reason")
-    if set(given) - {"reason"} or not (reason is None or isinstance(reason, str)):
-        raise Refused("invalid_field", "The body may hold a reason, which is text, and nothing else.")
-    check_text(reason)
-    return answer(session_object(await parts_of(request).sessions.end(stream, reason)))
+    ending = read_as(await object_of(request), Ending)
+    check_text(ending.reason)
+    return answer(shown(await parts_of(request).sessions.end(stream, ending.reason)))
 
 
-async def erase(request: web.Request) -> web.Response:
-    query_of(request, NoQuery)
+async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
+    """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
     stream = await stream_of(request)
     parts = parts_of(request)
     await parts.sessions.erase(stream)
@@ -122,11 +162,40 @@ async def erase(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
+SETTING = ("invalid_field", "address_not_allowed")
+
 ROUTES = (
-    Route("POST", "/v1/sessions", create, "ingest"),
-    Route("GET", "/v1/sessions", list_sessions, "read"),
-    Route("GET", "/v1/sessions/{id}", read, "read"),
-    Route("PATCH", "/v1/sessions/{id}", change, "ingest"),
-    Route("DELETE", "/v1/sessions/{id}", erase, "admin"),
-    Route("POST", "/v1/sessions/{id}/end", end, "ingest"),
+    Route(
+        "POST",
+        "/v1/sessions",
+        create_session,
+        "ingest",
+        NoQuery,
+        {200: Answer({JSON: Session}), 201: Answer({JSON: Session})},
+        Body({JSON: MergePatch(NewSession)}, required=False),
+        (*SETTING, "session_exists", "session_erased"),
+    ),
+    Route("GET", "/v1/sessions", list_sessions, "read", ListQuery, one(SessionPage), codes=("invalid_cursor",)),
+    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, one(Session)),
+    Route(
+        "PATCH",
+        "/v1/sessions/{id}",
+        change_session,
+        "ingest",
+        NoQuery,
+        one(Session),
+        Body({JSON: MergePatch(GivenConfig)}, required=False),
+        (*SETTING, "session_ended"),
+    ),
+    Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: Answer()}),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/end",
+        end_session,
+        "ingest",
+        NoQuery,
+        one(Session),
+        Body({JSON: Ending}, required=False),
+        ("text_too_long",),
+    ),
 )

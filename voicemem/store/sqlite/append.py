@@ -10,7 +10,9 @@ from voicemem.admission import Batch, Offer, Outcome, Producer, Stream, admit, a
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused
 from voicemem.store.base import Appended
-from voicemem.store.sqlite.rows import Rows, Run
+from voicemem.store.sqlite.archive import known_around
+from voicemem.store.sqlite.plans import call_off
+from voicemem.store.sqlite.rows import Rows, Run, check
 from voicemem.wire import pieces_of, same_event
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
@@ -48,6 +50,8 @@ class Append:
         """Of the run that was begun last, which grows while positions and seqs go on."""
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of what it sends again."""
+        self.unpacked: list[range] = []
+        """Seqs whose archives were read: what `stored` does not have of them is in a hole."""
         self.hole = range(0)
         """Seqs of a declared gap, as they were found last."""
 
@@ -121,7 +125,7 @@ class Append:
 
     def compare(self, offer: Offer, seq: int) -> Outcome:
         """A seq that is stored already: acknowledged again when it is the same, whatever was refused stays refused."""
-        if seq not in self.stored and seq not in self.hole:
+        if not (seq in self.stored or seq in self.hole or any(seq in seqs for seqs in self.unpacked)):
             self.stored |= self.originals(seq)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it cannot be stored any more, so it must not be acknowledged
@@ -136,14 +140,20 @@ class Append:
         """What is stored in the run that holds this seq, or stands before it, by seq."""
         self.rows.flush()
         self.run_begun = None
+        archived = known_around(self.rows.connection, self.stream.key, self.producer.name, seq)
+        if archived.payloads:
+            self.unpacked.append(archived.seqs)
+            return archived.payloads
         where = "from journal where stream = ? and producer = ? and"
         values = self.stream.key, self.producer.name, seq
         execute = self.rows.connection.execute
-        row = execute(f"select seq, count, payload {where} seq <= ? order by seq desc limit 1", values).fetchone()
-        first, count, payload = row or (1, 0, b"[]")
+        query = f"select seq, count, position, payload, checksum {where} seq <= ? order by seq desc limit 1"
+        first, count, position, payload, checked = execute(query, values).fetchone() or (1, 0, 0, b"[]", None)
+        check(self.stream.key, position, payload, checked)
         if seq >= first + count:
             following = execute(f"select seq {where} seq > ? order by seq limit 1", values).fetchone()
-            self.hole = range(first + count, following[0] if following else self.producer.next_seq)
+            stop = following[0] if following else self.producer.next_seq
+            self.hole = range(max(first + count, archived.seqs.start), min(stop, archived.seqs.stop))
         return dict(enumerate([payload] if count == 1 else pieces_of(payload), first))
 
 
@@ -152,6 +162,7 @@ def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
     rows.append_own(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
+    call_off(rows.connection, stream)
 
 
 def apply_settled(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:

@@ -33,11 +33,11 @@ class SqliteDirectory:
 
     async def key(self, key_id: str) -> Key | None:
         query = f"select {KEY} from keys where id = ?"
-        row = await self.database.read(lambda connection: connection.execute(query, (key_id,)).fetchone())
+        row = await self.database.glance(lambda connection: connection.execute(query, (key_id,)).fetchone())
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
-        (found,) = await self.database.read(lambda connection: one(connection, "select exists (select 1 from keys)"))
+        (found,) = await self.database.glance(lambda connection: one(connection, "select exists (select 1 from keys)"))
         return bool(found)
 
     async def add_key(self, key: Key) -> None:

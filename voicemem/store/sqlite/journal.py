@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import apsw
@@ -11,13 +13,15 @@ import msgspec
 from voicemem import config
 from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
+from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.rows import COLUMNS, SESSION, Rows, load_stream, one, to_stream
-from voicemem.wire import SORTED, pieces_of
+from voicemem.store.sqlite.plans import is_erased, plan
+from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
+from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payloads read at once: a journal can be much larger than memory allows."""
@@ -84,14 +88,13 @@ class SqliteJournal:
 
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
-            running = connection.execute(f"select {COLUMNS} from streams where state = 'running'")
-            for row in running.fetchall():
-                stream = to_stream(row)
-                stream.silent_since_ms = now_ms
-                due = now_ms if stream.ending is not None else due_ms(stream)
-                connection.execute(
-                    "update streams set silent_since_ms = ?, due_ms = ? where key = ?", (now_ms, due, stream.key)
-                )
+            changes = []
+            for row in connection.execute(f"select {OWN_COLUMNS} from streams where state = 'running'"):
+                with suppress(StoreUnavailable):  # a damaged row is the trouble of its session alone
+                    stream = to_stream(row)
+                    stream.silent_since_ms = now_ms
+                    changes.append((now_ms, now_ms if stream.ending is not None else due_ms(stream), stream.key))
+            connection.executemany("update streams set silent_since_ms = ?, due_ms = ? where key = ?", changes)
             self.database.rows.forget()
 
         await self.database.write(job)
@@ -153,18 +156,12 @@ class SqliteJournal:
         )
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        query = (
-            "select position, producer, seq, received_ms, payload, count from journal where stream = ?1 and position >="
-            " ifnull((select position from journal where stream = ?1 and position <= ?2 + 1"
-            " order by position desc limit 1), 0) order by position"
-        )
-
         def job(connection: apsw.Connection) -> list[Row]:
             rows: list[Row] = []
             size = 0
-            for values in connection.execute(query, (key, after)):
-                rows.extend(row for row in rows_of(*values) if row.position > after)
-                size += len(values[4])
+            for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
+                rows.extend(row for row in rows_of(run) if row.position > after)
+                size += len(run.payload)
                 if size > PAGE_BYTES or len(rows) >= limit:
                     break
             return rows[:limit]
@@ -172,39 +169,33 @@ class SqliteJournal:
         return await self.database.read(job)
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
-        query = "select position, version, state from snapshots where stream = ? and version = ? and position <= ?"
+        query = (
+            "select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3"
+            " and exists (select 1 from streams where key = ?1 and state != 'erased')"
+        )
         row = await self.database.read(lambda connection: connection.execute(query, (key, version, at_most)).fetchone())
-        return None if row is None else Snapshot(*row)
+        try:
+            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+        except zlib.error:
+            return None  # a damaged one is none: the journal is folded again
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        values = (key, snapshot.position, snapshot.version, zlib.compress(snapshot.state, 1), key)
         query = (
             "insert or replace into snapshots select ?, ?, ?, ?"
             " where exists (select 1 from streams where key = ? and state != 'erased')"
         )
-        await self.database.write(lambda connection: connection.execute(query, (key, *snapshot, key)).fetchall())
-
-    async def erase(self, key: int, now_ms: int) -> None:
-        def job(connection: apsw.Connection) -> None:
-            stream = self.database.rows.stream(key)
-            if stream is None:
-                return
-            exports = "select key from exports where stream = ?"
-            connection.execute(f"delete from attempts where export in ({exports})", (key,))
-            self.database.rows.flush()
-            for table in ("journal", "snapshots", "secrets", "producers", "exports", "endpoints"):
-                connection.execute(f"delete from {table} where stream = ?", (key,))
-            stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
-            stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-            self.database.rows.save_stream(stream)
-
-        await self.database.write(job)
+        await self.database.write(lambda connection: connection.execute(query, values).fetchall())
 
 
-def rows_of(
-    position: int, producer: str | None, seq: int | None, received_ms: int, payload: bytes, count: int
-) -> Iterator[Row]:
-    """The entries of one run."""
-    for index, piece in enumerate(pieces_of(payload) if count > 1 else [payload]):
+def rows_of(run: RunRow) -> Iterator[Row]:
+    """The entries of one run. Raises `StoreUnavailable` for one that is damaged."""
+    position, producer, seq, received_ms, payload, count = run
+    try:
+        pieces = pieces_of(payload) if count > 1 else [payload]
+    except MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
+    for index, piece in enumerate(pieces):
         yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
 
 
@@ -248,6 +239,7 @@ def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
     rows.save_next_seqs(stream.key)
+    plan(rows.connection, stream)
     settings = config.read(stream.config)
     closing = msgspec.json.encode(
         Closing(stream.id, settings.name, settings.channel, settings.labels, stream.started_ms, now_ms)

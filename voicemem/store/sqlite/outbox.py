@@ -14,6 +14,8 @@ from voicemem.store.sqlite.rows import one
 
 EXPORT = "x.key, x.stream, x.notice_id, x.event_type, x.position, x.closing, x.payload, x.attempts, x.lease"
 ENDPOINT = "e.key, e.stream, e.url, e.secret, e.contents, e.public_only, e.disabled_ms"
+NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
+"""What was erased is not sent any more, though its exports (x) may still be there for a little while."""
 CLOSING = msgspec.json.Decoder(Closing)
 
 
@@ -27,6 +29,7 @@ class SqliteOutbox:
         query = (
             f"select {EXPORT}, {ENDPOINT} from exports x join endpoints e on e.key = x.endpoint"
             f" where x.due_ms <= ? and x.leased_until_ms <= ? and e.disabled_ms is null and e.url not in ({marks})"
+            f" and {NOT_ERASED}"
             " order by x.due_ms limit ?"
         )
 
@@ -41,12 +44,21 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
+    async def release_exports(self, now_ms: int) -> None:
+        query = (
+            "update exports set leased_until_ms = 0, due_ms = iif(attempts = 0, min(due_ms, ?1), due_ms)"
+            " where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))"
+        )
+        await self.database.write(lambda connection: connection.execute(query, (now_ms,)).fetchall())
+
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(
-                "update exports set payload = ? where key = ? and payload is null", (payload, export.key)
+                f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}",
+                (payload, export.key),
             )
-            row = connection.execute("select payload from exports where key = ?", (export.key,)).fetchone()
+            query = f"select payload from exports x where key = ? and {NOT_ERASED}"
+            row = connection.execute(query, (export.key,)).fetchone()
             return None if row is None else row[0]
 
         return await self.database.write(job)
@@ -57,9 +69,9 @@ class SqliteOutbox:
         def job(connection: apsw.Connection) -> bool:
             # What was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts.
             connection.execute(
-                "update exports set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),"
+                "update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),"
                 " due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1,"
-                " leased_until_ms = 0 where key = ?3 and lease = ?4",
+                f" leased_until_ms = 0 where key = ?3 and lease = ?4 and {NOT_ERASED}",
                 (state, due_ms, export.key, export.lease),
             )
             if not connection.changes():
@@ -83,7 +95,7 @@ class SqliteOutbox:
     async def next_export_ms(self) -> int | None:
         query = (
             "select min(max(x.due_ms, x.leased_until_ms)) from exports x join endpoints e on e.key = x.endpoint"
-            " where x.due_ms is not null and e.disabled_ms is null"
+            f" where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED}"
         )
         (earliest,) = await self.database.read(lambda connection: one(connection, query))
         return None if earliest is None else int(earliest)
@@ -92,7 +104,7 @@ class SqliteOutbox:
         def job(connection: apsw.Connection) -> list[Delivery]:
             rows: list[tuple[Any, ...]] = connection.execute(
                 "select x.key, x.notice_id, e.url, x.event_type, x.state from exports x"
-                " join endpoints e on e.key = x.endpoint where x.stream = ? order by x.key",
+                f" join endpoints e on e.key = x.endpoint where x.stream = ? and {NOT_ERASED} order by x.key",
                 (stream,),
             ).fetchall()
             return [

@@ -7,6 +7,7 @@ that an append reads nothing: one process writes a file.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,14 +15,17 @@ import apsw
 import msgspec
 
 from voicemem.admission import Producer, Stream, due_ms
+from voicemem.errors import StoreUnavailable
 
 SESSION = "session"
-COLUMNS = (
-    "key, project, kind, id, state, max(position, ifnull((select j.position + j.count - 1 from journal j"
-    " where j.stream = streams.key order by j.position desc limit 1), 0)), started_ms, ended_ms, reason, config,"
-    " silent_since_ms, ending_ms, ending_ts, ending_reason, provisional"
+OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
+"""Of `streams`; `position` is that of the last time the row was saved."""
+COLUMNS = OWN_COLUMNS.replace(
+    "position",
+    "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
+    " order by j.position desc limit 1), 0))",
 )
-"""Of `streams`, in the order of the fields of `Stream`."""
+"""The same with the position where the journal ends."""
 CONFIG = Stream.__struct_fields__.index("config")
 NEXT_SEQ = (
     "ifnull((select j.seq + j.count from journal j where j.stream = {stream} and j.producer = {name}"
@@ -212,9 +216,10 @@ class Rows:
         for first in range(0, len(self.runs), MOST_ROWS):
             runs = self.runs[first : first + MOST_ROWS]
             values = [value for run in runs for value in columns_of(run)]
-            marks = ",".join(["(?,?,?,?,?,?,?)"] * len(runs))
+            marks = ",".join(["(?,?,?,?,?,?,?,?)"] * len(runs))
             self.connection.execute(
-                "insert into journal (stream, position, producer, seq, received_ms, count, payload) values " + marks,
+                "insert into journal (stream, position, producer, seq, received_ms, count, payload, checksum) values "
+                + marks,
                 values,
             )
         self.runs.clear()
@@ -224,12 +229,28 @@ class Rows:
 def columns_of(run: Run) -> tuple[Any, ...]:
     payloads = run.payloads
     payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
-    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload
+    checked = checksum(run.stream, run.position, payload)
+    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload, checked
+
+
+def checksum(stream: int, position: int, payload: bytes) -> int:
+    """Of a run, in its place."""
+    return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
+
+
+def check(stream: int, position: int, payload: bytes, stored: int | None) -> None:
+    """Raise `StoreUnavailable` for a run that is not what was written."""
+    if stored is not None and stored != checksum(stream, position, payload):
+        raise StoreUnavailable("An entry of the journal is damaged in the store.")
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
+    """The stream of a row. Raises `StoreUnavailable` for one that is damaged."""
     values: list[Any] = list(row)
-    values[CONFIG] = msgspec.json.decode(values[CONFIG])
+    try:
+        values[CONFIG] = msgspec.json.decode(values[CONFIG], type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
     values[-1] = bool(values[-1])
     return Stream(*values)
 

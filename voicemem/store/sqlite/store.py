@@ -6,15 +6,18 @@ import asyncio
 
 import apsw
 
-from voicemem.store.sqlite.database import Database
+from voicemem.errors import StoreRuined
+from voicemem.store.sqlite.archive import SqliteArchive
+from voicemem.store.sqlite.database import RUINED, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
+from voicemem.store.sqlite.erasure import SqliteErasure
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 
 PROBE_BYTES = 64 * 1024
 
 
-class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
+class SqliteStore(SqliteJournal, SqliteOutbox, SqliteErasure, SqliteArchive, SqliteDirectory):
     """A `voicemem.store.base.Store` on one SQLite file.
 
     `exclusive` takes the file for this process; commands that work beside a server open it without.
@@ -30,6 +33,9 @@ class SqliteStore(SqliteJournal, SqliteOutbox, SqliteDirectory):
         return self.database.healthy
 
     async def probe(self) -> None:
+        if self.database.ruined:
+            raise StoreRuined(RUINED)
+
         def job(connection: apsw.Connection) -> None:
             connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (PROBE_BYTES,))
             connection.execute("delete from meta where name = 'probe'")

@@ -1,0 +1,103 @@
+"""What was asked of the store, and what it acknowledged: the yardstick of every check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass, field
+
+from voicemem.store.base import Attempt, Export
+
+PROJECT = "p"
+SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)
+"""Characters of an event's text, the rarer ones over more than a page of the database."""
+
+
+def payload(session_id: str, producer: str, seq: int) -> bytes:
+    """The one event that this producer ever offers under this seq."""
+    name = f"{session_id}/{producer}/{seq}"
+    size = random.Random(name).choice(SIZES)
+    text = hashlib.shake_256(name.encode()).hexdigest(max(8, size // 2))
+    return json.dumps({"type": "asr", "seq": seq, "turn_id": seq, "text": text, "final": True}).encode()
+
+
+def end_payload(seq: int) -> bytes:
+    """A producer's end."""
+    return b'{"type":"session.end","seq":%d}' % seq
+
+
+@dataclass
+class Producing:
+    """A producer of one session."""
+
+    name: str
+    next_seq: int = 1
+    """What it sends next."""
+    offered: int = 0
+    """The highest seq that it ever sent."""
+    acked: int = 0
+    epoch: int | None = None
+    """Of its open connection."""
+    epoch_acked: int = 0
+    positions: dict[int, int] = field(default_factory=dict)
+    """Of acknowledged events, by seq."""
+    ends: set[int] = field(default_factory=set)
+    """Seqs under which it sent its end."""
+    from_seqs: set[int] = field(default_factory=set)
+    finished: bool = False
+    """Whether it is told that its session takes nothing more."""
+
+
+@dataclass
+class Call:
+    """A session. Of pairs, the first is the newest that was asked for, the second the newest acknowledged."""
+
+    id: str
+    key: int = 0
+    """0 until an open was acknowledged."""
+    producers: dict[str, Producing] = field(default_factory=dict)
+    asked_closes: set[str] = field(default_factory=set)
+    closes: set[str] = field(default_factory=set)
+    """Notice ids of acknowledged closes."""
+    version: list[int] = field(default_factory=lambda: [0, 0])
+    """Of the configuration."""
+    snapshot: list[int] = field(default_factory=lambda: [0, 0])
+    erase_asked: bool = False
+    erased: bool = False
+
+
+@dataclass
+class Sent:
+    """What became of one export. `frozen` and `delivered` are acknowledged facts."""
+
+    export: Export
+    asked_bodies: set[bytes] = field(default_factory=set)
+    frozen: bytes | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    """Acknowledged ones, in order."""
+    asked_attempts: int = 0
+    delivered: bool = False
+
+
+@dataclass
+class Ledger:
+    """All of it, over as many cuts as one database lives through."""
+
+    now_ms: int = 1_800_000_000_000
+    calls: dict[str, Call] = field(default_factory=dict)
+    exports: dict[str, Sent] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    checked: int = 0
+    """Acknowledged events that were looked for, each time that they were."""
+    made: int = 0
+
+    def tick(self) -> int:
+        """The time, a little later than before."""
+        self.now_ms += 7
+        return self.now_ms
+
+    def fresh(self, kind: str) -> str:
+        """A name that was not used before."""
+        self.made += 1
+        return f"{kind}{self.made}"

@@ -1,0 +1,82 @@
+"""The wire decoder: any bytes give events or `InvalidFrame`; whatever is taken can be journaled and read by others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import atheris
+
+with atheris.instrument_imports(include=["voicemem"]):
+    import msgspec
+    import orjson
+
+    from voicemem import config
+    from voicemem.errors import CODES, InvalidFrame
+    from voicemem.events import MAX_INTEGER, Auth, Incoming, SessionOpen, SessionUpdate
+    from voicemem.wire import Arrived, Rejected, decode_event, decode_frame, decode_journaled, decode_lines, same_event
+
+from fuzz.driving import drive
+
+Decoder = Callable[[bytes], list[Arrived | Rejected]]
+
+
+def check(data: bytes) -> None:
+    """Both ways in, which are the same for an array and for one line."""
+    frame, lines = decoded(decode_frame, data), decoded(decode_lines, data)
+    if data.lstrip().startswith(b"[") or b"\n" not in data:
+        assert shown(frame) == shown(lines)
+    for arrival in lines or []:
+        check_arrival(arrival)
+
+
+def decoded(decode: Decoder, data: bytes) -> list[Arrived | Rejected] | None:
+    """What a decoder makes of these bytes; None when it refuses them as a whole, in the one way that it may."""
+    try:
+        arrivals = decode(data)
+    except InvalidFrame as invalid:
+        closing = CODES[invalid.code].close
+    else:
+        return arrivals
+    assert closing in (1007, 1009)
+    return None
+
+
+def shown(arrivals: list[Arrived | Rejected] | None) -> str:
+    return repr(arrivals)
+
+
+def check_arrival(arrival: Arrived | Rejected) -> None:
+    if isinstance(arrival, Rejected):
+        assert arrival.code in CODES
+        assert arrival.detail
+        assert arrival.seq is None or 1 <= arrival.seq <= MAX_INTEGER
+        return
+    event, payload = arrival.event, arrival.payload
+    json.loads(payload)
+    orjson.dumps(orjson.loads(payload))
+    assert same_event(payload, payload)
+    again = decode_event(payload)
+    assert isinstance(again, Arrived), again
+    if not isinstance(event, (SessionOpen, Auth)):
+        check_journaled(event, payload)
+    if not isinstance(event, SessionUpdate):
+        assert again.event == event
+        encoded = decode_event(msgspec.json.encode(event))
+        assert isinstance(encoded, Arrived), encoded
+        assert encoded.event == event
+
+
+def check_journaled(event: Incoming, payload: bytes) -> None:
+    """A journal row gives the event again; of an update it holds no secrets."""
+    row = decode_journaled(payload)
+    if isinstance(event, SessionUpdate):
+        values = json.loads(payload)
+        assert not [key for section, key in config.SECRETS if key in (values.get(section) or {})]
+        assert type(row) is SessionUpdate
+    else:
+        assert row == event
+
+
+if __name__ == "__main__":
+    drive(check)

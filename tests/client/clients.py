@@ -1,0 +1,72 @@
+"""What tests of the client share: clients that try again quickly, networks in between, and what must be stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from callers import Caller
+from proxy import Proxy
+
+from voicemem.app import App
+from voicemem.client import Ack, Client, Options, Session
+from voicemem.settings import Address
+
+Fields = dict[str, Any]
+TIMEOUT_S = 20.0
+QUICK: Fields = {
+    "first_delay_s": 0.02,
+    "longest_delay_s": 0.2,
+    "connect_timeout_s": 2.0,
+    "ping_after_s": 0.1,
+    "ping_timeout_s": 0.3,
+    "websocket_every_s": 0.1,
+    "request_timeout_s": 5.0,
+    "fallback_after": 1_000_000,
+}
+"""Options for networks that change their mind within a second; without fallback, unless a test says so."""
+
+
+def options(**more: Any) -> Options:
+    return Options(**{**QUICK, **more})
+
+
+def client_of(ingest: Address, rest: Address | None = None, key: str | None = None, **more: Any) -> Client:
+    """A client of these addresses, with quick options."""
+    rest_url = None if rest is None else f"http://{rest}"
+    return Client(f"ws://{ingest}", rest_url, key, options=options(**more))
+
+
+@asynccontextmanager
+async def behind_proxy(app: App, **more: Any) -> AsyncIterator[tuple[Proxy, Client]]:
+    """A client whose websocket goes through a proxy, and whose requests do not."""
+    async with Proxy(app.ingest_address) as proxy, client_of(proxy.address, app.rest_address, **more) as client:
+        yield proxy, client
+
+
+def line(number: int, **more: Any) -> Fields:
+    """A final transcript in a turn of its own."""
+    return {"type": "asr", "turn_id": number, "text": f"Line {number}.", "final": True, **more}
+
+
+def send_lines(session: Session, numbers: Iterable[int], **more: Any) -> list[Ack]:
+    return [session.send(line(number, **more)) for number in numbers]
+
+
+async def settled(acks: Iterable[Ack]) -> list[int]:
+    """The seqs, once all are on disk."""
+    async with asyncio.timeout(TIMEOUT_S):
+        return [await ack for ack in acks]
+
+
+async def stored(app: App, session_id: str = "s") -> list[tuple[int, str | None]]:
+    """Seq and text of all that a journal has of producers."""
+    rows = await Caller(app).journal(session_id)
+    return [(row["seq"], row["event"].get("text")) for row in rows if row["seq"] is not None]
+
+
+def lines_up_to(last: int) -> list[tuple[int, str | None]]:
+    """What is stored of lines 1, 2, 3 …, each once and in order."""
+    return [(number, f"Line {number}.") for number in range(1, last + 1)]

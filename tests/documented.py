@@ -1,0 +1,67 @@
+"""Whether what the REST server answers is what its OpenAPI document says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
+
+from voicemem.server.rest import ROUTES
+from voicemem.server.rest.openapi import document
+
+Fields = dict[str, Any]
+JSON_LINES = "application/x-ndjson"
+
+
+@cache
+def described() -> Fields:
+    """The document of this package."""
+    return dict(json.loads(document(ROUTES)))
+
+
+@cache
+def schema(*path: str) -> jsonschema_rs.Draft202012Validator:
+    """A validator of the schema at this place of the document, formats included."""
+    found = described()
+    for step in path:
+        found = found[step]
+    return jsonschema_rs.Draft202012Validator({**found, "components": described()["components"]})
+
+
+def component(name: str) -> jsonschema_rs.Draft202012Validator:
+    """A validator of a component."""
+    return schema("components", "schemas", name)
+
+
+def template_of(path: str) -> str | None:
+    """The path of the document that a request's path is one of."""
+    path = path.partition("?")[0]
+    paths = described()["paths"]
+    return next((one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/{}]+", one), path)), None)
+
+
+def check(method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """Hold an answer to the document: status, content type, headers, body. Paths that are none are passed over."""
+    template = template_of(path)
+    operations = {} if template is None else described()["paths"][template]
+    if template is None or method.lower() not in operations:
+        return
+    place = ("paths", template, method.lower(), "responses", str(status))
+    response = operations[method.lower()]["responses"].get(str(status))
+    assert response is not None, f"{method} {template} does not document {status}: {body[:200]!r}"
+    missing = [
+        name for name, header in response.get("headers", {}).items() if header["required"] and name not in headers
+    ]
+    assert missing == [], f"{method} {template} {status} lacks {missing}"
+    if not response.get("content"):
+        assert body == b""
+        return
+    media_type = headers["Content-Type"].partition(";")[0]
+    assert media_type in response["content"], f"{method} {template} {status} does not document {media_type}"
+    value = [json.loads(line) for line in body.splitlines()] if media_type == JSON_LINES else json.loads(body)
+    error = next(schema(*place, "content", media_type, "schema").iter_errors(value), None)
+    assert error is None, f"{method} {template} {status}: {error}"

@@ -1,0 +1,67 @@
+"""What is still under way for an erased session must not touch the session that comes after it (found by 27)."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from voicemem.admission import Ending
+from voicemem.config import settle
+from voicemem.store.base import Attempt, Export
+from voicemem.store.sqlite import SqliteStore
+
+OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """An empty store on a file."""
+    store = SqliteStore(str(tmp_path / "calls.db"))
+    yield store
+    await store.close_store()
+
+
+async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, Export]:
+    """A closed session's key, and its export, claimed."""
+    key = (await store.open("p", session_id, "main", settle(OWN), None, at)).stream.key
+    await store.close(key, Ending(at, "api"), f"notice of {session_id}", at)
+    (export,) = await store.claim_exports(at, 1_000, [], 10)
+    return key, export
+
+
+async def erase(store: SqliteStore, key: int) -> None:
+    """Erase a session, and take its content out of the store."""
+    await store.erase(key, 2)
+    while await store.delete_erased([key]):
+        pass
+    assert await store.finish_erased()
+
+
+async def test_a_body_of_an_erased_session_goes_nowhere(store: SqliteStore) -> None:
+    """A body that was made before the erase, and frozen after it, does not become another session's."""
+    key, export = await closed(store, "erased", 1)
+    await erase(store, key)
+    _, other = await closed(store, "other", 3)
+    assert await store.freeze(export, b"what the erased session said") is None
+    assert b"its own" == await store.freeze(other, b"its own")
+
+
+async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: SqliteStore) -> None:
+    """An attempt that ends after the erase does not finish another session's export."""
+    key, export = await closed(store, "erased", 1)
+    await erase(store, key)
+    key, _ = await closed(store, "other", 3)
+    assert not await store.finish_export(export, Attempt(4, 1, 200, None, ""), "delivered", None)
+    assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]
+
+
+async def test_a_receiver_of_an_erased_session_disables_nobody(store: SqliteStore) -> None:
+    """A 410 that comes after the erase does not disable another session's receiver."""
+    key, export = await closed(store, "erased", 1)
+    await erase(store, key)
+    key, _ = await closed(store, "other", 3)
+    await store.disable_endpoint(export.endpoint.key, 4)
+    assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]

@@ -1,0 +1,208 @@
+"""Bad input 93 to 103: callers without the right key, on both ports.
+
+What waits for session tokens is in `test_all_are_here.py`.
+"""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from bad_input import SECRET, event
+from callers import Caller, keyed, make_key
+from producers import connected, said
+from raw_socket import answers, statuses
+from raw_socket import head as handshake
+from services import Serve
+from websockets.exceptions import InvalidStatus
+
+from voicemem.app import App, make_access
+from voicemem.store.sqlite import SqliteStore
+
+EVENTS = "/v1/sessions/s/events"
+
+
+class Wrong(NamedTuple):
+    """An `Authorization` made from a good key, and the status that it gets."""
+
+    number: str
+    made: Callable[[str], bytes]
+    status: int = 401
+
+
+def bearer(text: str) -> bytes:
+    return b"Bearer " + text.encode()
+
+
+def jwt(header: object, claims: object, signature: str = SECRET) -> str:
+    """A token that looks like a JWT."""
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (header, claims)]
+    return ".".join([*parts, signature])
+
+
+CASES = [
+    Wrong("93 none", lambda key: b""),
+    Wrong("93 a scheme alone", lambda key: b"Bearer"),
+    Wrong("93 a key alone", lambda key: key.encode()),
+    Wrong("93 another scheme", lambda key: b"Token " + key.encode()),
+    Wrong("93 a password", lambda key: b"Basic " + base64.b64encode(f"{key}:".encode())),
+    Wrong("94 another secret", lambda key: bearer(key[:16] + SECRET * 6 + key[-4:])),
+    Wrong("94 the last letter changed", lambda key: bearer(key[:-1] + ("a" if key[-1] != "a" else "b"))),
+    Wrong("94 the last letter left out", lambda key: bearer(key[:-1])),
+    Wrong("94 a letter more", lambda key: bearer(key + "a")),
+    Wrong("94 another id", lambda key: bearer("vm_000000000000" + key[15:])),
+    Wrong("94 in capitals", lambda key: bearer(key.upper())),
+    Wrong("94 the id alone", lambda key: bearer(key[:16])),
+    Wrong("94 the hash's place", lambda key: bearer(key[:16] + "0" * 64)),
+    Wrong("103 a token of 8,000 bytes", lambda key: bearer(key + SECRET * 1_300)),
+    Wrong("103 a token of 10 KB", lambda key: bearer(key + SECRET * 1_700), 400),
+    Wrong("103 Cyrillic", lambda key: bearer("ключ" + key)),
+    Wrong("103 Latin-1", lambda key: b"Bearer \xff\xfe" + key.encode()),
+    Wrong("103 a full-width letter", lambda key: bearer(key[:-1] + "ａ")),
+    Wrong("103 an Arabic digit in the id", lambda key: bearer("vm_\u0661" + key[4:])),
+    Wrong("103 a tab", lambda key: bearer(key[:20] + "\t" + key[20:])),
+    Wrong("103 two keys", lambda key: bearer(f"{key}, {key}")),
+]
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """A service with keys, and a session of the project `default`."""
+    app = await serve()
+    await (await keyed(app, "admin")).create()
+    return app
+
+
+async def check(app: App, logged: pytest.LogCaptureFixture, *keys: str) -> None:
+    """Nothing was stored, no key or part of one was logged, and who has a key is served."""
+    assert [] == await (await keyed(app, "read")).journal()
+    assert "" == logged.text
+    assert not [key for key in keys if key in logged.text]
+
+
+@pytest.mark.parametrize("wrong", CASES, ids=lambda wrong: wrong.number)
+async def test_bad_keys(app: App, caplog: pytest.LogCaptureFixture, wrong: Wrong) -> None:
+    """Each is refused alike on both ports, before anything is read or stored, and repeated nowhere."""
+    caplog.set_level("INFO")
+    authorization = wrong.made(await make_key(app, "admin"))
+    line = b"Authorization: " + authorization + b"\r\n" if authorization else b""
+    body = event(seq=1).encode()
+    post = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n" % (EVENTS.encode(), len(body))
+    answer = await answers(app.rest_address, post + line + b"\r\n" + body)
+    assert [wrong.status] == statuses(answer)
+    assert SECRET.encode() not in answer
+    shake = handshake(app.ingest_address).removesuffix(b"\r\n")
+    if authorization:
+        refusal = await answers(app.ingest_address, shake + line + b"\r\n")
+        assert [wrong.status] == [400 if status == 431 else status for status in statuses(refusal)]
+        assert SECRET.encode() not in refusal
+    await check(app, caplog)
+
+
+async def test_93_no_key_on_the_websocket(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a key the first frame must bring one; anything else closes the connection and is not read on."""
+    for frame in (event(seq=1), f"[{event(seq=1)},{event(seq=2)}]", '{"type":"session.open","session_id":"s"}'):
+        async with connected(app) as producer:
+            await producer.send_raw(frame)
+            code, frames = await producer.closed()
+            assert (1008, ["unauthorized"]) == (code, [one["code"] for one in frames])
+    await check(app, caplog)
+
+
+async def test_94_wrong_keys_in_the_first_frame(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong key in a frame closes the connection; what stands behind it in the frame is not taken."""
+    caplog.set_level("INFO")
+    key = await make_key(app, "ingest")
+    tokens = [key[:-1], key.upper(), key + "\n", f"Bearer {key}", "", SECRET * 40_000, "ключ", "\u0000"]
+    for token in [json.dumps(text) for text in tokens] + ["null", "1", '["x"]', "{}"]:
+        async with connected(app) as producer:
+            await producer.send_raw(f'[{{"type":"auth","token":{token}}},{event(seq=1)}]')
+            code, frames = await producer.closed()
+            assert (1008, ["unauthorized"]) == (code, [one["code"] for one in frames])
+    await check(app, caplog, key[16:])
+
+
+async def test_95_a_revoked_key(serve: Serve, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """From the moment of its revocation a key opens nothing more, on either port."""
+    app = await serve(store=f"sqlite:{tmp_path}/v.db")
+    beside = SqliteStore(f"{tmp_path}/v.db", exclusive=False)
+    try:
+        key, text = await make_access(beside).create_key("default", "", ["admin"])
+        api = Caller(app, text)
+        await api.create()
+        assert await beside.revoke_key(key.id, 1)
+        assert (401, "unauthorized") == (await api.post(EVENTS, [said(1)])).told
+        with pytest.raises(InvalidStatus) as refused:
+            async with connected(app, {"Authorization": f"Bearer {text}"}):
+                pass
+        assert 401 == refused.value.response.status_code
+    finally:
+        await beside.close_store()
+    await check(app, caplog, text)
+
+
+async def test_100_a_session_of_another_tenant(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Another project's session is not there: nothing is read from it, written to it, or told of it."""
+    stranger = await make_key(app, "admin", project="other")
+    other = Caller(app, stranger)
+    for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/history"), ("GET", "/events")):
+        assert (404, "unknown_session") == (await other.call(method, f"/v1/sessions/s{path}")).told
+    assert (404, "unknown_session") == (await other.post(EVENTS, [said(1, text=SECRET)])).told
+    assert (404, "unknown_session") == (await other.post("/v1/sessions/s/end")).told
+    async with connected(app, {"Authorization": f"Bearer {stranger}"}) as producer:
+        assert 1 == (await producer.open("s"))["epoch"]  # a session of its own, of the same name
+        await producer.store(said(1, text=SECRET))
+    assert [SECRET] == [message["content"] for message in await other.contents()]
+    await check(app, caplog)
+
+
+@pytest.mark.parametrize("scope", ["read", "ingest"])
+async def test_101_a_scope_that_does_not_reach(app: App, caplog: pytest.LogCaptureFixture, scope: str) -> None:
+    """A key that may read does not write, one that may write does not read, and neither erases."""
+    key = await make_key(app, scope)
+    api = Caller(app, key)
+    writes = [("POST", "/v1/sessions"), ("POST", EVENTS), ("PATCH", "/v1/sessions/s"), ("POST", "/v1/sessions/s/end")]
+    reads = [("GET", "/v1/sessions"), ("GET", "/v1/sessions/s"), ("GET", "/v1/sessions/s/history"), ("GET", EVENTS)]
+    for method, path in [("DELETE", "/v1/sessions/s"), *(writes if scope == "read" else reads)]:
+        assert (403, "forbidden") == (await api.call(method, path, data=event(seq=1))).told
+    if scope == "read":
+        with pytest.raises(InvalidStatus) as refused:
+            async with connected(app, {"Authorization": f"Bearer {key}"}):
+                pass
+        assert 403 == refused.value.response.status_code
+    await check(app, caplog)
+
+
+async def test_many_wrong_keys_hold_up_nobody(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Hundreds of guesses are as many refusals; who has a key is served meanwhile, and nothing is logged."""
+    key = await make_key(app, "admin")
+    guesses = [Caller(app, key[:-3] + f"{guess:03}") for guess in range(300) if not key.endswith(f"{guess:03}")]
+    guessing = asyncio.gather(*(one.get("/v1/sessions") for one in guesses))
+    assert 200 == (await Caller(app, key).get("/v1/sessions")).status
+    assert {401} == {answered.status for answered in await guessing}
+    await check(app, caplog)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        jwt({"alg": "none"}, {"sub": "s"}, ""),
+        jwt({"alg": "HS256"}, {"sub": "s"}),
+        jwt({"alg": "HS256"}, {"sub": "s", "exp": 1}),
+        jwt({"alg": "RS256"}, {"sub": "s", "exp": 2**40}),
+    ],
+    ids=["alg none", "no exp", "expired", "another alg"],
+)
+async def test_session_tokens_open_nothing_yet(app: App, caplog: pytest.LogCaptureFixture, token: str) -> None:
+    """As long as there are no session tokens, what looks like one is a wrong key."""
+    assert (401, "unauthorized") == (await Caller(app, token).get("/v1/sessions")).told
+    with pytest.raises(InvalidStatus):
+        async with connected(app, {"Authorization": f"Bearer {token}"}):
+            pass
+    await check(app, caplog)

@@ -1,0 +1,139 @@
+"""Bad input 47 to 60: events that come in no order, or belong to somebody else."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from bad_input import SECRET, Bad, check, event, every_way
+from callers import Caller
+from producers import Fields, Producer, connected, end, producing, said
+from services import Serve
+
+from voicemem.app import App
+
+SOCKET, HTTP = ("websocket",), ("http",)
+CASES = [
+    Bad("49 seq 0", event(seq=0), "invalid_field", False),
+    Bad("50 negative seq", event(seq=-1), "invalid_field", False),
+    Bad("51 seq gap", event(seq=4), "seq_gap", False),
+    Bad("51 the largest gap", event(seq=2**53), "seq_gap", False),
+    Bad("52 old seq same body", json.dumps(said(1)), None),
+    Bad("53 old seq other body", event(seq=1), "seq_conflict", False),
+    Bad("56 end with a last_seq too high", json.dumps(end(2, last_seq=2, reason=SECRET)), "last_seq_mismatch"),
+    Bad("56 end with a last_seq too low", json.dumps(end(2, last_seq=0, reason=SECRET)), "last_seq_mismatch"),
+    Bad("56 end with a last_seq and no seq", json.dumps(end(last_seq=1, reason=SECRET)), "last_seq_mismatch", False),
+    Bad("58 another session's id", event(session_id="other"), "not_open", False, SOCKET),
+    Bad("58 another session's id", event(session_id="other"), "invalid_field", True, HTTP),
+    Bad("58 another producer", event(session_id="s", producer="other"), "not_open", False, SOCKET),
+    Bad("58 another producer", event(session_id="s", producer="other"), "invalid_field", True, HTTP),
+    Bad("59 a time in the far future", event(ts=2**53), None),
+    Bad("59 a time in the far past", event(ts=-(2**53)), None),
+    Bad("59 a time before the one before", event(ts=1), None),
+    Bad("60 a turn's id for another role", json.dumps(said(2, turn_id=1) | {"type": "llm.done"}), None),
+]
+
+
+@every_way(CASES)
+async def test_bad_order(serve: Serve, caplog: pytest.LogCaptureFixture, bad: Bad, way: str) -> None:
+    """Each has its documented code, leaves nothing of its content in journal and log, and all goes on."""
+    await check(await serve(), bad, way, caplog)
+
+
+# What takes more than one event
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """A service with a session of somebody else."""
+    app = await serve()
+    await Caller(app).create("other")
+    return app
+
+
+@pytest.fixture
+async def producer(app: App) -> AsyncIterator[Producer]:
+    """A producer of session "s", which has one event."""
+    async with producing(app) as one:
+        await one.store(said(1))
+        yield one
+
+
+async def types(app: App) -> list[str]:
+    """The types of the events in the journal."""
+    return [row["event"]["type"] for row in await Caller(app).journal()]
+
+
+async def codes(app: App, *events: Fields, query: str = "") -> list[str]:
+    """The errors of events that are sent over HTTP."""
+    return [error["code"] for error in (await Caller(app).send(*events, query=query))["errors"]]
+
+
+async def test_47_an_event_before_the_hello(app: App) -> None:
+    """Nothing is taken before an open, not even for a session that exists; then the open is as good as ever."""
+    async with connected(app) as producer:
+        for early in (said(1, session_id="other"), said(1), end(1, session_id="other")):
+            await producer.send(early)
+            await producer.expect_error("not_open", seq=1)
+        assert 1 == (await producer.open("other"))["next_seq"]
+    assert [] == await Caller(app).journal("other")
+
+
+async def test_48_a_second_hello(app: App, producer: Producer) -> None:
+    """A second open on one connection is a new epoch, and the call goes on."""
+    ready = await producer.open()
+    assert (2, 2) == (ready["epoch"], ready["next_seq"])
+    await producer.store(said(2))
+    assert ["asr", "asr"] == await types(app)
+
+
+async def test_54_an_event_after_the_end(app: App, producer: Producer) -> None:
+    """What comes after a producer's own end is refused on every way in, and commits nothing."""
+    await producer.store(end(2))
+    await producer.send(said(3, text=SECRET))
+    await producer.expect_error("session_ended", seq=3)
+    assert ["session_ended"] == await codes(app, said(3, text=SECRET))
+    assert ["asr", "session.end", "session.closed"] == await types(app)
+
+
+async def test_55_the_end_twice(app: App, producer: Producer) -> None:
+    """The same end is acknowledged again, another one is refused; there is one close."""
+    await producer.store(end(2), end(2))
+    await producer.send(end(3))
+    await producer.expect_error("session_ended", seq=3)
+    assert [] == await codes(app, end(2))
+    assert ["session_ended"] == await codes(app, end(3))
+    assert ["asr", "session.end", "session.closed"] == await types(app)
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(1, "superseded"), (3, "superseded"), (2**53, "superseded"), (2, None)])
+async def test_57_a_stale_epoch_over_http(app: App, producer: Producer, epoch: int, code: str | None) -> None:
+    """Only the newest epoch writes, neither an old one nor one that was never given."""
+    await producer.open()
+    assert ([] if code is None else [code]) == await codes(app, said(2), query=f"?epoch={epoch}")
+    assert (2 if code is None else 1) == len(await types(app))
+
+
+async def test_57_a_stale_connection(app: App, producer: Producer) -> None:
+    """What an older connection still sends stores nothing; it was told, once."""
+    async with producing(app) as newer:
+        await producer.expect_error("superseded")
+        await producer.send(said(2, text=SECRET), end(2, reason=SECRET))
+        await producer.send({"type": "session.open", "session_id": "other"})
+        await producer.expect("session.ready", session_id="other")
+        assert ["asr"] == await types(app)
+        await newer.store(said(2))
+
+
+async def test_60_a_turn_of_two_roles(app: App, producer: Producer) -> None:
+    """In one turn the user and the agent may both speak, in any order; each has a message of their own."""
+    await producer.store(
+        {"type": "llm.done", "seq": 2, "turn_id": 7, "text": "Agent."},
+        said(3, "User.", turn_id=7),
+        {"type": "message", "seq": 4, "turn_id": 7, "role": "user", "text": "Typed.", "source": "message"},
+    )
+    messages = [(one["role"], one["content"]) for one in await Caller(app).contents("s", "?after_turn=6")]
+    assert sorted(messages) == [("assistant", "Agent."), ("user", "Typed."), ("user", "User.")]
+    assert "user" == messages[0][0]

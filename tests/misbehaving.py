@@ -1,0 +1,87 @@
+"""Webhook receivers that behave as badly as a test wants: real servers, on web or raw TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def frozen(body: bytes) -> bytes:
+    """A webhook's body without the one thing that may differ between attempts."""
+    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', body)
+
+
+@asynccontextmanager
+async def web_receiver(handle: Handler) -> AsyncIterator[str]:
+    """A web server with one handler; gives its URL."""
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def raw_receiver(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """A TCP server that calls `talk` for every connection and then closes it; gives its http URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the sender has gone, as it may
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+    await asyncio.sleep(0.01)  # lets the last `serve` see its closed connection
+
+
+async def read_body(reader: asyncio.StreamReader) -> bytes:
+    """The body of one request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    assert found is not None
+    return await reader.readexactly(int(found[1]))
+
+
+def break_off(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection with a TCP reset."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """TLS with a certificate that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, datetime(2020, 1, 1), datetime(2120, 1, 1))
+    certificate = builder.sign(key, hashes.SHA256())
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    file = folder / "server.pem"
+    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context

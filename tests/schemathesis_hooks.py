@@ -1,0 +1,79 @@
+"""What Schemathesis has to be told of this API: JSON lines, and what no JSON Schema can say.
+
+Loaded by its command line through `SCHEMATHESIS_HOOKS`; `tests/test_schemathesis.py` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import schemathesis
+from schemathesis import Case, HookContext, Response
+from schemathesis.generation import GenerationMode
+
+MAX_INTEGER = 2**53
+JSON_LINES = "application/x-ndjson"
+
+
+@schemathesis.deserializer(JSON_LINES)
+def json_lines(_: Any, response: Response) -> list[Any]:
+    """JSON lines as the array that the document describes."""
+    return [json.loads(line) for line in response.content.splitlines()]
+
+
+@schemathesis.serializer(JSON_LINES)
+def to_json_lines(_: Any, value: Any) -> bytes:
+    """An array as JSON lines. What is none must be refused: it stands on one line, an object on two."""
+    if isinstance(value, dict):
+        return json.dumps(value).replace("{", "{\n", 1).encode()
+    lines = value if isinstance(value, list) else [value]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+@schemathesis.hook
+def before_load_schema(_: HookContext, document: dict[str, Any]) -> None:
+    """Without keys a service asks for none."""
+    if os.environ.get("VOICEMEM_WITHOUT_KEYS"):
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["security"] = []
+
+
+@schemathesis.hook
+def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
+    """A cursor is only ever one that was given out, a URL an ordinary one of a public address."""
+    if case.meta is None or case.meta.generation.mode != GenerationMode.POSITIVE:
+        return case
+    if isinstance(case.query, dict):
+        case.query.pop("cursor", None)
+    sections = (case.body.get("llm"), case.body.get("webhook")) if isinstance(case.body, dict) else ()
+    for section in sections:
+        if isinstance(section, dict) and isinstance(section.get("url"), str):
+            section["url"] = "https://example.com/calls"
+    return case
+
+
+@schemathesis.hook
+def filter_case(_: HookContext, case: Case[Any]) -> bool:
+    """What the schemas do not say, since it cannot be said in them, or only at length."""
+    body = case.body
+    if isinstance(body, dict):
+        llm = body.get("llm", {})
+        if "system_messages" in body and llm is None:
+            return False  # one takes away what the other sets
+        if isinstance(llm, dict) and isinstance(llm.get("max_history"), float):
+            return False  # in JSON Schema 32.0 is an integer
+    return not has_large_integer(body)
+
+
+def has_large_integer(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(has_large_integer(item) for item in value.values())
+        case list():
+            return any(has_large_integer(item) for item in value)
+        case int():
+            return abs(value) > MAX_INTEGER
+    return False

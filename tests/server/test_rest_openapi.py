@@ -1,0 +1,166 @@
+"""The OpenAPI document: it is valid, whole, and what really happens. Every `Caller` of the tests is held to it, too."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from callers import Caller, Serve, make_key
+from documented import check, component, described
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from voicemem import __version__
+from voicemem.config import SECRETS
+from voicemem.errors import CODES
+from voicemem.messages import METADATA_ORDER
+from voicemem.server.rest import ROUTES
+from voicemem.server.rest.openapi import codes_of
+from voicemem.server.rest.routes import Route
+
+Fields = dict[str, Any]
+CALLS = sorted((Path(__file__).parents[2] / "fixtures" / "voicemem").glob("*.jsonl"))
+QUERIES = (
+    "/history",
+    "/history?open=true",
+    "/history?fields=standard&limit=3",
+    "/context?enrich=timestamps,users,originals&tools=true",
+    "/context?style=anthropic&tools=true",
+    "/context?style=gemini",
+    "/turns",
+    "/events",
+)
+
+
+def events_of(call: Path) -> list[Fields]:
+    return [json.loads(line) for line in call.read_text("utf-8").splitlines()]
+
+
+def operation(route: Route[Any]) -> Fields:
+    return dict(described()["paths"][route.path][route.method.lower()])
+
+
+def test_the_document_is_valid() -> None:
+    """It is OpenAPI 3.1, and each of its schemas JSON Schema 2020-12."""
+    assert [] == list(OpenAPIV31SpecValidator(described()).iter_errors())
+    assert ("3.1.0", __version__) == (described()["openapi"], described()["info"]["version"])
+    for schema in described()["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+
+
+async def test_it_is_served_to_everybody(serve: Serve) -> None:
+    """Whoever reaches the port may read it, also when everything else needs a key."""
+    app = await serve()
+    await make_key(app, "read")
+    answered = await Caller(app).get("/openapi.json")
+    assert (200, "application/json", described()) == (answered.status, answered.headers["Content-Type"], answered.json)
+    assert (400, "invalid_query") == (await Caller(app).get("/openapi.json?format=yaml")).told
+
+
+async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
+    """Every route of the running server is in the document, and nothing else is."""
+    app = await serve()
+    web_app = app.runner.app
+    assert web_app is not None
+    served = {(route.method, route.resource.canonical) for route in web_app.router.routes() if route.resource}
+    documented = {(method.upper(), path) for path, operations in described()["paths"].items() for method in operations}
+    assert served == documented
+    assert len(served) == len(web_app.router.routes()) == len(ROUTES)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_operation_is_described(route: Route[Any]) -> None:
+    """It has a summary, its parameters, its scope, and its body."""
+    found = operation(route)
+    assert found["summary"].endswith(".")
+    assert ([{"key": [route.scope]}] if route.scope else []) == found["security"]
+    named = {(one["in"], one["name"]) for one in found.get("parameters", ()) if one["in"] != "header"}
+    paths = {("path", name) for name in re.findall(r"{(\w+)}", route.path)}
+    assert paths | {("query", name) for name in route.query.__struct_fields__} == named
+    assert (set(route.body.contents) if route.body else set()) == set(found.get("requestBody", {}).get("content", ()))
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_error_of_an_operation_is_described(route: Route[Any]) -> None:
+    """Each code stands with its status, and only there; no status is both an answer and an error."""
+    told = {
+        status: response["content"]["application/problem+json"]["schema"]["properties"]["reason"]["enum"]
+        for status, response in operation(route)["responses"].items()
+        if int(status) >= 400
+    }
+    assert codes_of(route) == {code for codes in told.values() for code in codes}
+    assert all(str(CODES[code].status) == status for status, codes in told.items() for code in codes)
+    assert all(status < 400 for status in route.answers)
+
+
+def test_operations_are_told_apart() -> None:
+    """Each has an id of its own, for generated clients."""
+    ids = [operation(route)["operationId"] for route in ROUTES]
+    assert len(ROUTES) == len(set(ids))
+
+
+def test_secrets_are_only_ever_written() -> None:
+    """What is taken out of a configuration is marked as such, wherever a configuration stands."""
+    schemas = described()["components"]["schemas"]
+    for suffix in ("", "Patch"):
+        for section, key in SECRETS:
+            marked = schemas[f"{section.title()}Config{suffix}"]["properties"][key]
+            assert True is marked.get("writeOnly", marked.get("anyOf", [{}])[0].get("writeOnly"))
+
+
+def test_metadata_is_described_whole() -> None:
+    """Every key that voicemem writes has its schema."""
+    assert set(METADATA_ORDER) == set(described()["components"]["schemas"]["Metadata"]["properties"])
+
+
+def test_a_patch_may_take_away_whatever_can_be_set() -> None:
+    """Null is valid for every setting of a patch, and not for one that is shown."""
+    everything = described()["components"]["schemas"]["SessionConfig"]["properties"]
+    nothing = dict.fromkeys(everything)
+    assert component("GivenConfigPatch").is_valid(nothing)
+    assert not component("SessionConfig").is_valid(nothing)
+    assert component("GivenConfigPatch").is_valid({"llm": dict.fromkeys(["params", "url"]), "labels": {"a": None}})
+    assert not component("GivenConfigPatch").is_valid({"llm": {"system_messages": [{"role": None}]}})
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.stem)
+async def test_recorded_calls_are_taken_and_shown_as_documented(serve: Serve, call: Path) -> None:
+    """A call's events are those of the document, and so is all that can be read of it, while it runs and after."""
+    events = events_of(call)
+    assert [] == [event for event in events if not component("ProducedEvent").is_valid(event)]
+    api = Caller(await serve())
+    await api.create(user_id="u", labels={"desk": "front"}, llm={"vendor": "custom", "api_key": "k"})
+    half = len(events) // 2
+    for some in (events[:half], [*events[half:], {"type": "no.such.type", "seq": 10**6}]):
+        await api.send(*some)
+        for query in QUERIES:
+            assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
+    await api.end()
+    for query in QUERIES:
+        assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
+    assert 200 == (await api.get("/v1/sessions?limit=1")).status
+
+
+WRONG = {
+    "a status that is not documented": (418, {}, b""),
+    "another content type": (200, {"Content-Type": "text/html", "ETag": "1"}, b"{}"),
+    "a header that is missing": (200, {"Content-Type": "application/json"}, b"{}"),
+    "a body that is not of the type": (200, {"Content-Type": "application/json", "ETag": "1"}, b"{}"),
+    "a body where there is none": (304, {"ETag": "1"}, b"{}"),
+    "a reason of another status": (
+        404,
+        {"Content-Type": "application/problem+json"},
+        b'{"type":"t","title":"t","status":404,"detail":"d","reason":"forbidden"}',
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_an_answer_that_is_not_documented_is_noticed(answer: tuple[int, Fields, bytes]) -> None:
+    """The check that all callers make can fail."""
+    with pytest.raises(AssertionError):
+        check("GET", "/v1/sessions/s/history?limit=1", *answer)

@@ -1,0 +1,53 @@
+"""Schemathesis (https://schemathesis.io) calls the running service as `/openapi.json` says, and as it does not.
+
+A longer run: `SCHEMATHESIS_EXAMPLES=500 SCHEMATHESIS_SEED=2 python -m pytest tests/test_schemathesis.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from services import Serve
+
+from voicemem.app import App
+
+HERE = Path(__file__).parent
+KEY = "vm_000000000000_0000000000000000000000000000000000000000"
+EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")
+SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
+
+
+async def call_everything(app: App, folder: Path, *options: str, **environment: str) -> None:
+    """Run Schemathesis against a service, with all checks; its report is the failure's text."""
+    program = "from schemathesis.cli import schemathesis; schemathesis()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "--config-file", str(HERE / "schemathesis.toml")),
+        *("run", f"http://{app.rest_address}/openapi.json", "--max-examples", EXAMPLES, "--seed", SEED, *options),
+        env=os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"} | environment,
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        report, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, report.decode()
+    assert b"No issues found" in report, report.decode()
+
+
+async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_path: Path) -> None:
+    """All checks hold for every route, and none lets anybody in without a key."""
+    app = await serve(store=f"sqlite:{tmp_path / 'calls.db'}", admin_key=KEY)
+    await call_everything(app, tmp_path, "--header", f"Authorization: Bearer {KEY}")
+
+
+async def test_everything_answers_as_documented_without_keys(serve: Serve, tmp_path: Path) -> None:
+    """All checks hold where nobody needs a key."""
+    phases = ("--phases", "fuzzing,stateful")  # the coverage is the same as with a key
+    await call_everything(await serve(), tmp_path, *phases, VOICEMEM_WITHOUT_KEYS="1")

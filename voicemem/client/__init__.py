@@ -1,0 +1,48 @@
+"""A client for producers and backends: it keeps, resends and resumes, so that nothing acknowledged is ever doubted.
+
+    async with Client("ws://127.0.0.1:8765", "http://127.0.0.1:8080") as client:
+        session = await client.open("call-1")
+        ack = session.send({"type": "asr", "turn_id": 1, "text": "Hi", "final": True})
+        await ack
+        await session.end(reason="hangup")
+
+`docs/client.md` teaches it.
+"""
+
+from voicemem.client.buffer import Ack
+from voicemem.client.client import Client
+from voicemem.client.errors import (
+    BufferFull,
+    ClientError,
+    Closed,
+    EventRefused,
+    RequestRefused,
+    SessionEnded,
+    SessionErased,
+    Superseded,
+    Unacknowledged,
+    Unreachable,
+)
+from voicemem.client.options import Options
+from voicemem.client.session import Session
+from voicemem.client.sync import SyncAck, SyncClient, SyncSession
+
+__all__ = [
+    "Ack",
+    "BufferFull",
+    "Client",
+    "ClientError",
+    "Closed",
+    "EventRefused",
+    "Options",
+    "RequestRefused",
+    "Session",
+    "SessionEnded",
+    "SessionErased",
+    "Superseded",
+    "SyncAck",
+    "SyncClient",
+    "SyncSession",
+    "Unacknowledged",
+    "Unreachable",
+]

@@ -1,0 +1,151 @@
+"""The events of one session that are not acknowledged yet."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+
+from voicemem.client.errors import BufferFull, ClientError
+from voicemem.client.options import Options
+
+
+class Ack:
+    """What becomes of one event: awaiting it gives its seq once it is on disk, or raises `ClientError`."""
+
+    __slots__ = ("error", "payload", "seq", "settled", "waiters")
+
+    def __init__(self, seq: int, payload: bytes) -> None:
+        self.seq = seq
+        self.payload = payload
+        """The event as it is sent; empty once it need not be sent again."""
+        self.settled = False
+        self.error: ClientError | None = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def done(self) -> bool:
+        """Whether it is known what became of the event."""
+        return self.settled
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, int]:
+        if not self.settled:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            yield from waiter
+        return self.outcome()
+
+    def outcome(self) -> int:
+        """The seq of an event that is on disk. Raises `ClientError`."""
+        if self.error is not None:
+            raise self.error
+        return self.seq
+
+    def settle(self, error: ClientError | None = None) -> None:
+        """Tell whoever waits; what is told first holds."""
+        if self.settled:
+            return
+        self.error = error
+        self.settled = True
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+
+class Buffer:
+    """Holds events in the order of their seqs until they are acknowledged or refused.
+
+    `add` may be called from any thread; everything else from the thread of the event loop.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.max_events = options.max_events
+        self.max_bytes = options.max_bytes
+        self.next_seq = 1
+        self.size = 0
+        """Bytes held."""
+        self.sent: deque[Ack] = deque()
+        """On their way, in order; refused ones stay until those before them are settled."""
+        self.unsent: deque[Ack] = deque()
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.sent) + len(self.unsent)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest seq that can still be sent; `next_seq` when nothing is held."""
+        for held in (self.sent, self.unsent):
+            if held:
+                return held[0].seq
+        return self.next_seq
+
+    def add(self, encode: Callable[[int], bytes], whatever_is_held: bool = False) -> Ack:
+        """Give an event the next seq. Raises `BufferFull`, and whatever `encode` raises; then nothing is taken."""
+        with self.lock:
+            payload = encode(self.next_seq)
+            full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
+            if full and not whatever_is_held:
+                raise BufferFull(len(self), self.size)
+            ack = Ack(self.next_seq, payload)
+            self.next_seq += 1
+            self.size += len(payload)
+            self.unsent.append(ack)
+            return ack
+
+    def start(self, next_seq: int) -> None:
+        """Go on from what the server has of an earlier process, or of others."""
+        with self.lock:
+            self.next_seq = max(self.next_seq, next_seq)
+
+    def take(self, max_bytes: int) -> list[Ack]:
+        """The next events to send, at least one if there is any, and no more than so many bytes otherwise."""
+        taken: list[Ack] = []
+        size = 0
+        with self.lock:
+            while self.unsent and (not taken or size + len(self.unsent[0].payload) < max_bytes):
+                ack = self.unsent.popleft()
+                size += len(ack.payload) + 1
+                taken.append(ack)
+            self.sent.extend(taken)
+        return taken
+
+    def rewind(self, seq: int = 0) -> None:
+        """Send again, from `seq` on."""
+        with self.lock:
+            while self.sent and self.sent[-1].seq >= seq:
+                self.unsent.appendleft(self.sent.pop())
+
+    def acknowledge(self, seq: int) -> None:
+        """Everything up to `seq` is on disk."""
+        self._settle_front(lambda ack: ack.seq <= seq)
+
+    def refuse(self, seq: int, error: ClientError) -> None:
+        """One event is refused. Those before it are not settled by that."""
+        for ack in self.sent:
+            if ack.seq >= seq:
+                if ack.seq == seq:
+                    ack.settle(error)
+                break
+        self._settle_front(lambda _: False)
+
+    def fail(self, error: ClientError, from_seq: int = 0) -> None:
+        """Nothing more will come of the events from `from_seq` on."""
+        with self.lock:
+            held = [*self.sent, *self.unsent]
+        for ack in held:
+            if ack.seq >= from_seq:
+                ack.settle(error)
+        self._settle_front(lambda _: False)
+
+    def _settle_front(self, is_done: Callable[[Ack], bool]) -> None:
+        with self.lock:
+            for held in (self.sent, self.unsent):
+                while held and (held[0].settled or is_done(held[0])):
+                    ack = held.popleft()
+                    self.size -= len(ack.payload)
+                    ack.settle()
+                    ack.payload = b""
+                if held:
+                    break

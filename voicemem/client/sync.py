@@ -1,0 +1,159 @@
+"""The client for synchronous code: it runs in a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from voicemem.client.buffer import Ack
+from voicemem.client.client import Client
+from voicemem.client.errors import Closed, Unacknowledged
+from voicemem.client.options import Options
+from voicemem.client.session import ContextWishes, Facts, HistoryWishes, Session
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="voicemem-client", daemon=True)
+        self.thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Wait for a coroutine, at most so long (seconds). Raises `TimeoutError`, `Closed`, and what it raises."""
+        if self.loop.is_closed():
+            work.close()
+            raise Closed
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            raise Closed from None
+        finally:
+            future.cancel()
+
+    def stop(self) -> None:
+        """Cancel what still waits, and end the thread."""
+        if self.loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(cancel_others(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+async def cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def outcome_of(ack: Ack) -> int:
+    return await ack
+
+
+class SyncAck:
+    """What becomes of one event."""
+
+    def __init__(self, ack: Ack, thread: LoopThread) -> None:
+        self._ack = ack
+        self._thread = thread
+
+    @property
+    def seq(self) -> int:
+        return self._ack.seq
+
+    def done(self) -> bool:
+        """Whether it is known what became of the event."""
+        return self._ack.done()
+
+    def result(self, timeout: float | None = None) -> int:
+        """The event's seq once it is on disk. Raises `TimeoutError` (seconds), and `ClientError` as awaiting does."""
+        if self._ack.done():
+            return self._ack.outcome()
+        return self._thread.run(outcome_of(self._ack), timeout)
+
+
+class SyncSession(Facts):
+    """A `Session` for synchronous code; its methods may be called from any thread, and all but `send` wait."""
+
+    def __init__(self, session: Session, thread: LoopThread) -> None:
+        super().__init__(session._line)
+        self._session = session
+        self._thread = thread
+
+    def send(self, event: Mapping[str, Any]) -> SyncAck:
+        """Take an event, and return at once, as `Session.send` does."""
+        return SyncAck(self._session.send(event), self._thread)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Session.flush`. Raises `TimeoutError` (seconds) too."""
+        self._thread.run(self._session.flush(), timeout)
+
+    def end(self, reason: str | None = None, timeout: float | None = None) -> int:
+        """As `Session.end`. Raises `TimeoutError` (seconds) too; the end is sent nevertheless."""
+        return self._thread.run(self._session.end(reason), timeout)
+
+    def history(self, **wishes: Unpack[HistoryWishes]) -> dict[str, Any]:
+        """As `Session.history`."""
+        return self._thread.run(self._session.history(**wishes))
+
+    def context(self, **wishes: Unpack[ContextWishes]) -> dict[str, Any]:
+        """As `Session.context`."""
+        return self._thread.run(self._session.context(**wishes))
+
+
+class SyncClient:
+    """A `Client` for synchronous code, as a context manager; its methods may be called from any thread."""
+
+    def __init__(
+        self, ingest_url: str, rest_url: str | None = None, key: str | None = None, *, options: Options | None = None
+    ) -> None:
+        self._client = Client(ingest_url, rest_url, key, options=options)
+        self._thread = LoopThread()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Unacknowledged:
+            if error is None:
+                raise
+
+    @property
+    def transport(self) -> str | None:
+        """As `Client.transport`."""
+        return self._client.transport
+
+    def open(
+        self,
+        session_id: str | None = None,
+        *,
+        producer: str = "main",
+        config: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> SyncSession:
+        """As `Client.open`. Raises `TimeoutError` (seconds) too."""
+        opening = self._client.open(session_id, producer=producer, config=config)
+        return SyncSession(self._thread.run(opening, timeout), self._thread)
+
+    def close(self, timeout: float | None = None) -> None:
+        """As `Client.close`; may be called twice."""
+        if self._thread.loop.is_closed():
+            return
+        try:
+            self._thread.run(self._client.close(timeout))
+        finally:
+            self._thread.stop()

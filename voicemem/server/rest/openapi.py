@@ -1,0 +1,157 @@
+"""The OpenAPI 3.1 document of the routes, made from the types that decode and encode.
+
+https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON lines are described as an array of them,
+as OpenAPI 3.2 does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from voicemem import __version__
+from voicemem.errors import CODES
+from voicemem.events import Fields
+from voicemem.server import problems
+from voicemem.server.rest.routes import PLACEHOLDERS, Answer, Body, Route
+from voicemem.server.rest.schemas import Schemas, without_null
+
+VERSION = "3.1.0"
+ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows what was acknowledged before it.
+
+Callers need a key with the scope that an operation names; a service without keys is open to loopback. Beside what the
+schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
+within ±2^53 and written without a fraction, and no query parameter stands twice."""
+HEADERS = {
+    "ETag": {"description": "Changes with the journal.", "required": True, "schema": {"type": "string"}},
+    "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
+}
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "ETags that the caller already has.",
+    "schema": {"type": "string"},
+}
+
+
+def document(routes: Iterable[Route[Any]]) -> bytes:
+    """The document as JSON."""
+    routes = list(routes)
+    schemas = Schemas()
+    paths: defaultdict[str, Fields] = defaultdict(dict)
+    for route in routes:
+        paths[route.path][route.method.lower()] = operation(route, schemas)
+    return msgspec.json.encode(
+        {
+            "openapi": VERSION,
+            "info": {
+                "title": "voicemem",
+                "version": __version__,
+                "description": ABOUT,
+                "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+            },
+            "servers": [{"url": "/"}],
+            "tags": tags(routes),
+            "paths": paths,
+            "components": {
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+                "schemas": schemas.components,
+            },
+        }
+    )
+
+
+def tags(routes: Iterable[Route[Any]]) -> list[Fields]:
+    modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
+    return [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()]
+
+
+def tag_of(route: Route[Any]) -> str:
+    """A route belongs to the file of its handler."""
+    return route.handler.__module__.rpartition(".")[2]
+
+
+def operation(route: Route[Any], schemas: Schemas) -> Fields:
+    name: str = getattr(route.handler, "__name__", "")
+    summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
+    parameters = list(parameters_of(route, schemas))
+    if 304 in route.answers:
+        parameters.append(IF_NONE_MATCH)
+    if route.query.__struct_fields__:
+        more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
+    described: Fields = {
+        "operationId": name,
+        "tags": [tag_of(route)],
+        "summary": summary,
+        "description": more.strip(),
+        "security": [{"key": [route.scope]}] if route.scope else [],
+        "parameters": parameters,
+        "responses": responses_of(route, schemas),
+    }
+    if route.body is not None:
+        described["requestBody"] = {
+            "required": route.body.required,
+            "content": contents(route.body, schemas),
+        }
+    return {key: value for key, value in described.items() if value or key == "security"}
+
+
+def contents(given: Body | Answer, schemas: Schemas) -> Fields:
+    """The contents of a body or answer."""
+    return {media_type: {"schema": schemas.of(kind)} for media_type, kind in given.contents.items()}
+
+
+def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[Fields]:
+    for name in re.findall(r"{(\w+)}", route.path):
+        yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
+    schema = schemas.own(route.query)
+    for name, value in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
+
+
+def responses_of(route: Route[Any], schemas: Schemas) -> Fields:
+    responses: Fields = {}
+    for status, answer in route.answers.items():
+        responses[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "headers": {name: HEADERS[name] for name in answer.headers},
+            "content": contents(answer, schemas),
+        }
+    by_status: defaultdict[int, list[str]] = defaultdict(list)
+    for code in sorted(codes_of(route)):
+        by_status[CODES[code].status].append(code)
+    for status, codes in sorted(by_status.items()):
+        responses[str(status)] = problem_response(status, codes, schemas)
+    return responses
+
+
+def problem_response(status: int, codes: list[str], schemas: Schemas) -> Fields:
+    schema = schemas.of(problems.Problem) | {"properties": {"status": {"const": status}, "reason": {"enum": codes}}}
+    response: Fields = {
+        "description": "\n".join(f"- `{code}`: {CODES[code].sentence}" for code in codes),
+        "content": {problems.MEDIA_TYPE: {"schema": schema}},
+    }
+    if status == HTTPStatus.UNAUTHORIZED:
+        response["headers"] = {"WWW-Authenticate": HEADERS["WWW-Authenticate"]}
+    return response
+
+
+def codes_of(route: Route[Any]) -> set[str]:
+    """The codes of all errors that a route may answer with: what its parts bring along, and its own."""
+    codes = {"invalid_http", "invalid_query", "foreign_host", "foreign_origin", "internal", *route.codes}
+    if route.scope is not None:
+        codes |= {"unauthorized", "forbidden", "store_unavailable"}
+    if "{" in route.path:
+        codes |= {"invalid_field", "not_found"}
+    if "/sessions/{id}" in route.path:
+        codes |= {"unknown_session"}
+    if route.body is not None:
+        codes |= {"invalid_json", "too_deep", "not_events", "too_big", "timeout"}
+    return codes
