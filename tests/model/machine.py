@@ -28,6 +28,7 @@ CONFIGS: list[Fields] = [
 NAMES = st.sampled_from(PRODUCERS)
 CHOICE = st.integers(0, 11)
 """Which of those there are: mostly one of the lively, the highest any at all."""
+HOW = ["alone", "alone", "all", "http"]
 SEVERAL_MOVES = st.lists(MOVES, min_size=2, max_size=9)
 SELDOM = st.integers(0, 3).map(lambda number: number == 3)
 
@@ -241,11 +242,16 @@ class Rules(Agreement):
         assert [expected] == [{name: one[name] for name in expected} for one in told if one["type"] == READY]
 
     @precondition(Agreement.has_lively_lines)
-    @rule(choice=CHOICE, count=st.sampled_from([30, 130]))
-    def pour(self, choice: int, count: int) -> None:
-        """A producer sends much at once."""
+    @rule(choice=CHOICE, count=st.sampled_from([30, 130]), restart=st.booleans())
+    def pour(self, choice: int, count: int, restart: bool) -> None:
+        """A producer sends much at once, and after a restart, which may load a snapshot, some of it anew over HTTP."""
+        _, line = self.line(choice)
         moves = [Move("next", PLAIN[number % len(PLAIN)], ({}, ""), 0) for number in range(count)]
         self.send_moves(choice, moves, full=False, together=True)
+        if restart:
+            self.agrees()
+            self.restart(save=False, restore=False)
+            self.post_events(line.session_id, line.producer, None, moves[: len(PLAIN)])
 
     @precondition(Agreement.has_lines)
     @rule(chosen=st.lists(st.tuples(CHOICE, PLAIN_MOVES), min_size=3, max_size=9))
@@ -311,13 +317,22 @@ class Rules(Agreement):
         return names | ({"producer": line.producer} if full or several_producers else {})
 
     @precondition(Agreement.has_lines)
-    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), http=SELDOM)
-    def end(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
-        """A producer ends the session, or gets its `last_seq` wrong."""
-        self.end_call(choice, end, last, http)
+    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), how=st.sampled_from(HOW))
+    def end(self, choice: int, end: Fields, last: int | None, how: str) -> None:
+        """A producer ends the session, or gets its `last_seq` wrong; or all of its producers end it one by one."""
+        _, line = self.line(choice)
+        self.end_call(choice, end, last, how == "http")
+        lines = [one for _, one in self.all_lines() if one.session_id == line.session_id and not one.dead]
+        for other in lines if how == "all" else []:
+            if other is not line:
+                self.agrees()
+                self.end_line(other, ENDS[-1], None, False)
 
     def end_call(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
-        number, line = self.line(choice)
+        self.end_line(self.line(choice)[1], end, last, http)
+
+    def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
+        number = next(number for number, one in self.all_lines() if one is line)
         producer = self.producer(line)
         event = {"type": "session.end", **end}
         if not producer.unsequenced:
@@ -378,8 +393,11 @@ class Rules(Agreement):
 
     @precondition(Agreement.has_lively_lines)
     @rule(save=st.booleans(), restore=SELDOM)
-    def restart(self, save: bool, restore: bool) -> None:
+    def stop_and_start(self, save: bool, restore: bool) -> None:
         """The service stops and starts again, on its file or on an older copy of it."""
+        self.restart(save, restore)
+
+    def restart(self, save: bool, restore: bool) -> None:
         restore = restore and self.saved is not None
         numbers = list(self.model.connections)
         told = self.service.run(self.service.restart(save, restore))

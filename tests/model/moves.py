@@ -74,7 +74,10 @@ class Move(NamedTuple):
     """How far back, or how far ahead."""
 
 
-KINDS = ["next"] * 4 + ["refused", "same", "reordered", "different", "gap", "mixed", "unreadable", "unnumbered_refused"]
+KINDS = [
+    *["next"] * 4,
+    *["refused", "same", "reordered", "different", "gap", "lost", "mixed", "unreadable", "unnumbered_refused"],
+]
 MOVES = st.builds(Move, st.sampled_from(KINDS), any_event(), st.sampled_from(REFUSED), st.integers(0, 3))
 PLAIN_MOVES = st.builds(
     Move, st.sampled_from(KINDS), st.sampled_from(PLAIN), st.sampled_from(REFUSED), st.integers(0, 3)
@@ -103,6 +106,9 @@ def resolved(move: Move, producer: Producer, in_order: bool = False) -> Sent:
         kind = "next"
     if kind in ("same", "reordered", "different") and producer.stored:
         return again(move, producer)
+    if kind == "lost" and numbered:
+        lost = [seq for seq in range(1, producer.next_seq) if seq not in producer.stored]
+        return Sent({**move.event, "seq": lost[0] if lost else producer.next_seq})
     if kind == "gap" and numbered:
         return Sent({**move.event, "seq": producer.next_seq + 1 + move.back})
     if kind == "unreadable":

@@ -78,11 +78,14 @@ class Talk(RuleBasedStateMachine):
 
     def line(self, choice: int) -> tuple[int, Line]:
         """A line with its connection, mostly one that is neither superseded nor of a session that ended."""
-        lines = [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
-        sessions = self.model.sessions
+        lines, sessions = self.all_lines(), self.model.sessions
         lively = [one for one in lines if not one[1].dead and sessions[one[1].session_id].state == "running"]
         pool = lively if lively and choice < 10 else lines
         return pool[choice % len(pool)]
+
+    def all_lines(self) -> list[tuple[int, Line]]:
+        """Every line, with its connection."""
+        return [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
 
     def has_lively_lines(self) -> bool:
         running = {one.id for one in self.model.sessions.values() if one.state == "running"}

@@ -1,0 +1,73 @@
+"""`voicemem serve`, killed at any time."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from machine import SEVERAL_MOVES, Rules
+from model import DEFAULTS, Fields, Line
+from moves import PLAIN, Move
+from service import Process, Service
+from talk import NOW
+
+
+class Killed(Rules):
+    """`voicemem serve`, which is killed. Its clock cannot be moved, so nothing here is ever due."""
+
+    times = False
+    service: Process
+
+    def begin(self, folder: Path) -> Service:
+        return Process(folder, NOW)
+
+    def configured(self, config: Fields) -> Fields:
+        return {key: value for key, value in config.items() if key not in DEFAULTS} | {"idle_timeout": 0}
+
+    def tamed(self, move: Move) -> Move:
+        return move if DEFAULTS.keys().isdisjoint(move.event) else move._replace(event=PLAIN[0])
+
+    @precondition(Rules.has_lively_lines)
+    @rule()
+    def die(self) -> None:
+        """The process dies between two steps."""
+        self.kill()
+
+    def kill(self) -> None:
+        self.service.run(self.service.kill())
+        self.restarted()
+        self.model.start()
+
+    @precondition(Rules.has_lively_lines)
+    @rule(choice=st.integers(0, 9), moves=SEVERAL_MOVES, heard=st.integers(0, 3), together=st.booleans())
+    def kill_while_sending(self, choice: int, moves: list[Move], heard: int, together: bool) -> None:
+        """The process dies while it takes events: of these it has stored some first ones, all that it acknowledged."""
+        number, line = self.line(choice)
+        key = line.session_id, line.producer
+        before = copy.deepcopy(self.model)
+        sent = [self.play(number, line, move, full=True)[0] for move in moves]
+        texts = [one.text() for one in sent]
+        frames = ["[" + ",".join(texts) + "]"] if together else texts
+        told = self.service.run(self.service.kill_while_sending(number, frames, heard))
+        count = len(self.request("GET", f"/v1/sessions/{line.session_id}/events").lines)
+        for taken in range(len(sent) + 1):
+            self.model = copy.deepcopy(before)
+            line = self.model.connections[number][key]
+            for one in sent[:taken]:
+                self.model.take(line, one.event, one.refusal)
+            if len(self.model.sessions[line.session_id].journal) == count:
+                break
+        assert len(self.model.sessions[line.session_id].journal) == count
+        acks = [frame["seq"] for frame in told[number] if frame["type"] == "ack"]
+        assert max(acks, default=0) < self.producer(line).next_seq
+        self.restarted()
+        self.model.start()
+
+    def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
+        """Where another producer is waited for, the process dies before that has ended too."""
+        super().end_line(line, end, last, http)
+        self.model.settle()
+        if any(session.ending is not None for session in self.model.sessions.values()):
+            self.kill()
