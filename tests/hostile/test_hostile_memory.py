@@ -183,7 +183,7 @@ async def bodies(service: Process, body: bytes) -> int:
 
 
 async def test_a_mebibyte_of_empty_events_is_cheap_to_refuse(tmp_path: Path) -> None:
-    """A frame or body of nothing but `{}` takes no more memory than one of text, and gets no longer answer."""
+    """A frame or body of nothing but `{}` takes some tens of MiB for a moment, and gets no long answer."""
     body = b"[" + b",".join([b"{}"] * 349_000) + b"]"
     async with process(f"sqlite:{tmp_path}/calls.db") as service:
         await call(service, "warm-up")
@@ -192,7 +192,7 @@ async def test_a_mebibyte_of_empty_events_is_cheap_to_refuse(tmp_path: Path) -> 
         await attack(service, [frame(TEXT, body)], "w")
         assert (service.peak() - before) / MIB < 32
         assert await bodies(service, body) < 2 * MIB
-        assert (service.peak() - before) / MIB < 64
+        assert (service.peak() - before) / MIB < 192  # three at once
 
 
 def endless_bomb() -> bytes:
