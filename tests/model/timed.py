@@ -53,6 +53,7 @@ class Timed(Rules):
         self.settle()
         session_id = self.session(0)
         self.wait_until(self.model.now_ms + 700)
+        self.agrees()
         if meanwhile == "post":
             self.post_events(session_id, "main", None, moves[:1])
         elif meanwhile == "restart":
