@@ -22,10 +22,11 @@ from bench.report import Goal, Measured, at_most, best, machine, seconds, show
 from voicemem import wire
 from voicemem.admission import Stream
 from voicemem.app import now_ms
+from voicemem.batches import Line
 from voicemem.config import settle
 from voicemem.context import Wishes, context
 from voicemem.memories import Memories, Memory
-from voicemem.recorder import Line, Recorder
+from voicemem.recorder import Recorder
 from voicemem.state import State, restore, snapshot
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore

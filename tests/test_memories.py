@@ -18,12 +18,13 @@ from producers import BIG
 
 from voicemem import history
 from voicemem.admission import Offer, Stream
+from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import StoreUnavailable
 from voicemem.fold import Entry, fold_all
 from voicemem.memories import PAGE, SNAPSHOT_EVERY, Memories
 from voicemem.messages import Message
-from voicemem.recorder import Line, Recorder
+from voicemem.recorder import Recorder
 from voicemem.state import VERSION, State
 from voicemem.store.base import Appended, Snapshot
 from voicemem.store.memory import MemoryStore

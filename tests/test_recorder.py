@@ -17,13 +17,14 @@ from producers import BIG, Fields, end, said, unknown
 
 from voicemem import history
 from voicemem.admission import Ending, Stream
+from voicemem.batches import DEFAULT_REASON, Line, Problem, Recorded
 from voicemem.config import Settled
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import SessionOpen
 from voicemem.fold import Entry, fold_all
 from voicemem.memories import Memories
 from voicemem.messages import Message
-from voicemem.recorder import DEFAULT_REASON, Line, Problem, Recorded, Recorder
+from voicemem.recorder import Recorder
 from voicemem.state import State
 from voicemem.store.base import Row, Store
 from voicemem.store.memory import MemoryStore

@@ -16,9 +16,9 @@ from services import Serve
 
 from voicemem.admission import GRACE_MS, Ending, Offer
 from voicemem.app import App
+from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import Refused
-from voicemem.recorder import Line
 from voicemem.sessions import SWEEP_BATCH, Sessions
 from voicemem.store.base import Opened, Store, StreamFilter
 from voicemem.store.memory import MemoryStore

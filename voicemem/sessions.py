@@ -15,10 +15,10 @@ import msgspec
 
 from voicemem import config
 from voicemem.admission import Ending, Stream
+from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Fields
-from voicemem.recorder import Line
 from voicemem.store.base import Store, StreamFilter
 
 CLOSED_BY_REQUEST = "api"

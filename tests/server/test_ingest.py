@@ -470,6 +470,8 @@ async def clogged(app: App) -> AsyncIterator[None]:
     narrow.setblocking(False)
     async with connect(url_of(app), sock=narrow, compression=None) as peer:
         await Producer(peer).open(**LONG)
+        for one in app.ingest.connections:  # the system would take megabytes for the peer
+            one.websocket.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         peer.transport.pause_reading()
         sending = asyncio.create_task(send_on(Producer(peer)))
         try:

@@ -10,10 +10,12 @@ from itertools import chain
 from typing import Any, Protocol
 
 from voicemem.access import Grant
+from voicemem.batches import Batch, Line, Problem, Recorded
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.events import Auth, Incoming, SessionOpen
-from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Batch, Line, Problem, Recorded, Recorder
-from voicemem.server.frames import GOAWAY, ack_prefix, error_frame, ready_frame
+from voicemem.events import Auth, SessionOpen
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
+from voicemem.server.frames import GOAWAY, error_frame, ready_frame
+from voicemem.server.lines import Lines, Queue
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.wire import Arrived, Rejected, decode_event, decode_ordinary, split_frame
@@ -39,19 +41,6 @@ class Host(Protocol):
     def release(self, line: Line) -> None: ...
 
 
-class Queue:
-    """A line, and its events that wait for the next commit."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.batch: Batch | None = None
-        self.ack = ack_prefix(line)
-        self.dead = False
-        """Superseded or failed: what still comes for it is passed over."""
-        self.released = False
-        """Whether the session knows that this connection is gone from it."""
-
-
 class Connection:
     """Hears messages until the client goes, the server drains, or something is wrong beyond an error frame."""
 
@@ -59,10 +48,7 @@ class Connection:
         self.websocket = websocket
         self.host = host
         self.granted = grant
-        self.queues: dict[str, dict[str, Queue]] = {}
-        """By session id and producer."""
-        self.only: Queue | None = None
-        """The one line of this connection, if it has one."""
+        self.lines = Lines()
         self.unanswered = 0
         """Bytes received and not yet answered."""
         self.in_flight = 0
@@ -104,7 +90,7 @@ class Connection:
         """After the connection: store what it had sent, and let go of its lines."""
         await self.flush()
         self.deaf = True
-        for queue in self.all_queues():
+        for queue in self.lines:
             await self.let_go(queue)
 
     async def let_go(self, queue: Queue) -> None:
@@ -163,7 +149,8 @@ class Connection:
         event = decode_ordinary(message)
         if event is None:
             return False
-        queue = self.only if event.session_id is None and event.producer is None else self.find_queue(event)
+        lines = self.lines
+        queue = lines.only if event.session_id is None and event.producer is None else lines.find(event)
         if queue is None or queue.dead:
             return False
         batch = queue.batch
@@ -228,10 +215,10 @@ class Connection:
     def take(self, arrival: Arrived | Rejected, size: int) -> None:
         """Put one event to its line. Raises `InvalidFrame` for a flood."""
         event = arrival.event if isinstance(arrival, Arrived) else arrival
-        queue = self.find_queue(event)
+        queue = self.lines.find(event)
         if queue is None:
             if isinstance(arrival, Arrived):
-                refused = Refused(self.misplaced(arrival.event))
+                refused = Refused(self.lines.misplaced(arrival.event))
             else:
                 refused = Refused(arrival.code, arrival.detail)
             self.refuse(refused, event.session_id, event.producer, event.seq)
@@ -253,26 +240,6 @@ class Connection:
         self.in_flight += 1
         return batch
 
-    def find_queue(self, event: Incoming | Rejected) -> Queue | None:
-        """The line that an event is for, if that can be told."""
-        if event.session_id is not None:
-            of_session = self.queues.get(event.session_id, {})
-        else:
-            of_session = next(iter(self.queues.values())) if len(self.queues) == 1 else {}
-        if event.producer is not None and event.producer in of_session:
-            return of_session[event.producer]
-        if event.producer is None and len(of_session) == 1:
-            return next(iter(of_session.values()))
-        return None
-
-    def misplaced(self, event: Incoming) -> str:
-        """The code for an event whose line cannot be told."""
-        named = self.queues.get(event.session_id) if event.session_id is not None else None
-        if event.session_id is None and len(self.queues) == 1:
-            named = next(iter(self.queues.values()))
-        ambiguous = event.producer is None if named else event.session_id is None
-        return "session_required" if ambiguous and self.queues else "not_open"
-
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
         self.websocket.tell(error_frame(Problem(seq, refused.code, refused.detail), session_id, producer))
@@ -284,9 +251,6 @@ class Connection:
             raise InvalidFrame("flood")
 
     # Lines
-
-    def all_queues(self) -> list[Queue]:
-        return [queue for of_session in self.queues.values() for queue in of_session.values()]
 
     async def open(self, frame: SessionOpen) -> None:
         """Open a line, in the order of the frames: what was sent before is stored before."""
@@ -305,23 +269,16 @@ class Connection:
             self.refuse(error, frame.session_id, frame.producer)
             return
         line = Line(opened.stream, producer, opened.epoch, may_call_out)
-        await self.replace(line)
+        before = self.lines.put(line)
+        if before is not None:
+            await self.let_go(before)
         self.websocket.tell(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
         await self.host.hold(self, line)
 
-    async def replace(self, line: Line) -> None:
-        """Take a new line, and let go of the one that this connection had for the same producer."""
-        of_session = self.queues.setdefault(line.session_id, {})
-        before = of_session.get(line.producer)
-        of_session[line.producer] = Queue(line)
-        self.only = self.all_queues()[0] if len(self.queues) == 1 == len(of_session) else None
-        if before is not None:
-            await self.let_go(before)
-
     async def supersede(self, line: Line) -> None:
         """A newer connection has opened this producer: say so, once, and pass over what still comes."""
-        queue = self.queues.get(line.session_id, {}).get(line.producer)
-        if queue is None or queue.line is not line or queue.dead:
+        queue = self.lines.of(line)
+        if queue is None or queue.dead:
             return
         queue.dead = True
         problem = Problem(None, "superseded", CODES["superseded"].sentence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from voicemem.recorder import Line, Problem
+from voicemem.batches import Line, Problem
 from voicemem.store.base import Opened
 
 GOAWAY = b'{"type":"goaway"}'

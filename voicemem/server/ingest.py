@@ -16,9 +16,10 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from voicemem.access import Grant
+from voicemem.batches import Line
 from voicemem.errors import CODES, Refused
 from voicemem.events import MAX_FRAME_BYTES
-from voicemem.recorder import Line, Recorder
+from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
 from voicemem.server.problems import MEDIA_TYPE, problem_body

@@ -8,9 +8,10 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from voicemem.batches import Line, Problem
 from voicemem.errors import InvalidFrame, StoreUnavailable
 from voicemem.events import MAX_INTEGER, Fields, Name
-from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Line, Problem
+from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
 from voicemem.server.problems import Reason
 from voicemem.server.rest.parts import GRANT, answer, body_of, parts_of, stream_of
 from voicemem.server.rest.routes import JSON, JSON_LINES, Answer, Body, Route, one
