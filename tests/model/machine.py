@@ -28,7 +28,6 @@ CONFIGS: list[Fields] = [
 NAMES = st.sampled_from(PRODUCERS)
 CHOICE = st.integers(0, 11)
 """Which of those there are: mostly one of the lively, the highest any at all."""
-HOW = ["alone", "alone", "all", "http"]
 SEVERAL_MOVES = st.lists(MOVES, min_size=2, max_size=9)
 SELDOM = st.integers(0, 3).map(lambda number: number == 3)
 
@@ -316,20 +315,27 @@ class Rules(Agreement):
         names = {"session_id": line.session_id} if full or several_sessions else {}
         return names | ({"producer": line.producer} if full or several_producers else {})
 
-    @precondition(Agreement.has_lines)
-    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), how=st.sampled_from(HOW))
-    def end(self, choice: int, end: Fields, last: int | None, how: str) -> None:
-        """A producer ends the session, or gets its `last_seq` wrong; or all of its producers end it one by one."""
-        _, line = self.line(choice)
-        self.end_call(choice, end, last, how == "http")
-        lines = [one for _, one in self.all_lines() if one.session_id == line.session_id and not one.dead]
-        for other in lines if how == "all" else []:
-            if other is not line:
-                self.agrees()
-                self.end_line(other, ENDS[-1], None, False)
-
-    def end_call(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), http=SELDOM)
+    def end(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
+        """A producer ends the session, or gets its `last_seq` wrong."""
         self.end_line(self.line(choice)[1], end, last, http)
+
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, ends=st.permutations(ENDS), http=SELDOM, number=st.integers(0, 2))
+    def end_together(self, choice: int, ends: list[Fields], http: bool, number: int) -> None:
+        """Two producers end the session, one after the other."""
+        _, line = self.line(choice)
+        name = next(name for name in PRODUCERS if name != line.producer)
+        if self.model.sessions[line.session_id].state != "running":
+            return
+        if name not in self.model.connected(line.session_id):
+            self.open_line(number, line.session_id, name, {}, None)
+        other = self.lively_line(line.session_id, name)
+        for one, end in zip((line, other), ends, strict=True):
+            if one in [still for _, still in self.all_lines()]:
+                self.end_line(one, end, None, http)
+                self.agrees()
 
     def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
         number = next(number for number, one in self.all_lines() if one is line)

@@ -87,6 +87,11 @@ class Talk(RuleBasedStateMachine):
         """Every line, with its connection."""
         return [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
 
+    def lively_line(self, session_id: str, name: str) -> Line:
+        """The line of a producer that is connected."""
+        keys = {"session_id": session_id, "producer": name, "dead": False}
+        return next(line for _, line in self.all_lines() if all(getattr(line, key) == keys[key] for key in keys))
+
     def has_lively_lines(self) -> bool:
         running = {one.id for one in self.model.sessions.values() if one.state == "running"}
         return any(self.model.connected(session_id) for session_id in running)
