@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check bench fuzz clean
+.PHONY: demo test check bench fuzz schemathesis clean
 
 demo: .venv/installed
 	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
@@ -25,6 +25,11 @@ fuzz: .venv/installed-tests
 	$(BIN)/python -m fuzz.wire -max_total_time=600
 	$(BIN)/python -m fuzz.fold -max_total_time=600
 
+# Calls every REST route as /openapi.json says, and as it does not, for ten minutes. Other calls: make schemathesis SEED=2
+SEED ?= 1
+schemathesis: .venv/installed-tests
+	SCHEMATHESIS_SECONDS=300 SCHEMATHESIS_SEED=$(SEED) $(BIN)/pytest tests/test_schemathesis.py
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "voicemem needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11"; exit 1; }
@@ -39,4 +44,4 @@ fuzz: .venv/installed-tests
 	@touch $@ .venv/installed
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis

@@ -15,7 +15,15 @@ with atheris.instrument_imports(include=["voicemem"]):
 
     from voicemem import history
     from voicemem.errors import InvalidFrame
-    from voicemem.events import Auth, Journaled, RefusedEvent, SessionClosed, SessionGap, SessionOpen, SessionReopened
+    from voicemem.events import (
+        Auth,
+        Journaled,
+        RefusedEvent,
+        SessionClosed,
+        SessionGap,
+        SessionOpen,
+        SessionReopened,
+    )
     from voicemem.fold import Entry, fold_all
     from voicemem.formats import ENRICHERS, Format, request_body
     from voicemem.messages import METADATA_ORDER, Message

@@ -374,3 +374,17 @@ async def test_contents_are_the_messages_as_json(store: MemoryStore, events: lis
         await append(store, stream, *more)
         memory = await memories.at(stream)
         assert msgspec.json.encode(memory.messages()) == memory.contents()
+
+
+async def test_large_memories_are_let_go(store: MemoryStore) -> None:
+    """Those that were read longest ago go until the rest is within the budget; all are read again in full."""
+    memories = Memories(store, budget=3_000)
+    streams = [await begin(store) for _ in range(6)]
+    for stream in streams:
+        await append(store, stream, *talk(10))
+        await memories.at(stream)
+    await memories.pack_idle()
+    assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
+    assert streams[-1].key in memories.cached
+    for stream in streams:
+        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()

@@ -1,6 +1,7 @@
 """Schemathesis (https://schemathesis.io) calls the running service as `/openapi.json` says, and as it does not.
 
-A longer run: `SCHEMATHESIS_EXAMPLES=500 SCHEMATHESIS_SEED=2 python -m pytest tests/test_schemathesis.py`.
+A longer run: `make schemathesis`, or with other numbers (so many seconds for each of the two tests)
+`SCHEMATHESIS_SECONDS=600 SCHEMATHESIS_SEED=2 python -m pytest tests/test_schemathesis.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from voicemem.app import App
 
 HERE = Path(__file__).parent
 KEY = "vm_000000000000_0000000000000000000000000000000000000000"
-EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")
+EXAMPLES = 5
+SECONDS = os.environ.get("SCHEMATHESIS_SECONDS")
 SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
 
 
-async def call_everything(app: App, folder: Path, *options: str, **environment: str) -> None:
+async def call_everything(app: App, folder: Path, examples: int, *options: str, **environment: str) -> None:
     """Run Schemathesis against a service, with all checks; its report is the failure's text."""
+    if SECONDS is not None:
+        options = (*options, "--max-time", SECONDS)
     program = "from schemathesis.cli import schemathesis; schemathesis()"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, "--config-file", str(HERE / "schemathesis.toml")),
-        *("run", f"http://{app.rest_address}/openapi.json", "--max-examples", EXAMPLES, "--seed", SEED, *options),
+        *("run", f"http://{app.rest_address}/openapi.json", "--max-examples", str(examples), "--seed", SEED, *options),
         env=os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"} | environment,
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
@@ -44,10 +48,9 @@ async def call_everything(app: App, folder: Path, *options: str, **environment: 
 async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_path: Path) -> None:
     """All checks hold for every route, and none lets anybody in without a key."""
     app = await serve(store=f"sqlite:{tmp_path / 'calls.db'}", admin_key=KEY)
-    await call_everything(app, tmp_path, "--header", f"Authorization: Bearer {KEY}")
+    await call_everything(app, tmp_path, EXAMPLES, "--header", f"Authorization: Bearer {KEY}")
 
 
-async def test_everything_answers_as_documented_without_keys(serve: Serve, tmp_path: Path) -> None:
-    """All checks hold where nobody needs a key."""
-    phases = ("--phases", "fuzzing,stateful")  # the coverage is the same as with a key
-    await call_everything(await serve(), tmp_path, *phases, VOICEMEM_WITHOUT_KEYS="1")
+async def test_calls_that_build_on_each_other_without_keys(serve: Serve, tmp_path: Path) -> None:
+    """All checks hold where nobody needs a key, also for what was made, changed and erased before."""
+    await call_everything(await serve(), tmp_path, 6 * EXAMPLES, "--phases", "stateful", VOICEMEM_WITHOUT_KEYS="1")

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.events import LlmDelta, RefusedEvent, SessionClosed, SessionGap, SessionReopened, Whole
-from voicemem.wire import Arrived, Rejected, decode_event, decode_frame, decode_journaled, decode_lines, same_event
+from voicemem.wire import (
+    Arrived,
+    Rejected,
+    decode_event,
+    decode_frame,
+    decode_journaled,
+    decode_lines,
+    decode_ordinary,
+    same_event,
+)
 
 GOOD = b'{"type":"asr","turn_id":1,"seq":7,"text":"Hi."}'
 OPEN = GOOD[:-1]
@@ -655,3 +664,40 @@ def test_types_of_decoded_events() -> None:
     """An event is a record of its type."""
     frame = b'[{"type":"llm.delta","text":"a"},{"type":"message","role":"user","text":"b","source":"message"}]'
     assert [type(one.event) for one in decode_frame(frame) if isinstance(one, Arrived)] == [LlmDelta, Whole]
+
+
+# Most events: a shorter way to the same
+
+
+@given(event=PRODUCED, spaces=st.sampled_from(["", " ", "\n"]))
+def test_an_ordinary_event_is_what_a_closer_look_finds(event: Fields, spaces: str) -> None:
+    """Whatever the short way takes, the long way takes as the same."""
+    frame = json.dumps(event).encode() + spaces.encode()
+    found = decode_ordinary(frame)
+    if found is not None:
+        (arrived,) = decode_frame(frame)
+        assert isinstance(arrived, Arrived)
+        assert found == arrived.event
+
+
+def test_most_events_are_ordinary() -> None:
+    """What streams in masses goes the short way."""
+    assert decode_ordinary(GOOD) is not None
+    assert (
+        decode_ordinary(b'{"type":"llm.delta","turn_id":1,"item":"r","text":"\xc3\xa4","ts":1750000000000,"seq":9}')
+        is not None
+    )
+
+
+@pytest.mark.parametrize("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
+def test_the_short_way_takes_nothing_bad(frame: bytes) -> None:
+    """What is refused, or is no frame, is left to the closer look."""
+    if decode_ordinary(frame) is not None:
+        assert single(frame) == TAKEN
+
+
+@pytest.mark.parametrize(("name", "number", "field", "expected"), CASES)
+def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, expected: str) -> None:
+    """Numbers that JSON readers cannot hold are seen there too."""
+    if decode_ordinary(with_number(field, number)) is not None:
+        assert expected == TAKEN, name

@@ -81,7 +81,7 @@ def webhook_check(settings: Settings) -> Callable[[Settled], None]:
 class App:
     """The whole service, running. All of it goes by `clock`."""
 
-    def __init__(self, settings: Settings, store: Store, sender: WebhookSender, clock: Clock = now_ms) -> None:
+    def __init__(self, settings: Settings, store: Store, sender: WebhookSender, clock: Clock) -> None:
         self.settings = settings
         self.store = store
         self.sender = sender
@@ -154,13 +154,13 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, clock: Clock = now_ms) -> AsyncIterator[App]:
+async def running(settings: Settings, clock: Clock | None = None) -> AsyncIterator[App]:
     """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check(settings)
     sender = WebhookSender(allowed=allowed_networks(settings.allow_addresses))
     store = open_store(settings.store)
     try:
-        app = App(settings, store, sender, clock)
+        app = App(settings, store, sender, clock or now_ms)
         try:
             await app.start()
             yield app

@@ -107,6 +107,8 @@ def check_message(event: Whole) -> None:
     allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
     if carried.interrupted is True and event.role == "assistant":
         allowed |= INTERRUPTION
+    if carried.interrupted is True and (carried.interrupt_timestamp is UNSET or carried.original is UNSET):
+        raise Refused("invalid_field", "An interrupted message says interrupt_timestamp and original too.")
     if given - allowed or carried.partial is False or carried.source not in (UNSET, event.source):
         raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
 

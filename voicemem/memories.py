@@ -56,6 +56,8 @@ class Memory:
         """Where each turn's messages begin among the joined ones."""
         self.encoded: dict[int, bytes] = {}
         """The same as JSON, without the brackets around it: made once for each closed turn."""
+        self.folded_bytes = 0
+        """Of the journal, about: what it takes while it is in use."""
         self.lock = asyncio.Lock()
         self.used = 0
         """The round of packing before which it was used last."""
@@ -70,6 +72,11 @@ class Memory:
     def stands_at(self) -> int:
         """The position up to which it is folded."""
         return self.position if self.unpacked is None else self.unpacked.position
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes."""
+        return self.folded_bytes if self.unpacked is not None else len(self.packed)
 
     def pack(self) -> None:
         if self.unpacked is not None:
@@ -119,9 +126,11 @@ class Memory:
 class Memories:
     """The memories of the sessions that were used last, at most `capacity` of them."""
 
-    def __init__(self, journal: Journal, capacity: int = 20_000) -> None:
+    def __init__(self, journal: Journal, capacity: int = 20_000, budget: int = 512 * 1024 * 1024) -> None:
         self.journal = journal
         self.capacity = capacity
+        self.budget = budget
+        """Bytes that they may take together, about."""
         self.cached: OrderedDict[int, Memory] = OrderedDict()
         self.round = 0
 
@@ -155,7 +164,9 @@ class Memories:
         saved = await self.journal.load_snapshot(key, VERSION, position)
         if saved is None:
             return Memory(State())
-        return Memory(restore(saved.state), saved.position)
+        memory = Memory(restore(saved.state), saved.position)
+        memory.folded_bytes = 3 * len(saved.state)
+        return memory
 
     async def catch_up(self, key: int, memory: Memory, position: int) -> None:
         while memory.stands_at < position:
@@ -164,15 +175,19 @@ class Memories:
             if not rows:
                 return  # erased meanwhile
             memory.fold(decoded(rows))
+            memory.folded_bytes += sum(len(row.payload) for row in rows)
 
-    def note(self, key: int, position: int, received_ms: int, events: Sequence[Incoming | Journaled]) -> None:
+    def note(
+        self, key: int, position: int, received_ms: int, events: Sequence[Incoming | Journaled], size: int = 0
+    ) -> None:
         """Fold events that were just committed, the first at `position`, when nothing is missing before it.
 
-        A read finds the others.
+        A read finds the others. `size` is that of their payloads in bytes.
         """
         memory = self.cached.get(key)
         if memory is not None and memory.stands_at == position - 1 and not memory.lock.locked():
             state, memory.used = memory.state, self.round
+            memory.folded_bytes += size
             for place, event in enumerate(events, position):
                 advance(state, place, received_ms, event)
 
@@ -199,9 +214,13 @@ class Memories:
                 memory.pack()
             if count % PACKED_TOGETHER == 0:
                 await asyncio.sleep(0)
+        await self.evict(weigh=True)
 
-    async def evict(self) -> None:
-        while len(self.cached) > self.capacity:
+    async def evict(self, weigh: bool = False) -> None:
+        """Let go of those that were read longest ago while they are too many, or (when weighed) too large."""
+        excess = sum(memory.weight for memory in self.cached.values()) - self.budget if weigh else 0
+        while self.cached and (len(self.cached) > self.capacity or excess > 0):
+            excess -= next(iter(self.cached.values())).weight
             key, memory = self.cached.popitem(last=False)
             await self.save_when_worth(key, memory, every=100)
 

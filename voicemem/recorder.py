@@ -216,7 +216,7 @@ class Recorder:
         """Fold what was stored; refused events change nothing in a memory."""
         key = batch.line.key
         if appended.position is not None:
-            self.memories.note(key, appended.position, received_ms, batch.events)
+            self.memories.note(key, appended.position, received_ms, batch.events, sum(map(len, batch.payloads)))
             return
         for arrival, outcome in outcomes_of(batch, appended):
             if outcome is not None and outcome.position is not None:

@@ -7,6 +7,7 @@ ones. No error text holds what was sent.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -30,6 +31,8 @@ from voicemem.events import (
 INCOMING = msgspec.json.Decoder(Incoming)
 ORDINARY = msgspec.json.Decoder(Ordinary)
 JOURNALED = msgspec.json.Decoder(Journaled)
+Piece = bytes | msgspec.Raw
+"""JSON; hundreds of thousands may be in one frame, so each is copied out of it when its turn has come."""
 PIECE = msgspec.json.Decoder(msgspec.Raw)
 PIECES = msgspec.json.Decoder(list[msgspec.Raw])
 ENCODER = msgspec.json.Encoder()
@@ -82,30 +85,30 @@ ENVELOPE = msgspec.json.Decoder(Envelope)
 
 def decode_frame(frame: bytes) -> list[Arrived | Rejected]:
     """The events of one frame: a JSON object, or an array of objects. Raises `InvalidFrame`."""
-    return [decode_event(piece) for piece in split_frame(frame)]
+    return [decode_event(piece) for piece in map(bytes, split_frame(frame))]
 
 
-def split_frame(frame: bytes) -> list[bytes]:
+def split_frame(frame: bytes) -> Sequence[Piece]:
     """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(b" \t\r\n")
     if not text.startswith(b"["):
         return [checked_object(text)]
     try:
-        pieces = pieces_of(text)
+        pieces = PIECES.decode(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
-    if not all(piece.startswith(b"{") for piece in pieces):
+    if not all(bytes(piece).startswith(b"{") for piece in pieces):
         raise InvalidFrame("not_events")
     return pieces
 
 
 def decode_lines(body: bytes) -> list[Arrived | Rejected]:
     """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
-    return [decode_event(piece) for piece in split_lines(body)]
+    return [decode_event(piece) for piece in map(bytes, split_lines(body))]
 
 
-def split_lines(body: bytes) -> list[bytes]:
+def split_lines(body: bytes) -> Sequence[Piece]:
     """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`."""
     if not body.strip() or body.lstrip().startswith(b"["):
         return split_frame(body)

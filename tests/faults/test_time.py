@@ -214,10 +214,10 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
 
 
 @asynccontextmanager
-async def node(store: Store, hook: Receiver) -> AsyncIterator[App]:
+async def node(store: Store, hook: Receiver, clock: Wall) -> AsyncIterator[App]:
     """One of several services on a store."""
     free = Address("127.0.0.1", 0)
-    app = App(Settings(rest=free, ingest=free, webhook_url=hook.url()), store, WebhookSender())
+    app = App(Settings(rest=free, ingest=free, webhook_url=hook.url()), store, WebhookSender(), clock)
     try:
         await app.start()
         yield app
@@ -227,22 +227,19 @@ async def node(store: Store, hook: Receiver) -> AsyncIterator[App]:
 
 @pytest.mark.fault(13)
 @pytest.mark.fault(65)
-async def test_two_nodes_ten_minutes_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hook: Receiver) -> None:
+async def test_two_nodes_ten_minutes_apart(tmp_path: Path, hook: Receiver) -> None:
     """Producers on either node, closes, retries and reads: all is there once and in order, each close under one id."""
     hook.replies = [Reply(503)] * 3
     store = SqliteStore(f"{tmp_path}/calls.db")
-    monkeypatch.setattr("voicemem.app.now_ms", Wall())
-    async with node(store, hook) as slow:
-        monkeypatch.setattr("voicemem.app.now_ms", Wall(10 * MINUTE_MS))
-        async with node(store, hook) as fast:
-            await both_producing(slow, fast)
-            await change_nodes(slow, fast)
-            await until({"shared", *(f"s{number}" for number in range(10))}, lambda: told(hook))
-            await until(0, lambda: undelivered(store))
-            for app in (slow, fast):
-                assert [1, 1, 2, 2, 3] == sorted(await seqs(app, "shared"))
-                for number in range(10):
-                    assert [1, 2, 3, 4] == await seqs(app, f"s{number}")
+    async with node(store, hook, Wall()) as slow, node(store, hook, Wall(10 * MINUTE_MS)) as fast:
+        await both_producing(slow, fast)
+        await change_nodes(slow, fast)
+        await until({"shared", *(f"s{number}" for number in range(10))}, lambda: told(hook))
+        await until(0, lambda: undelivered(store))
+        for app in (slow, fast):
+            assert [1, 1, 2, 2, 3] == sorted(await seqs(app, "shared"))
+            for number in range(10):
+                assert [1, 2, 3, 4] == await seqs(app, f"s{number}")
     await store.close_store()
     assert {1} == set(contents_by_id(hook.notices).values())
     by_close = {(notice.json["sid"], notice.payload["stop_ts"], notice.id) for notice in hook.notices}

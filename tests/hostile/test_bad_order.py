@@ -137,3 +137,14 @@ async def test_60_a_turn_of_two_roles(app: App, producer: Producer) -> None:
     messages = [(one["role"], one["content"]) for one in await Caller(app).contents("s", "?after_turn=6")]
     assert sorted(messages) == [("assistant", "Agent."), ("user", "Typed."), ("user", "User.")]
     assert "user" == messages[0][0]
+
+
+HALVES: list[Fields] = [{}, {"interrupt_timestamp": 5}, {"original": "Agent. And more."}]
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+async def test_a_restored_interruption_is_whole(app: App, producer: Producer, half: Fields) -> None:
+    """A restored message that was interrupted says when, and what it would have been; without either it is refused."""
+    restored = {"type": "message", "seq": 2, "turn_id": 7, "role": "assistant", "text": "Agent.", "source": "llm"}
+    await producer.send(restored | {"metadata": {"interrupted": True, **half}})
+    await producer.expect_error("invalid_field", seq=2)

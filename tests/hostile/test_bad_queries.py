@@ -131,7 +131,7 @@ DATES = ["yesterday", "2026-01-01", "2026-01-01T00:00:00Z", "1.5", "999999999999
 DATES += ["", "null", "NaN", "Infinity", "0x0", "1_000", "%2B1", "1%00"]
 
 
-@pytest.mark.parametrize("date", [*DATES, pytest.param("1e12", marks=loose)])
+@pytest.mark.parametrize("date", [*DATES, "1e12"])
 async def test_130_invalid_dates(api: Caller, date: str) -> None:
     """Times are Unix ms in whole numbers; other spellings are refused, not guessed."""
     for name in ("started_after", "started_before"):

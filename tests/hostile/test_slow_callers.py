@@ -267,7 +267,7 @@ async def test_a_producer_that_does_not_read_is_cut_off(app: App, monkeypatch: p
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(frame(TEXT, json.dumps({"type": "session.open", "session_id": "s" * 128}).encode()))
         with pytest.raises(ConnectionError):
-            await asyncio.wait_for(send_for_ever(peer), 3)
+            await asyncio.wait_for(send_for_ever(peer), 20)
 
 
 async def send_for_ever(peer: Peer) -> None:

@@ -103,6 +103,15 @@ def test_operations_are_told_apart() -> None:
     assert len(ROUTES) == len(set(ids))
 
 
+def test_what_was_made_can_be_called() -> None:
+    """A new session's links lead to every path below it, by its id."""
+    below = {operation(route)["operationId"] for route in ROUTES if route.path.startswith("/v1/sessions/{id}")}
+    for status in ("200", "201"):
+        links = described()["paths"]["/v1/sessions"]["post"]["responses"][status]["links"]
+        assert below == {link["operationId"] for link in links.values()}
+        assert [{"id": "$response.body#/session_id"}] * len(below) == [link["parameters"] for link in links.values()]
+
+
 def test_secrets_are_only_ever_written() -> None:
     """What is taken out of a configuration is marked as such, wherever a configuration stands."""
     schemas = described()["components"]["schemas"]

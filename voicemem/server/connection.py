@@ -176,8 +176,10 @@ class Connection:
 
     def take_frame(self, message: bytes) -> None:
         pieces = split_frame(message)
+        if not pieces:
+            self.count_fruitless()
         size = len(message) // max(1, len(pieces))
-        arrivals = map(decode_event, pieces)
+        arrivals = map(decode_event, map(bytes, pieces))
         if self.granted is None or len(pieces) > SLICE:
             self.work = asyncio.create_task(self.proceed(arrivals, size))
             return
@@ -195,7 +197,7 @@ class Connection:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
                 pieces = split_frame(message)
-                await self.take_slowly(map(decode_event, pieces), len(message) // max(1, len(pieces)))
+                await self.take_slowly(map(decode_event, map(bytes, pieces)), len(message) // max(1, len(pieces)))
         except VoicememError as error:
             self.fail(error)
         finally:
@@ -274,6 +276,9 @@ class Connection:
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
         self.websocket.tell(error_frame(Problem(seq, refused.code, refused.detail), session_id, producer))
+        self.count_fruitless()
+
+    def count_fruitless(self) -> None:
         self.fruitless += 1
         if self.fruitless > FLOOD:
             raise InvalidFrame("flood")
@@ -351,9 +356,7 @@ class Connection:
         for problem in recorded.problems:
             self.websocket.tell(error_frame(problem, line.session_id, line.producer))
             if not recorded.stored and problem.code != "seq_gap":
-                self.fruitless += 1
-                if self.fruitless > FLOOD:
-                    raise InvalidFrame("flood")
+                self.count_fruitless()
         if recorded.acked is not None:
             self.websocket.tell(b"%b%d}" % (queue.ack, recorded.acked))
         if recorded.ended:

@@ -81,7 +81,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     pieces = split_lines(await body_of(request))
     errors: list[EventError] = []
     for first in range(0, max(1, len(pieces)), SLICE):
-        recorded = await parts.recorder.record(line, map(decode_event, pieces[first : first + SLICE]))
+        recorded = await parts.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
         errors += map(event_error, recorded.problems)
         if recorded.ended:
             await parts.sessions.close_when_ended(line)
@@ -134,6 +134,7 @@ ROUTES = (
         AppendQuery,
         one(Appended),
         Body({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
+        ("flood",),
     ),
     Route(
         "GET",

@@ -47,7 +47,8 @@ def document(routes: Iterable[Route[Any]]) -> bytes:
     schemas = Schemas()
     paths: defaultdict[str, Fields] = defaultdict(dict)
     for route in routes:
-        paths[route.path][route.method.lower()] = operation(route, schemas)
+        below = [other for other in routes if other.path.startswith(f"{route.path}/{{")]
+        paths[route.path][route.method.lower()] = operation(route, below, schemas)
     return msgspec.json.encode(
         {
             "openapi": VERSION,
@@ -78,8 +79,13 @@ def tag_of(route: Route[Any]) -> str:
     return route.handler.__module__.rpartition(".")[2]
 
 
-def operation(route: Route[Any], schemas: Schemas) -> Fields:
-    name: str = getattr(route.handler, "__name__", "")
+def id_of(route: Route[Any]) -> str:
+    """The operation's id."""
+    return str(getattr(route.handler, "__name__", ""))
+
+
+def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
+    """A route's description; `below` are those whose paths begin with its own."""
     summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
     parameters = list(parameters_of(route, schemas))
     if 304 in route.answers:
@@ -87,13 +93,13 @@ def operation(route: Route[Any], schemas: Schemas) -> Fields:
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: Fields = {
-        "operationId": name,
+        "operationId": id_of(route),
         "tags": [tag_of(route)],
         "summary": summary,
         "description": more.strip(),
         "security": [{"key": [route.scope]}] if route.scope else [],
         "parameters": parameters,
-        "responses": responses_of(route, schemas),
+        "responses": responses_of(route, below, schemas),
     }
     if route.body is not None:
         described["requestBody"] = {
@@ -116,14 +122,24 @@ def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[Fields]:
         yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
 
 
-def responses_of(route: Route[Any], schemas: Schemas) -> Fields:
+def links_of(answer: Answer, below: list[Route[Any]]) -> Fields:
+    """What can be called with the id that was answered."""
+    if answer.id_field is None:
+        return {}
+    given = {"id": f"$response.body#/{answer.id_field}"}
+    return {id_of(route): {"operationId": id_of(route), "parameters": given} for route in below}
+
+
+def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
     responses: Fields = {}
     for status, answer in route.answers.items():
-        responses[str(status)] = {
+        response = {
             "description": HTTPStatus(status).phrase,
             "headers": {name: HEADERS[name] for name in answer.headers},
             "content": contents(answer, schemas),
+            "links": links_of(answer, below),
         }
+        responses[str(status)] = {key: value for key, value in response.items() if value}
     by_status: defaultdict[int, list[str]] = defaultdict(list)
     for code in sorted(codes_of(route)):
         by_status[CODES[code].status].append(code)

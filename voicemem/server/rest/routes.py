@@ -39,10 +39,14 @@ class Body(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a route answers with one status: types by media type, none when there is no body."""
+    """What a route answers with one status: types by media type, none when there is no body.
+
+    `id_field` names the field with the id of what was made, which the paths below this one take.
+    """
 
     contents: Mapping[str, Any] = NOTHING
     headers: tuple[str, ...] = ()
+    id_field: str | None = None
 
 
 class Route(NamedTuple, Generic[Q]):

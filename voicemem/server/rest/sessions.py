@@ -171,7 +171,7 @@ ROUTES = (
         create_session,
         "ingest",
         NoQuery,
-        {200: Answer({JSON: Session}), 201: Answer({JSON: Session})},
+        dict.fromkeys((200, 201), Answer({JSON: Session}, id_field="session_id")),
         Body({JSON: MergePatch(NewSession)}, required=False),
         (*SETTING, "session_exists", "session_erased"),
     ),
