@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine import SEVERAL_MOVES, Rules
-from model import DEFAULTS, Fields, Line
+from model import DURATIONS, Fields, Line
 from moves import PLAIN, Move
 from service import Process, Service
 from talk import NOW
@@ -24,10 +24,10 @@ class Killed(Rules):
         return Process(folder, NOW)
 
     def configured(self, config: Fields) -> Fields:
-        return {key: value for key, value in config.items() if key not in DEFAULTS} | {"idle_timeout": 0}
+        return {key: value for key, value in config.items() if key not in DURATIONS} | {"idle_timeout": 0}
 
     def tamed(self, move: Move) -> Move:
-        return move if DEFAULTS.keys().isdisjoint(move.event) else move._replace(event=PLAIN[0])
+        return move if DURATIONS.isdisjoint(move.event) else move._replace(event=PLAIN[0])
 
     @precondition(Rules.has_lively_lines)
     @rule()

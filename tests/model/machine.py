@@ -16,13 +16,25 @@ from moves import ENDS, MOVES, PLAIN, PLAIN_MOVES, UPDATES, Move, Sent, resolved
 from talk import MOST_SESSIONS, READY, Said
 
 PRODUCERS = ["main", "b"]
-OPERATIONS = ["create", "change", "end_at_once", "erase", "stumble", "read", "read", "open_unnamed", "send_astray"]
+OPERATIONS = [
+    "back_up",
+    "create",
+    "change",
+    "end_at_once",
+    "erase",
+    "stumble",
+    "read",
+    "read",
+    "open_unnamed",
+    "send_astray",
+]
 CONFIGS: list[Fields] = [
     {"idle_timeout": 5},
     {},
     {"idle_timeout": 0, "name": "desk", "channel": "one", "labels": {"a": "b"}},
     {"idle_timeout": 5, "reopen_window": 10},
     {"idle_timeout": 5, "reopen_window": 0},
+    {"idle_timeout": 5, "reopen_window": 10, "ttl_seconds": 30},
     {"max_duration": 400, "idle_timeout": 3},
 ]
 NAMES = st.sampled_from(PRODUCERS)
@@ -80,6 +92,11 @@ class Rules(Agreement):
     def stumble(self, _session_id: str, _choice: int) -> None:
         """The receiver will fail once before it takes the next notice."""
         self.service.stumble()
+
+    def back_up(self, _session_id: str, _choice: int) -> None:
+        """The running service's file is copied."""
+        self.service.command("backup", "--force")
+        self.backup = copy.deepcopy(self.model.sessions)
 
     def read(self, session_id: str, choice: int) -> None:
         """A part of its journal, its history where nothing has changed, lists by state."""
@@ -249,7 +266,7 @@ class Rules(Agreement):
         self.send_moves(choice, moves, full=False, together=True)
         if restart:
             self.agrees()
-            self.restart(save=False, restore=False)
+            self.restart()
             self.post_events(line.session_id, line.producer, None, moves[: len(PLAIN)])
 
     @precondition(Agreement.has_lines)
@@ -398,21 +415,19 @@ class Rules(Agreement):
     # The process
 
     @precondition(Agreement.has_lively_lines)
-    @rule(save=st.booleans(), restore=SELDOM)
-    def stop_and_start(self, save: bool, restore: bool) -> None:
-        """The service stops and starts again, on its file or on an older copy of it."""
-        self.restart(save, restore)
+    @rule(restore=SELDOM)
+    def stop_and_start(self, restore: bool) -> None:
+        """The service stops and starts again, on its file or on its backup."""
+        self.restart(restore)
 
-    def restart(self, save: bool, restore: bool) -> None:
-        restore = restore and self.saved is not None
+    def restart(self, restore: bool = False) -> None:
+        backup = self.backup if restore else None
         numbers = list(self.model.connections)
-        told = self.service.run(self.service.restart(save, restore))
+        told = self.service.run(self.service.restart(backup is not None))
         assert told == {number: ([{"type": "goaway"}], 1012) for number in numbers}
         self.restarted()
-        if save:
-            self.saved = copy.deepcopy(self.model.sessions)
-        elif restore and self.saved is not None:
-            self.model.sessions = copy.deepcopy(self.saved)
+        if backup is not None:
+            self.model.sessions = copy.deepcopy(backup)
             self.incarnations.clear()
         self.model.start()
 

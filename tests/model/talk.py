@@ -34,7 +34,7 @@ class Talk(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.model = Model(NOW)
         self.service = self.begin(Path(self.folder.name))
-        self.saved: dict[str, Session] | None = None
+        self.backup: dict[str, Session] | None = None
         self.incarnations: set[str] = set()
         self.checked: dict[str, tuple[str, int]] = {}
         self.touched: set[str | None] = set()
