@@ -428,6 +428,7 @@ class Rules(Agreement):
         self.restarted()
         if backup is not None:
             self.model.sessions = copy.deepcopy(backup)
+            self.former_incarnations |= self.incarnations
             self.incarnations.clear()
         self.model.start()
 

@@ -36,6 +36,8 @@ class Talk(RuleBasedStateMachine):
         self.service = self.begin(Path(self.folder.name))
         self.backup: dict[str, Session] | None = None
         self.incarnations: set[str] = set()
+        self.former_incarnations: set[str] = set()
+        """Of stores before they were restored."""
         self.checked: dict[str, tuple[str, int]] = {}
         self.touched: set[str | None] = set()
         """Sessions that were spoken to in this step."""
