@@ -26,6 +26,7 @@ class Agreement(Talk):
         self.settle()
         self.exchange({}, {})
         assert len(self.incarnations) <= 1
+        assert self.incarnations.isdisjoint(self.former_incarnations)
         for session in self.model.sessions.values():
             seen = session.state, len(session.journal)
             if session.state != "running" and session.id not in self.touched and self.checked.get(session.id) == seen:

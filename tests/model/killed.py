@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine import SEVERAL_MOVES, Rules
-from model import DEFAULTS, Fields, Line
+from model import DURATIONS, Fields, Line
 from moves import PLAIN, Move
 from service import Process, Service
 from talk import NOW
@@ -24,10 +24,10 @@ class Killed(Rules):
         return Process(folder, NOW)
 
     def configured(self, config: Fields) -> Fields:
-        return {key: value for key, value in config.items() if key not in DEFAULTS} | {"idle_timeout": 0}
+        return {key: value for key, value in config.items() if key not in DURATIONS} | {"idle_timeout": 0}
 
     def tamed(self, move: Move) -> Move:
-        return move if DEFAULTS.keys().isdisjoint(move.event) else move._replace(event=PLAIN[0])
+        return move if DURATIONS.isdisjoint(move.event) else move._replace(event=PLAIN[0])
 
     @precondition(Rules.has_lively_lines)
     @rule()
@@ -41,9 +41,19 @@ class Killed(Rules):
         self.model.start()
 
     @precondition(Rules.has_lively_lines)
-    @rule(choice=st.integers(0, 9), moves=SEVERAL_MOVES, heard=st.integers(0, 3), together=st.booleans())
-    def kill_while_sending(self, choice: int, moves: list[Move], heard: int, together: bool) -> None:
-        """The process dies while it takes events: of these it has stored some first ones, all that it acknowledged."""
+    @rule(choice=st.integers(0, 9), moves=SEVERAL_MOVES, heard=st.integers(0, 3))
+    def kill_while_sending(self, choice: int, moves: list[Move], heard: int) -> None:
+        """The process dies while it takes events, each in a frame of its own."""
+        self.kill_in_flight(choice, moves, heard, together=False)
+
+    @precondition(Rules.has_lively_lines)
+    @rule(choice=st.integers(0, 9), moves=SEVERAL_MOVES, heard=st.integers(0, 3))
+    def kill_while_sending_together(self, choice: int, moves: list[Move], heard: int) -> None:
+        """The process dies while it takes the events of one frame."""
+        self.kill_in_flight(choice, moves, heard, together=True)
+
+    def kill_in_flight(self, choice: int, moves: list[Move], heard: int, together: bool) -> None:
+        """Of what was sent, some first ones are stored, and among them is everything that was acknowledged."""
         number, line = self.line(choice)
         key = line.session_id, line.producer
         before = copy.deepcopy(self.model)
@@ -66,7 +76,7 @@ class Killed(Rules):
         self.model.start()
 
     def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
-        """Where another producer is waited for, the process dies before that has ended too."""
+        """Where another producer is waited for, the process dies before that has ended too, or the time is over."""
         super().end_line(line, end, last, http)
         self.model.settle()
         if any(session.ending is not None for session in self.model.sessions.values()):

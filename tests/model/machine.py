@@ -16,19 +16,30 @@ from moves import ENDS, MOVES, PLAIN, PLAIN_MOVES, UPDATES, Move, Sent, resolved
 from talk import MOST_SESSIONS, READY, Said
 
 PRODUCERS = ["main", "b"]
-OPERATIONS = ["create", "change", "end_at_once", "erase", "stumble", "read", "read", "open_unnamed", "send_astray"]
+OPERATIONS = [
+    "back_up",
+    "create",
+    "change",
+    "end_at_once",
+    "erase",
+    "stumble",
+    "read",
+    "read",
+    "open_unnamed",
+    "send_astray",
+]
 CONFIGS: list[Fields] = [
     {"idle_timeout": 5},
     {},
     {"idle_timeout": 0, "name": "desk", "channel": "one", "labels": {"a": "b"}},
     {"idle_timeout": 5, "reopen_window": 10},
     {"idle_timeout": 5, "reopen_window": 0},
+    {"idle_timeout": 5, "reopen_window": 10, "ttl_seconds": 30},
     {"max_duration": 400, "idle_timeout": 3},
 ]
 NAMES = st.sampled_from(PRODUCERS)
 CHOICE = st.integers(0, 11)
 """Which of those there are: mostly one of the lively, the highest any at all."""
-HOW = ["alone", "alone", "all", "http"]
 SEVERAL_MOVES = st.lists(MOVES, min_size=2, max_size=9)
 SELDOM = st.integers(0, 3).map(lambda number: number == 3)
 
@@ -81,6 +92,11 @@ class Rules(Agreement):
     def stumble(self, _session_id: str, _choice: int) -> None:
         """The receiver will fail once before it takes the next notice."""
         self.service.stumble()
+
+    def back_up(self, _session_id: str, _choice: int) -> None:
+        """The running service's file is copied."""
+        self.service.command("backup", "--force")
+        self.backup = copy.deepcopy(self.model.sessions)
 
     def read(self, session_id: str, choice: int) -> None:
         """A part of its journal, its history where nothing has changed, lists by state."""
@@ -250,7 +266,7 @@ class Rules(Agreement):
         self.send_moves(choice, moves, full=False, together=True)
         if restart:
             self.agrees()
-            self.restart(save=False, restore=False)
+            self.restart()
             self.post_events(line.session_id, line.producer, None, moves[: len(PLAIN)])
 
     @precondition(Agreement.has_lines)
@@ -316,20 +332,27 @@ class Rules(Agreement):
         names = {"session_id": line.session_id} if full or several_sessions else {}
         return names | ({"producer": line.producer} if full or several_producers else {})
 
-    @precondition(Agreement.has_lines)
-    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), how=st.sampled_from(HOW))
-    def end(self, choice: int, end: Fields, last: int | None, how: str) -> None:
-        """A producer ends the session, or gets its `last_seq` wrong; or all of its producers end it one by one."""
-        _, line = self.line(choice)
-        self.end_call(choice, end, last, how == "http")
-        lines = [one for _, one in self.all_lines() if one.session_id == line.session_id and not one.dead]
-        for other in lines if how == "all" else []:
-            if other is not line:
-                self.agrees()
-                self.end_line(other, ENDS[-1], None, False)
-
-    def end_call(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), http=SELDOM)
+    def end(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
+        """A producer ends the session, or gets its `last_seq` wrong."""
         self.end_line(self.line(choice)[1], end, last, http)
+
+    @precondition(Agreement.has_lively_lines)
+    @rule(choice=CHOICE, ends=st.permutations(ENDS), http=SELDOM, number=st.integers(0, 2))
+    def end_together(self, choice: int, ends: list[Fields], http: bool, number: int) -> None:
+        """Two producers end the session, one after the other."""
+        _, line = self.line(choice)
+        name = next(name for name in PRODUCERS if name != line.producer)
+        if self.model.sessions[line.session_id].state != "running":
+            return
+        if name not in self.model.connected(line.session_id):
+            self.open_line(number, line.session_id, name, {}, None)
+        other = self.lively_line(line.session_id, name)
+        for one, end in zip((line, other), ends, strict=True):
+            if one in [still for _, still in self.all_lines()]:
+                self.end_line(one, end, None, http)
+                self.agrees()
 
     def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
         number = next(number for number, one in self.all_lines() if one is line)
@@ -392,21 +415,20 @@ class Rules(Agreement):
     # The process
 
     @precondition(Agreement.has_lively_lines)
-    @rule(save=st.booleans(), restore=SELDOM)
-    def stop_and_start(self, save: bool, restore: bool) -> None:
-        """The service stops and starts again, on its file or on an older copy of it."""
-        self.restart(save, restore)
+    @rule(restore=SELDOM)
+    def stop_and_start(self, restore: bool) -> None:
+        """The service stops and starts again, on its file or on its backup."""
+        self.restart(restore)
 
-    def restart(self, save: bool, restore: bool) -> None:
-        restore = restore and self.saved is not None
+    def restart(self, restore: bool = False) -> None:
+        backup = self.backup if restore else None
         numbers = list(self.model.connections)
-        told = self.service.run(self.service.restart(save, restore))
+        told = self.service.run(self.service.restart(backup is not None))
         assert told == {number: ([{"type": "goaway"}], 1012) for number in numbers}
         self.restarted()
-        if save:
-            self.saved = copy.deepcopy(self.model.sessions)
-        elif restore and self.saved is not None:
-            self.model.sessions = copy.deepcopy(self.saved)
+        if backup is not None:
+            self.model.sessions = copy.deepcopy(backup)
+            self.former_incarnations |= self.incarnations
             self.incarnations.clear()
         self.model.start()
 

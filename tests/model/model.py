@@ -13,6 +13,7 @@ Fields = dict[str, Any]
 GRACE_MS = 2_000
 DEFAULTS = {"idle_timeout": 60, "reopen_window": 3_600, "max_duration": 72 * 3_600}
 """Seconds."""
+DURATIONS = frozenset({*DEFAULTS, "ttl_seconds"})
 ROUTING = frozenset({"session_id", "producer"})
 """Fields that say whose an event is; they are no part of what it says."""
 
@@ -144,7 +145,7 @@ class Model:
     def erase(self, session_id: str) -> None:
         """Only that there was a session of this id stays."""
         session = self.sessions[session_id]
-        session.state, session.ending, session.provisional = "erased", None, False
+        session.state, session.ending, session.ended_ms, session.provisional = "erased", None, None, False
         session.journal, session.producers, session.config = [], {}, {}
 
     def listed(self, state: str | None = None) -> list[str]:
@@ -263,10 +264,13 @@ class Model:
     # Time
 
     def settle(self) -> None:
-        """Close what is to be closed by now."""
+        """Close what is to be closed by now, and erase what was kept long enough."""
         for session in self.sessions.values():
             if session.state == "running":
                 self.close_when_due(session)
+            expiry = self.expiry(session)
+            if expiry is not None and self.now_ms >= expiry:
+                self.erase(session.id)
 
     def close_when_due(self, session: Session) -> None:
         too_long = self.now_ms >= session.started_ms + session.setting_ms("max_duration")
@@ -295,6 +299,11 @@ class Model:
             return None
         return session.ended_ms + session.setting_ms("reopen_window")
 
+    def expiry(self, session: Session) -> int | None:
+        """Until when (Unix ms) a session is kept; None for ever."""
+        kept = session.config.get("ttl_seconds")
+        return None if kept is None or session.ended_ms is None else session.ended_ms + int(kept * 1000)
+
     def may_reopen(self, session: Session) -> bool:
         deadline = self.reopen_deadline(session)
         return deadline is not None and self.now_ms < deadline
@@ -308,15 +317,13 @@ class Model:
         """When something will happen if nobody does anything (Unix ms)."""
         found = []
         for session in self.sessions.values():
-            deadline = self.reopen_deadline(session)
             if session.state == "running":
                 found.append(session.started_ms + session.setting_ms("max_duration"))
                 if session.ending is not None:
                     found.append(session.ending.at_ms + GRACE_MS)
                 if session.silent_since_ms is not None:
                     found.append(session.silent_since_ms + session.setting_ms("idle_timeout"))
-            elif deadline is not None:
-                found.append(deadline)
+            found += [moment for moment in (self.reopen_deadline(session), self.expiry(session)) if moment is not None]
         return sorted({moment for moment in found if moment > self.now_ms})
 
     # The process
@@ -338,7 +345,7 @@ class Model:
         session.journal.append(Entry(None, None, event, self.now_ms))
 
 
-UPDATED = frozenset({"name", "channel", "user_id", "labels", "interruptable", *DEFAULTS})
+UPDATED = frozenset({"name", "channel", "user_id", "labels", "interruptable", *DURATIONS})
 """Settings that events of the tests change."""
 
 

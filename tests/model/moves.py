@@ -33,6 +33,7 @@ UPDATES: list[Fields] = [
     {"idle_timeout": 0},
     {"reopen_window": 7},
     {"max_duration": 200},
+    {"ttl_seconds": 60},
 ]
 """Merge patches of a configuration."""
 PATCHING: list[Fields] = [{"type": "session.update", **patch} for patch in UPDATES]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,14 +17,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-import apsw
 from callers import Answered, Receiver, Reply, receiving
+from click.testing import CliRunner
 from services import ANY_PORT
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from yarl import URL
 
 from voicemem.app import App, running
+from voicemem.cli import main
 from voicemem.settings import Settings
 
 T = TypeVar("T")
@@ -97,41 +96,25 @@ class Service:
         await self.serving.aclose()
         self.app = None
 
-    async def restart(self, save: bool, restore: bool) -> dict[int, tuple[list[Fields], int | None]]:
-        """Stop and start on the file; what each connection was told, and the code that closed it.
-
-        Between the two the file may be copied, or replaced by its copy.
-        """
+    async def restart(self, restore: bool) -> dict[int, tuple[list[Fields], int | None]]:
+        """Stop and start, on the file or on its backup; what each connection was told, and the code that closed it."""
         await self.stop()
         told = {number: await closed(socket) for number, socket in self.sockets.items()}
         self.sockets.clear()
-        if save:
-            self.save()
-        elif restore:
-            self.restore()
+        if restore:
+            self.command("restore", "--force")
         await self.start()
         return told
 
-    def save(self) -> None:
-        """Keep a copy of the file."""
-        self.saved.unlink(missing_ok=True)
-        connection = apsw.Connection(str(self.path))
-        connection.execute("vacuum into ?", (str(self.saved),))
-        connection.close()
-
-    def restore(self) -> None:
-        """An older state of the store, under a new incarnation."""
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-        shutil.copy(self.saved, self.path)
-        connection = apsw.Connection(str(self.path))
-        connection.execute("update meta set value = ? where name = 'incarnation'", (secrets.token_bytes(16),))
-        connection.close()
+    def command(self, name: str, *options: str) -> None:
+        """`voicemem backup` or `voicemem restore`, between the file and the one backup that there is."""
+        done = CliRunner().invoke(main, [name, "--store", f"sqlite:{self.path}", *options, str(self.saved)])
+        assert done.exit_code == 0, done.output
 
     # Time
 
     async def settle(self, connected: dict[str, set[str]]) -> None:
-        """Wait until the service has noticed who is still connected, and has closed what is due."""
+        """Wait until the service has noticed who is still connected; then everything that is due is done."""
         assert self.app is not None
         sessions = self.app.sessions
 
@@ -140,6 +123,8 @@ class Service:
 
         await eventually(noticed, "connections are not noticed")
         await sessions.sweep()
+        await self.app.retention.expire()
+        await self.app.retention.compact()
 
     # Connections
 

@@ -34,8 +34,10 @@ class Talk(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.model = Model(NOW)
         self.service = self.begin(Path(self.folder.name))
-        self.saved: dict[str, Session] | None = None
+        self.backup: dict[str, Session] | None = None
         self.incarnations: set[str] = set()
+        self.former_incarnations: set[str] = set()
+        """Of stores before they were restored."""
         self.checked: dict[str, tuple[str, int]] = {}
         self.touched: set[str | None] = set()
         """Sessions that were spoken to in this step."""
@@ -86,6 +88,11 @@ class Talk(RuleBasedStateMachine):
     def all_lines(self) -> list[tuple[int, Line]]:
         """Every line, with its connection."""
         return [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
+
+    def lively_line(self, session_id: str, name: str) -> Line:
+        """The line of a producer that is connected."""
+        keys = {"session_id": session_id, "producer": name, "dead": False}
+        return next(line for _, line in self.all_lines() if all(getattr(line, key) == keys[key] for key in keys))
 
     def has_lively_lines(self) -> bool:
         running = {one.id for one in self.model.sessions.values() if one.state == "running"}

@@ -57,7 +57,7 @@ class Timed(Rules):
         if meanwhile == "post":
             self.post_events(session_id, "main", None, moves[:1])
         elif meanwhile == "restart":
-            self.restart(save=False, restore=False)
+            self.restart()
         self.agrees()
         self.wait_until_about(0, over)
         self.agrees()
