@@ -197,7 +197,7 @@ def decode_ordinary(frame: bytes) -> Ordinary | None:
     try:
         if not frame.isascii():
             frame.decode()
-        if (b"[" in frame or frame.find(b"{", 1) > 0) and too_deep(frame, MAX_DEPTH):
+        if (frame.find(b"[") > 0 or frame.find(b"{", 1) > 0) and too_deep(frame, MAX_DEPTH):
             return None
         event: Ordinary = ORDINARY.decode(frame)
         check = CHECKS.get(type(event))
