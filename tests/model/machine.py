@@ -339,20 +339,40 @@ class Rules(Agreement):
         self.end_line(self.line(choice)[1], end, last, http)
 
     @precondition(Agreement.has_lively_lines)
-    @rule(choice=CHOICE, ends=st.permutations(ENDS), http=SELDOM, number=st.integers(0, 2))
-    def end_together(self, choice: int, ends: list[Fields], http: bool, number: int) -> None:
-        """Two producers end the session, one after the other."""
+    @rule(
+        choice=CHOICE,
+        ends=st.permutations(ENDS),
+        number=st.integers(0, 2),
+        then=st.sampled_from(["end", "leave", "send", "come", "wait"]),
+        moves=SEVERAL_MOVES,
+    )
+    def end_of_two(self, choice: int, ends: list[Fields], number: int, then: str, moves: list[Move]) -> None:
+        """One of two producers ends the session; the other ends it too, or leaves, or takes its time."""
         _, line = self.line(choice)
-        name = next(name for name in PRODUCERS if name != line.producer)
-        if self.model.sessions[line.session_id].state != "running":
+        session_id, name = line.session_id, next(name for name in PRODUCERS if name != line.producer)
+        if line.dead or self.model.sessions[session_id].state != "running":
             return
-        if name not in self.model.connected(line.session_id):
-            self.open_line(number, line.session_id, name, {}, None)
-        other = self.lively_line(line.session_id, name)
-        for one, end in zip((line, other), ends, strict=True):
-            if one in [still for _, still in self.all_lines()]:
-                self.end_line(one, end, None, http)
-                self.agrees()
+        if name not in self.model.connected(session_id):
+            self.open_line(number, session_id, name, {}, None)
+        self.end_line(line, ends[0], None, http=False)
+        self.agrees()
+        if name not in self.model.connected(session_id):
+            return  # the process died meanwhile
+        other, where = self.lively_line(session_id, name)
+        if then == "leave":
+            self.drop(where, abruptly=False)
+        elif then == "come":
+            self.open_line(number, session_id, line.producer, {}, None)
+        elif then == "send":
+            self.post_events(session_id, line.producer, None, moves)
+        elif then == "wait":
+            self.pause(1_999 + 2 * (choice % 2))
+        self.agrees()
+        if then != "leave":
+            self.end_line(other, ends[1], None, http=False)
+
+    def pause(self, jump: int) -> None:
+        """Let time go on, where that can be."""
 
     def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
         number = next(number for number, one in self.all_lines() if one is line)
@@ -415,10 +435,12 @@ class Rules(Agreement):
     # The process
 
     @precondition(Agreement.has_lively_lines)
-    @rule(restore=SELDOM)
-    def stop_and_start(self, restore: bool) -> None:
+    @rule(backup=st.sampled_from(["", "make", "restore", "restore"]))
+    def stop_and_start(self, backup: str) -> None:
         """The service stops and starts again, on its file or on its backup."""
-        self.restart(restore)
+        if backup == "make":
+            self.back_up("", 0)
+        self.restart(backup == "restore")
 
     def restart(self, restore: bool = False) -> None:
         backup = self.backup if restore else None

@@ -315,16 +315,18 @@ class Model:
 
     def moments(self) -> list[int]:
         """When something will happen if nobody does anything (Unix ms)."""
-        found = []
-        for session in self.sessions.values():
-            if session.state == "running":
-                found.append(session.started_ms + session.setting_ms("max_duration"))
-                if session.ending is not None:
-                    found.append(session.ending.at_ms + GRACE_MS)
-                if session.silent_since_ms is not None:
-                    found.append(session.silent_since_ms + session.setting_ms("idle_timeout"))
-            found += [moment for moment in (self.reopen_deadline(session), self.expiry(session)) if moment is not None]
-        return sorted({moment for moment in found if moment > self.now_ms})
+        return sorted({moment for session in self.sessions.values() for moment in self.moments_of(session)})
+
+    def moments_of(self, session: Session) -> list[int]:
+        """The same of one session."""
+        found = [self.reopen_deadline(session), self.expiry(session)]
+        if session.state == "running":
+            found.append(session.started_ms + session.setting_ms("max_duration"))
+            if session.ending is not None:
+                found.append(session.ending.at_ms + GRACE_MS)
+            if session.silent_since_ms is not None:
+                found.append(session.silent_since_ms + session.setting_ms("idle_timeout"))
+        return sorted(moment for moment in found if moment is not None and moment > self.now_ms)
 
     # The process
 

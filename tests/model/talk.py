@@ -38,7 +38,10 @@ class Talk(RuleBasedStateMachine):
         self.incarnations: set[str] = set()
         self.former_incarnations: set[str] = set()
         """Of stores before they were restored."""
+        self.steps = 0
         self.checked: dict[str, tuple[str, int]] = {}
+        self.checked_ms = NOW
+        """When all sessions were looked at last, and what they were like."""
         self.touched: set[str | None] = set()
         """Sessions that were spoken to in this step."""
         self.notices: dict[str, Fields] = {}
@@ -89,10 +92,11 @@ class Talk(RuleBasedStateMachine):
         """Every line, with its connection."""
         return [(number, line) for number, lines in self.model.connections.items() for line in lines.values()]
 
-    def lively_line(self, session_id: str, name: str) -> Line:
-        """The line of a producer that is connected."""
+    def lively_line(self, session_id: str, name: str) -> tuple[Line, int]:
+        """The line of a producer that is connected, and its connection."""
         keys = {"session_id": session_id, "producer": name, "dead": False}
-        return next(line for _, line in self.all_lines() if all(getattr(line, key) == keys[key] for key in keys))
+        found = [one for one in self.all_lines() if all(getattr(one[1], key) == keys[key] for key in keys)]
+        return found[0][1], found[0][0]
 
     def has_lively_lines(self) -> bool:
         running = {one.id for one in self.model.sessions.values() if one.state == "running"}

@@ -37,6 +37,6 @@ def bounded(examples: int, steps: int) -> settings:
 
 
 TestTimed = Timed.TestCase
-TestTimed.settings = bounded(examples=24, steps=25)
+TestTimed.settings = bounded(examples=40, steps=15)
 TestKilled = Killed.TestCase
 TestKilled.settings = bounded(examples=3, steps=10)
