@@ -209,3 +209,25 @@ def test_delays_grow_are_bounded_and_jump() -> None:
 def test_the_path_is_added_when_absent(given: str, url: str) -> None:
     """The ingest's URL may be given with its path or without."""
     assert url == Client(given).ingest_url
+
+
+async def test_an_own_open_that_comes_late_supersedes_nobody_else() -> None:
+    """An open that was given up may be taken after the one that followed it: then the line opens once more."""
+    line = opened()
+    line.opening()
+    reopen(line, epoch=2)
+    assert line.hear_error(error("superseded", None))
+    reopen(line, epoch=4)
+    assert not line.hear_error(error("superseded", None))
+    with pytest.raises(Superseded):
+        add(line, 1)
+
+
+async def test_an_own_open_that_was_taken_in_time_excuses_nobody() -> None:
+    """When the epochs show that all of the line's own opens were taken, whoever supersedes it is somebody else."""
+    line = opened()
+    line.opening()
+    reopen(line, epoch=3)
+    assert not line.hear_error(error("superseded", None))
+    with pytest.raises(Superseded):
+        add(line, 1)

@@ -71,6 +71,8 @@ class Line:
         """Whether the server has ever answered."""
         self.opens = 0
         """`session.open` frames sent since that answer: how many epochs may have gone by."""
+        self.stray = 0
+        """Opens sent before the last answer that it does not count: the server may still come to them."""
         self.epoch: int | None = None
         self.incarnation: str | None = None
         self.state = "running"
@@ -150,6 +152,8 @@ class Line:
             buffer.acknowledge(frame.next_seq - 1)
         buffer.start(frame.next_seq)
         buffer.rewind()
+        counted = 1 if self.epoch is None or frame.epoch is None else frame.epoch - self.epoch
+        self.stray = max(0, self.stray + self.opens - counted)
         self.epoch, self.incarnation, self.opens = frame.epoch, frame.incarnation, 0
         self.next_turn = max(self.next_turn, frame.next_turn)
         self.state = frame.state
@@ -182,6 +186,9 @@ class Line:
         code, seq = frame.code, frame.seq
         if code == "seq_gap":
             return not self.rewind_to(frame.expected)
+        if code == "superseded" and self.stray:  # by an open of this line's own, from a connection that was given up
+            self.stray -= 1
+            return True
         LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
         if code == "session_ended":
             with self.lock:
