@@ -95,7 +95,7 @@ class Rules(Agreement):
 
     def back_up(self, _session_id: str, _choice: int) -> None:
         """The running service's file is copied."""
-        self.service.command("backup", "--force")
+        self.service.back_up()
         self.backup = copy.deepcopy(self.model.sessions)
 
     def read(self, session_id: str, choice: int) -> None:

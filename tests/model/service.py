@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 from callers import Answered, Receiver, Reply, receiving
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from services import ANY_PORT
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -38,6 +38,9 @@ TIMEOUT_S = 20.0
 """Nothing takes this long."""
 LATE_S = 10.0
 """What does not happen in this time, though it may happen later than its cause, does not happen."""
+KEY = "kept-from-strangers"
+"""Whoever else looks for a server on the ports of this machine is turned away."""
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 ERASED = "erased-at-first"
 """A session that was erased: an open of it is refused, after everything before it was answered."""
 
@@ -65,7 +68,7 @@ class Service:
 
     async def begin(self) -> None:
         self.receiver = await self.stack.enter_async_context(receiving())
-        self.http = await self.stack.enter_async_context(aiohttp.ClientSession())
+        self.http = await self.stack.enter_async_context(aiohttp.ClientSession(headers=HEADERS))
         await self.start()
         await self.request("POST", "/v1/sessions", {"session_id": ERASED})
         await self.request("DELETE", f"/v1/sessions/{ERASED}")
@@ -87,7 +90,11 @@ class Service:
 
     async def start(self) -> None:
         settings = Settings(
-            store=f"sqlite:{self.path}", rest=ANY_PORT, ingest=ANY_PORT, webhook_url=self.receiver.url()
+            store=f"sqlite:{self.path}",
+            rest=ANY_PORT,
+            ingest=ANY_PORT,
+            webhook_url=self.receiver.url(),
+            admin_key=KEY,
         )
         self.app = await self.serving.enter_async_context(running(settings, clock=lambda: self.now_ms))
         self.rest, self.ingest = f"http://{self.app.rest_address}", f"ws://{self.app.ingest_address}"
@@ -102,14 +109,19 @@ class Service:
         told = {number: await closed(socket) for number, socket in self.sockets.items()}
         self.sockets.clear()
         if restore:
-            self.command("restore", "--force")
+            # What clears the file of erased content may be at it a moment longer than the service runs.
+            await eventually(lambda: self.command("restore").exit_code == 0, "not restored")
         await self.start()
         return told
 
-    def command(self, name: str, *options: str) -> None:
-        """`voicemem backup` or `voicemem restore`, between the file and the one backup that there is."""
-        done = CliRunner().invoke(main, [name, "--store", f"sqlite:{self.path}", *options, str(self.saved)])
+    def back_up(self) -> None:
+        """Copy the file while the service has it."""
+        done = self.command("backup")
         assert done.exit_code == 0, done.output
+
+    def command(self, name: str) -> Result:
+        """`voicemem backup` or `voicemem restore`, between the file and the one backup that there is."""
+        return CliRunner().invoke(main, [name, "--force", "--store", f"sqlite:{self.path}", str(self.saved)])
 
     # Time
 
@@ -129,7 +141,9 @@ class Service:
     # Connections
 
     async def connect(self, number: int) -> None:
-        self.sockets[number] = await connect(f"{self.ingest}/v1/ingest", compression=None, max_queue=None)
+        self.sockets[number] = await connect(
+            f"{self.ingest}/v1/ingest", compression=None, max_queue=None, additional_headers=HEADERS
+        )
 
     async def disconnect(self, number: int, abruptly: bool) -> None:
         socket = self.sockets.pop(number)
@@ -222,13 +236,13 @@ class Process(Service):
     async def start(self) -> None:
         command = ["serve", "--store", f"sqlite:{self.path}", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "voicemem", *command, "--webhook-url", self.receiver.url()),
+            *(sys.executable, "-m", "voicemem", *command, "--webhook-url", self.receiver.url(), "--admin-key", KEY),
             stdout=asyncio.subprocess.PIPE,
             stderr=self.errors,
             env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")},
         )
         assert self.process.stdout is not None
-        lines = [(await self.process.stdout.readline()).decode().split() for _ in range(5)]
+        lines = [(await self.process.stdout.readline()).decode().split() for _ in range(4)]
         self.ingest = lines[1][-1].removesuffix("/v1/ingest")
         self.rest = lines[2][-1].removesuffix("/v1/sessions")
 
