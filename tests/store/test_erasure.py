@@ -297,6 +297,8 @@ async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteS
             assert await store.close(keys[-1], END, f"notice {name}", NOW) is not None
     await store.close_store()
     with closing(apsw.Connection(path)) as older:
+        older.execute("drop index journal_waypoints; alter table journal drop column waypoint")
+        older.execute("create unique index journal_by_seq on journal (stream, producer, seq) where seq is not null")
         older.execute("drop table archives; drop table retention; pragma user_version = 2")
     store = SqliteStore(path)
     assert [[], keys[1:2]] == [await store.to_compact(NOW + ms, 9) for ms in (6_999, 7_000)]

@@ -8,7 +8,11 @@ from typing import Any
 from websockets.asyncio.connection import broadcast
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import BINARY, CONT, TEXT, Frame
-from websockets.protocol import Event
+from websockets.protocol import OPEN, Event
+
+from voicemem.events import MAX_FRAME_BYTES
+from voicemem.server.plain import TEXT as PLAIN
+from voicemem.server.plain import control_bytes, take_plain
 
 MAX_FRAGMENTS = 1_024
 """Of one message, as the library has it for its own queue."""
@@ -17,6 +21,9 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 READ_TIMEOUT_S = 30.0
 """For a peer to read something of what waits."""
 TOO_MANY = "too many fragments"
+END_OF_REQUEST = b"\r\n\r\n"
+SHORT_BYTES = 125
+"""Of a message whose length takes one byte."""
 
 Listener = Callable[[bytes, bool], None]
 """Takes a message, and whether it is binary."""
@@ -25,8 +32,8 @@ Listener = Callable[[bytes, bool], None]
 class EventSocket(ServerConnection):
     """A server connection whose messages are heard in the moment of their arrival; `recv` is not used.
 
-    `websockets` still parses and checks every frame; only its queue of messages, and the switch to the task that
-    waits for it, are left out (they take longer than voicemem takes for an event).
+    Plain frames are parsed here (`voicemem.server.plain`); `websockets` parses and checks all others, and has the
+    handshake, keepalive and closing. Its queue of messages, and the switch to the task that waits for it, are left out.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -35,6 +42,13 @@ class EventSocket(ServerConnection):
         self.early: list[tuple[bytes, bool]] = []
         """Messages that came before there was a listener."""
         self.fragments: list[Frame] = []
+        self.ahead = False
+        """Whether the client sent something behind its request, without waiting for the answer."""
+        self.plain = False
+        """Whether there were plain frames, pings and pongs only, so that the library stands between two frames."""
+        self.rest = bytearray()
+        """A plain frame that has not come whole, and how many bytes it needs."""
+        self.needed = 0
         self.reading = True
         self.watched = False
         """Whether it will be looked at again what the peer has read."""
@@ -42,6 +56,7 @@ class EventSocket(ServerConnection):
     def listen(self, listener: Listener) -> None:
         """Hear every message, those included that came before."""
         self.listener = listener
+        self.plain = not self.ahead
         early, self.early = self.early, []
         for message in early:
             listener(*message)
@@ -85,10 +100,51 @@ class EventSocket(ServerConnection):
         """Send a text message without waiting for anything; a peer that never reads is cut off."""
         if self.transport.is_closing():
             return
-        broadcast((self,), message, text=True)
+        if len(message) > SHORT_BYTES:
+            broadcast((self,), message, text=True)
+        elif self.protocol.state is OPEN:
+            self.transport.write(b"%c%c%b" % (PLAIN, len(message), message))
         self.look_at_unsent()
 
+    # Bytes in
+
     def data_received(self, data: bytes) -> None:
+        if self.plain:
+            self.take(data)
+        else:
+            asked = self.request is not None
+            self.leave_to_library(data)
+            if self.listener is None and self.request is not None:
+                self.ahead = self.ahead or asked or not data.endswith(END_OF_REQUEST)
+
+    def take(self, data: bytes) -> None:
+        """Hear what is plain; from the first other frame on, all is left to the library."""
+        if self.rest:
+            self.rest += data
+            if len(self.rest) < self.needed:
+                return
+            data, self.rest = bytes(self.rest), bytearray()
+        at, needed = 0, 0
+        while not needed:
+            texts, at, needed = take_plain(data, at, MAX_FRAME_BYTES)
+            for text in texts:
+                self.hear(text, False)
+            if needed:
+                break
+            control = control_bytes(data, at)
+            if not control:
+                self.plain = False
+                self.leave_to_library(data[at:])
+                return
+            if len(data) - at < control:
+                needed = control
+            else:
+                self.leave_to_library(data[at : at + control])
+                at += control
+        self.rest += data[at:]
+        self.needed = needed
+
+    def leave_to_library(self, data: bytes) -> None:
         super().data_received(data)
         self.look_at_unsent()  # pings are answered in there
 

@@ -12,7 +12,9 @@ from voicemem.errors import Refused
 from voicemem.store.base import Appended
 from voicemem.store.sqlite.archive import known_around
 from voicemem.store.sqlite.plans import call_off
-from voicemem.store.sqlite.rows import Rows, Run, check
+from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.runs import Run
+from voicemem.store.sqlite.waypoints import run_at, seq_after
 from voicemem.wire import pieces_of, same_event
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
@@ -144,17 +146,15 @@ class Append:
         if archived.payloads:
             self.unpacked.append(archived.seqs)
             return archived.payloads
-        where = "from journal where stream = ? and producer = ? and"
-        values = self.stream.key, self.producer.name, seq
-        execute = self.rows.connection.execute
-        query = f"select seq, count, position, payload, checksum {where} seq <= ? order by seq desc limit 1"
-        first, count, position, payload, checked = execute(query, values).fetchone() or (1, 0, 0, b"[]", None)
-        check(self.stream.key, position, payload, checked)
-        if seq >= first + count:
-            following = execute(f"select seq {where} seq > ? order by seq limit 1", values).fetchone()
-            stop = following[0] if following else self.producer.next_seq
-            self.hole = range(max(first + count, archived.seqs.start), min(stop, archived.seqs.stop))
-        return dict(enumerate([payload] if count == 1 else pieces_of(payload), first))
+        key, name = self.stream.key, self.producer.name
+        run = run_at(self.rows.connection, key, name, seq)
+        after, stored = 1, []
+        if run is not None:
+            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else pieces_of(run.payload)
+        if seq >= after:
+            stop = seq_after(self.rows.connection, key, name, seq) or self.producer.next_seq
+            self.hole = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
+        return dict(enumerate(stored, after - len(stored)))
 
 
 def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:

@@ -18,7 +18,8 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.portions import Portion
-from voicemem.store.sqlite.rows import check, one
+from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.runs import check
 from voicemem.wire import pieces_of
 
 ARCHIVE_BYTES = 1024 * 1024

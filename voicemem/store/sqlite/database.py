@@ -235,6 +235,7 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
         return connection
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
+    connection.execute("pragma cache_size = -16384")
     connection.execute("pragma secure_delete = on")
     if connection.pragma("synchronous") != 2:
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")

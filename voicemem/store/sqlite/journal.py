@@ -238,7 +238,7 @@ def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, how.reason, how.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
-    rows.save_next_seqs(stream.key)
+    rows.save_producers(stream.key)
     plan(rows.connection, stream)
     settings = config.read(stream.config)
     closing = msgspec.json.encode(

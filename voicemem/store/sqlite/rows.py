@@ -7,15 +7,15 @@ that an append reads nothing: one process writes a file.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
 
 from voicemem.admission import Producer, Stream, due_ms
 from voicemem.errors import StoreUnavailable
+from voicemem.store.sqlite.runs import Run, insert
+from voicemem.store.sqlite.waypoints import Waypoints, last_seq
 
 SESSION = "session"
 OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
@@ -27,25 +27,8 @@ COLUMNS = OWN_COLUMNS.replace(
 )
 """The same with the position where the journal ends."""
 CONFIG = Stream.__struct_fields__.index("config")
-NEXT_SEQ = (
-    "ifnull((select j.seq + j.count from journal j where j.stream = {stream} and j.producer = {name}"
-    " and j.seq is not null order by j.seq desc limit 1), 1)"
-)
 KEPT = 50_000
 """Rows kept at hand, of streams and of producers."""
-MOST_ROWS = 1_000
-"""Rows in one statement: SQLite takes 32,766 values."""
-
-
-class Run(NamedTuple):
-    """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
-
-    stream: int
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    payloads: Sequence[bytes]
 
 
 class Rows:
@@ -64,6 +47,7 @@ class Rows:
         """Sessions that were committed, by project and id."""
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], Producer] = {}
+        self.waypoints = Waypoints()
         self.runs: list[Run] = []
         self.mark = 0
         """How many runs the jobs before the current one have added."""
@@ -103,7 +87,7 @@ class Rows:
         self.changed_streams, self.changed_producers = {}, {}
 
     def forget(self) -> None:
-        self.streams, self.producers, self.named = {}, {}, {}
+        self.streams, self.producers, self.named, self.waypoints = {}, {}, {}, Waypoints()
 
     # Streams
 
@@ -179,8 +163,7 @@ class Rows:
 
     def load_producer(self, key: int, name: str) -> Producer:
         self.flush()
-        following = NEXT_SEQ.format(stream="?1", name="?2")
-        (journaled,) = one(self.connection, f"select {following}", (key, name))
+        journaled = last_seq(self.connection, key, name) + 1
         query = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
         row = self.connection.execute(query, (key, name)).fetchone()
         if row is None:
@@ -194,11 +177,11 @@ class Rows:
             (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended),
         )
 
-    def save_next_seqs(self, key: int) -> None:
+    def save_producers(self, key: int) -> None:
         """Write where a journal's producers stand into their own rows, so that they outlive the journal's."""
-        self.flush()
-        following = NEXT_SEQ.format(stream="producers.stream", name="producers.name")
-        self.connection.execute(f"update producers set next_seq = max(next_seq, {following}) where stream = ?", (key,))
+        rows = self.connection.execute("select name from producers where stream = ?", (key,)).fetchall()
+        for name in [str(name) for (name,) in rows]:
+            self.save_producer(key, self.producer(key, name))
 
     # Journals
 
@@ -212,36 +195,10 @@ class Rows:
         self.add_run(Run(stream.key, stream.position, None, None, now_ms, [payload]))
 
     def flush(self) -> None:
-        """Insert what was added, in one statement: between rows another thread could take the interpreter away."""
-        for first in range(0, len(self.runs), MOST_ROWS):
-            runs = self.runs[first : first + MOST_ROWS]
-            values = [value for run in runs for value in columns_of(run)]
-            marks = ",".join(["(?,?,?,?,?,?,?,?)"] * len(runs))
-            self.connection.execute(
-                "insert into journal (stream, position, producer, seq, received_ms, count, payload, checksum) values "
-                + marks,
-                values,
-            )
+        """Insert what was added."""
+        insert(self.connection, [(run, self.waypoints.mark(run)) for run in self.runs])
         self.runs.clear()
         self.mark = 0
-
-
-def columns_of(run: Run) -> tuple[Any, ...]:
-    payloads = run.payloads
-    payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
-    checked = checksum(run.stream, run.position, payload)
-    return run.stream, run.position, run.producer, run.seq, run.received_ms, len(payloads), payload, checked
-
-
-def checksum(stream: int, position: int, payload: bytes) -> int:
-    """Of a run, in its place."""
-    return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
-
-
-def check(stream: int, position: int, payload: bytes, stored: int | None) -> None:
-    """Raise `StoreUnavailable` for a run that is not what was written."""
-    if stored is not None and stored != checksum(stream, position, payload):
-        raise StoreUnavailable("An entry of the journal is damaged in the store.")
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
