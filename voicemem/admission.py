@@ -39,7 +39,7 @@ class Offer(NamedTuple):
     ending: Ending | None = None
 
 
-class Batch(Struct, frozen=True):
+class Batch(Struct, frozen=True, gc=False):
     """What one producer offers to one journal at a time; `epoch` None is not checked.
 
     Either plain `payloads`, without anything special about them, whose seqs count up from `first_seq`, or `offers`.
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     """With `seq_gap`: the seq to go on from."""
 
 
-class Producer(Struct):
+class Producer(Struct, gc=False):
     """A producer of one session."""
 
     name: str
@@ -85,7 +85,7 @@ class Producer(Struct):
     ended: bool = False
 
 
-class Stream(Struct):
+class Stream(Struct, gc=False):
     """A journal's row. Times are Unix ms of the store's clock."""
 
     key: int

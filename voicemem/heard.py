@@ -23,7 +23,7 @@ JOINERS = "'’-.,"
 """Inside a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
 
 
-class Cut(Struct, frozen=True):
+class Cut(Struct, frozen=True, gc=False):
     """One interruption of a reply, with the evidence that came with it."""
 
     ts: int
@@ -44,7 +44,7 @@ class Cut(Struct, frozen=True):
         return NEVER if self.closing else self.ts
 
 
-class TimedWord(Struct, frozen=True):
+class TimedWord(Struct, frozen=True, gc=False):
     """One word of a reply's audio, and when the engine said so (`ts`)."""
 
     ts: int
@@ -53,7 +53,7 @@ class TimedWord(Struct, frozen=True):
     text: str
 
 
-class Playback(Struct):
+class Playback(Struct, gc=False):
     """What was reported about the playing of one reply, or of a turn whose reply was not named."""
 
     texts: TextSeries = field(default_factory=TextSeries)

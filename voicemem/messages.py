@@ -17,7 +17,7 @@ METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "u
 RESERVED_METADATA = frozenset(METADATA_ORDER)
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     """One chat entry of the memory; its fields are in the order of the JSON output."""
 
     role: Role
@@ -29,7 +29,7 @@ class Message(Struct, frozen=True):
     metadata: dict[str, Any]
 
 
-class ToolUse(Struct, frozen=True):
+class ToolUse(Struct, frozen=True, gc=False):
     """One tool call and, once it came, its result; both as the producer gave them."""
 
     turn_id: int

@@ -23,7 +23,7 @@ EMPTY: Column = array("q")
 """Stands for every column that nothing was put into: most of them."""
 
 
-class Mark(Struct, frozen=True):
+class Mark(Struct, frozen=True, gc=False):
     """One value of a series: when it was said, and whether it was marked as an estimate."""
 
     ts: int
@@ -31,7 +31,7 @@ class Mark(Struct, frozen=True):
     estimated: bool
 
 
-class Series(Struct):
+class Series(Struct, gc=False):
     """Numbers by time, in columns of 8 bytes an entry, since a call has many of them."""
 
     times: Column = field(default_factory=lambda: EMPTY)
@@ -64,7 +64,7 @@ class Series(Struct):
         return max(said) >> 1 if said else None
 
 
-class Said(Struct, frozen=True):
+class Said(Struct, frozen=True, gc=False):
     """One text of a series: when it was said, and whether it was marked as an estimate."""
 
     ts: int
@@ -72,7 +72,7 @@ class Said(Struct, frozen=True):
     estimated: bool
 
 
-class TextSeries(Struct):
+class TextSeries(Struct, gc=False):
     """Whole texts by time. Most extend the one before, so lengths into the longest are kept, not copies."""
 
     marks: Series = field(default_factory=Series)

@@ -20,7 +20,7 @@ VERSION = 2
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
-class Segment(Struct):
+class Segment(Struct, gc=False):
     """One piece of an utterance, keyed by (item, number); with neither, a final closes it."""
 
     item: str | None
@@ -37,7 +37,7 @@ class Segment(Struct):
         return self.item is not None or self.number is not None
 
 
-class Utterance(Struct):
+class Utterance(Struct, gc=False):
     """What one user said in one turn."""
 
     user: str | None
@@ -46,7 +46,7 @@ class Utterance(Struct):
     metadata: dict[str, Any] = {}
 
 
-class Typed(Struct):
+class Typed(Struct, gc=False):
     """A whole user message: typed text, a command, or a restored one."""
 
     order: int
@@ -55,7 +55,7 @@ class Typed(Struct):
     metadata: dict[str, Any]
 
 
-class Generation(Struct):
+class Generation(Struct, gc=False):
     """What the LLM generated of one reply: plain deltas, whole texts, and its ends."""
 
     plain: TextSeries = field(default_factory=TextSeries)
@@ -91,7 +91,7 @@ class Generation(Struct):
         return whole.text + (plain.text[len(before.text) if before else 0 :] if plain else "")
 
 
-class Reply(Struct):
+class Reply(Struct, gc=False):
     """What the agent says in one go."""
 
     order: int
@@ -109,7 +109,7 @@ class Reply(Struct):
     resumes: list[int] | None = None
 
 
-class Trace(Struct):
+class Trace(Struct, gc=False):
     """A tool call, and its result once it has come; without a name, a result that waits for its call."""
 
     order: int
@@ -121,7 +121,7 @@ class Trace(Struct):
     answered: bool = False
 
 
-class Latency(Struct):
+class Latency(Struct, gc=False):
     """One reported latency of the pipeline, in ms."""
 
     name: str
@@ -129,14 +129,14 @@ class Latency(Struct):
     ts: int
 
 
-class Failure(Struct):
+class Failure(Struct, gc=False):
     """A failed LLM call."""
 
     ts: int
     code: str | int | None
 
 
-class Turn(Struct):
+class Turn(Struct, gc=False):
     """One exchange. `playback`, `cuts` and `resumes` here name the turn only; reading finds which reply they mean."""
 
     number: int
@@ -158,7 +158,7 @@ class Turn(Struct):
         return None
 
 
-class State(Struct):
+class State(Struct, gc=False):
     """The fold of a journal up to `position`."""
 
     position: int = 0
