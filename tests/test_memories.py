@@ -168,6 +168,7 @@ async def test_reads_and_appends_at_once(store: MemoryStore, memories: Memories,
         while stream.position < 200:
             stored = stream.position
             assert (await memories.at(stream)).state.position >= stored
+            await asyncio.sleep(0)
 
     await asyncio.gather(write(), read(), read())
     assert await from_scratch(store, stream) == (await memories.at(stream)).messages()

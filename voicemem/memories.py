@@ -54,8 +54,10 @@ class Memory:
         self.joined: list[Message] = []
         self.begins: dict[int, int] = {}
         """Where each turn's messages begin among the joined ones."""
-        self.encoded: dict[int, bytes] = {}
-        """The same as JSON, without the brackets around it: made once for each closed turn."""
+        self.text = b"[]"
+        """The messages of the first turns as JSON; those of a turn that is over are encoded once."""
+        self.ends: list[int] = []
+        """Where each of these turns ends in it."""
         self.folded_bytes = 0
         """Of the journal, about: what it takes while it is in use."""
         self.lock = asyncio.Lock()
@@ -83,7 +85,8 @@ class Memory:
             self.position = self.unpacked.position
             self.packed = zlib.compress(snapshot(self.unpacked), 1)
             self.unpacked = None
-            self.made, self.joined, self.begins, self.encoded = {}, [], {}, {}
+            self.made, self.joined, self.begins = {}, [], {}
+            self.text, self.ends = b"[]", []
 
     def fold(self, entries: Iterable[Entry]) -> None:
         fold_all(self.state, entries)
@@ -98,10 +101,17 @@ class Memory:
     def contents(self) -> bytes:
         """The memory as a JSON array of messages."""
         self.make()
-        for number in self.made.keys() - self.encoded.keys():
-            self.encoded[number] = msgspec.json.encode(self.made[number])[1:-1]
-        turns = [self.encoded[number] for number in self.state.numbers]
-        return b"[" + b",".join(turn for turn in turns if turn) + b"]"
+        missing = self.state.numbers[len(self.ends) :]
+        if missing:
+            pieces = [self.text[: self.ends[-1] if self.ends else 1]]
+            end = len(pieces[0])
+            for number in missing:
+                piece = msgspec.json.encode(self.made[number])[1:-1]
+                pieces.append(b"," + piece if piece and end > 1 else piece)
+                end += len(pieces[-1])
+                self.ends.append(end)
+            self.text = b"".join((*pieces, b"]"))
+        return self.text
 
     def make(self) -> None:
         """Make the messages of the turns that have changed, and join all from the first of these on."""
@@ -110,10 +120,10 @@ class Memory:
             return
         for number in state.dirty:
             self.made[number] = history.turn_messages(state, state.turns[number])
-            self.encoded.pop(number, None)
         place = bisect_left(state.numbers, min(state.dirty))
         state.dirty.clear()
         before = state.numbers[place - 1] if place else None
+        del self.ends[place:]
         del self.joined[0 if before is None else self.begins[before] + len(self.made[before]) :]
         for number in state.numbers[place:]:
             self.begins[number] = len(self.joined)
@@ -141,8 +151,9 @@ class Memories:
             memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
         self.cached.move_to_end(stream.key)
         memory.used = self.round
-        async with memory.lock:
-            await self.catch_up(stream.key, memory, stream.position)
+        if memory.stands_at < stream.position:
+            async with memory.lock:
+                await self.catch_up(stream.key, memory, stream.position)
         await self.save_when_worth(stream.key, memory)
         await self.evict()
         return memory

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -77,6 +78,7 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
             )
 
 
+@lru_cache(maxsize=256)  # asked at every request
 def is_loopback(host: str) -> bool:
     """Whether a host, with or without brackets, is this machine by name or address."""
     name = host.strip("[]").rstrip(".").lower()

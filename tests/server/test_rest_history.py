@@ -206,7 +206,6 @@ async def test_each_question_has_an_etag_of_its_own(api: Caller) -> None:
     await api.create("other")
     tags.add((await api.get("/v1/sessions/other/history")).headers["ETag"])
     assert len(queries) + 1 == len(tags)
-    assert await etag(api, "?limit=1&after_turn=1") == await etag(api, "?after_turn=1&limit=1")
 
 
 async def test_an_etag_does_not_outlive_its_session(api: Caller) -> None:

@@ -78,7 +78,7 @@ def tune_interpreter() -> None:
     # finds nothing, and takes longer than an ack may: it is done a hundred times less often.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 2, 1_000)
+    gc.set_threshold(1_000, 10, 1_000)
     sys.setswitchinterval(SWITCH_S)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from voicemem.access import Access, Grant, token_of
+from voicemem.access import EVERYTHING, Access, Grant, token_of
 from voicemem.errors import Refused
 from voicemem.settings import is_loopback
 
@@ -19,24 +19,25 @@ class Gate:
         self.access = access
         self.open_to_all = open_to_all
 
-    async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> None:
+    async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Without keys only loopback may call: a web page elsewhere must not reach it through a browser.
 
-        Without `ask_store` what was last known of keys decides. Raises `Refused` (`foreign_host`, `foreign_origin`).
+        Gives whether a key is needed. Without `ask_store` what was last known of keys decides. Raises `Refused`
+        (`foreign_host`, `foreign_origin`).
         """
-        if self.open_to_all or self.access.seen_key or (ask_store and await self.access.needed()):
-            return
+        needed = await self.access.needed() if ask_store else self.access.seen_key
+        if needed or self.open_to_all:
+            return needed
         match = HOST.match(host or "")
         if match is None or not is_loopback(match[1]):
             raise Refused("foreign_host")
         if origin is not None and not is_loopback(host_of(origin)):
             raise Refused("foreign_origin")
+        return needed
 
-    async def grant(self, authorization: str | None) -> Grant:
+    async def grant(self, authorization: str | None, needed: bool) -> Grant:
         """What the caller with this `Authorization` header may do. Raises `Refused` (`unauthorized`)."""
-        if not await self.access.needed():
-            return await self.access.grant(None)
-        return await self.access.grant(token_of(authorization))
+        return await self.access.grant(token_of(authorization)) if needed else EVERYTHING
 
 
 def host_of(origin: str) -> str:

@@ -83,10 +83,10 @@ class Ingest:
                 raise Refused("invalid_query", "The ingest path takes no query; keys go into a header or a frame.")
             if self.draining:
                 raise Refused("draining")
-            await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
+            needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
-            if authorization is not None or not await self.gate.access.needed():
-                grant = await self.gate.grant(authorization)
+            if authorization is not None or not needed:
+                grant = await self.gate.grant(authorization, needed)
                 grant.require("ingest")
                 self.grants[connection] = grant
         except Refused as refused:

@@ -32,9 +32,9 @@ def application(parts: Parts, gate: Gate) -> web.Application:
 def guarded(route: Route[Any], gate: Gate) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        await gate.check_origin(host, origin, ask_store=route.scope is not None)
+        needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
-            grant: Grant = await gate.grant(request.headers.get("Authorization"))
+            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed)
             grant.require(route.scope)
             request[GRANT] = grant
         return await route.handler(request, query_of(request, route.query))

@@ -171,8 +171,8 @@ def chosen(messages: list[Message], query: HistoryQuery) -> list[Message]:
 
 def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     """The same journal position and the same question give the same answer."""
-    asked = f"{incarnation}/{stream.key}/{stream.position}/{request.path}?{sorted(request.query.items())}"
-    return f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
+    asked = f"{incarnation}/{stream.key}/{stream.position}?{request.query_string}"
+    return f'"{hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()}"'
 
 
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:

@@ -23,6 +23,7 @@ from voicemem.sessions import Sessions
 from voicemem.store.base import Store
 
 T = TypeVar("T")
+SESSION_ID = re.compile(SESSION_ID_PATTERN)
 BODY_TIMEOUT_S = 30.0
 """aiohttp itself waits for a slow body for ever."""
 
@@ -48,7 +49,7 @@ def parts_of(request: web.Request) -> Parts:
 
 def checked_session_id(value: Any) -> str:
     """A session id as it was given. Raises `Refused` for what cannot be one."""
-    if not isinstance(value, str) or not re.match(SESSION_ID_PATTERN, value):
+    if not isinstance(value, str) or not SESSION_ID.match(value):
         raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
     return value
 
@@ -60,6 +61,8 @@ async def stream_of(request: web.Request) -> Stream:
 
 def query_of(request: web.Request, kind: type[T]) -> T:
     """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    if not request.query_string:
+        return kind()
     given = dict(request.query)
     if len(given) < len(request.query.items()):
         raise Refused("invalid_query", "A query parameter stands twice.")

@@ -8,9 +8,12 @@ import apsw
 
 from voicemem.store.base import Key
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.rows import one
 
 KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
+
+
+def any_key(connection: apsw.Connection) -> bool:
+    return connection.execute("select 1 from keys limit 1").fetchone() is not None
 
 
 class SqliteDirectory:
@@ -37,8 +40,7 @@ class SqliteDirectory:
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
-        (found,) = await self.database.glance(lambda connection: one(connection, "select exists (select 1 from keys)"))
-        return bool(found)
+        return await self.database.glance(any_key)
 
     async def add_key(self, key: Key) -> None:
         values = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
