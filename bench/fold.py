@@ -25,7 +25,8 @@ from voicemem.app import now_ms
 from voicemem.batches import Line
 from voicemem.config import settle
 from voicemem.context import Wishes, context
-from voicemem.memories import Memories, Memory
+from voicemem.memories import Memories
+from voicemem.memory import Memory
 from voicemem.recorder import Recorder
 from voicemem.state import State, restore, snapshot
 from voicemem.store.base import Store

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench import calls
 from bench.folding import fold_into
 from bench.report import Measured, at_most, best
-from voicemem.memories import Memory
+from voicemem.memory import Memory
 from voicemem.state import State, restore, snapshot
 
 IDLE_TURNS = 10

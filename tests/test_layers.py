@@ -14,7 +14,7 @@ ROWS = (
     " admission settings checks",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memories sessions access context summaries documents gateway outbox sweeper retention",
+    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention",
     "server outbound metrics llm client replay",
     "app demo",
     "cli __main__ integrations",

@@ -22,7 +22,7 @@ from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import StoreUnavailable
 from voicemem.fold import Entry, fold_all
-from voicemem.memories import PAGE, SNAPSHOT_EVERY, Memories
+from voicemem.memories import IDLE_ROUNDS, LAG, PAGE, PRESSED_ROUNDS, SNAPSHOT_EVERY, Memories
 from voicemem.messages import Message
 from voicemem.recorder import Recorder
 from voicemem.state import VERSION, State
@@ -349,22 +349,53 @@ async def test_a_packed_memory_is_the_same(store: MemoryStore, events: list[Fiel
     memory.pack()
     await append(store, stream, *later)
     note(memories, stream, (await journal(store, stream))[len(events) :])
-    assert stream.position == memory.stands_at
-    assert await from_scratch(store, stream) == memory.messages()
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
 
 
-async def test_what_is_not_used_is_packed(store: MemoryStore, memories: Memories) -> None:
-    """After a round without use a memory is packed; one that hears something or is read is not."""
+@pytest.mark.parametrize(("in_use", "rounds"), [(1_000_000, IDLE_ROUNDS), (10, PRESSED_ROUNDS)])
+async def test_what_is_not_used_is_packed(store: MemoryStore, in_use: int, rounds: int) -> None:
+    """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
+    memories = Memories(store, in_use=in_use)
     idle, heard, read = [await begin(store) for _ in range(3)]
     for stream in (idle, heard, read):
         await append(store, stream, *talk(4))
         await memories.at(stream)
-    for _ in range(3):
-        await memories.pack_idle()
+    for left in reversed(range(rounds)):
+        await memories.look_after()
         await append(store, heard, *talk(1))
         note(memories, heard, (await journal(store, heard))[-1:])
         await memories.at(read)
-    assert [True, False, False] == [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
+        found = [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
+        assert [left == 0, False, False] == found
+
+
+async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memories: Memories) -> None:
+    """A few events do not unpack it; with many of them the next round folds what it has missed, and it hears again."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    memory = await memories.at(stream)
+    memory.pack()
+    for count in range(1, LAG + 2):
+        await append(store, stream, *talk(1))
+        note(memories, stream, (await journal(store, stream))[-1:])
+        assert (4, None) == (memory.stands_at, memory.unpacked)
+        await memories.look_after()
+        assert (4 if count <= LAG else stream.position) == memory.stands_at
+    await append(store, stream, *talk(1))
+    note(memories, stream, (await journal(store, stream))[-1:])
+    assert stream.position == memory.stands_at
+    assert await from_scratch(store, stream) == memory.messages()
+
+
+async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, memories: Memories) -> None:
+    """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
+    stream = await begin(store)
+    memory = await memories.at(stream)
+    await append(store, stream, *talk(LAG + 2))
+    note(memories, stream, (await journal(store, stream))[1:])
+    assert 0 == memory.stands_at
+    await memories.look_after()
+    assert LAG + 2 == memory.stands_at
 
 
 @on_one_store
@@ -385,7 +416,7 @@ async def test_large_memories_are_let_go(store: MemoryStore) -> None:
     for stream in streams:
         await append(store, stream, *talk(10))
         await memories.at(stream)
-    await memories.pack_idle()
+    await memories.look_after()
     assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
     assert streams[-1].key in memories.cached
     for stream in streams:

@@ -18,7 +18,7 @@ from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
 from voicemem.errors import StoreRuined
-from voicemem.memories import Memories, pack_forever
+from voicemem.memories import Memories, look_after_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
@@ -116,7 +116,7 @@ class App:
         self.run_in_background(self.outbox.run(self.sessions.closed))
         self.run_in_background(erase_forever(self.retention))
         self.run_in_background(compact_forever(self.retention))
-        self.run_in_background(pack_forever(self.memories))
+        self.run_in_background(look_after_forever(self.memories))
         await self.runner.setup()
         self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])

@@ -6,20 +6,18 @@ Every read compares positions and folds what is missing, so whatever was acknowl
 from __future__ import annotations
 
 import asyncio
-import zlib
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
-import msgspec
-
-from voicemem import history, wire
+from voicemem import wire
 from voicemem.admission import Stream
 from voicemem.errors import StoreUnavailable
 from voicemem.events import Incoming, Journaled
-from voicemem.fold import Entry, advance, fold_all
-from voicemem.messages import Message, ToolUse
+from voicemem.fold import Entry, advance
+from voicemem.memory import Memory
+from voicemem.messages import Message
 from voicemem.state import VERSION, State, restore, snapshot
 from voicemem.store.base import Journal, Row, Snapshot
 
@@ -27,120 +25,40 @@ PAGE = 500
 """Rows read and folded at once, so that a long journal does not hold up everybody else."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its writing."""
-
-
 SAVED_TOGETHER = 200
 """Snapshots in one commit."""
+PACKING_S = 1.0
+"""Between two rounds of packing."""
 PACKED_TOGETHER = 10
-PACKING_S = 5.0
-"""Between two rounds of packing; a memory is packed after two without use."""
-
-
-class Memory:
-    """One session's fold state, and its messages as they were last made.
-
-    A memory that nobody used for a while is packed: a few KiB of compressed snapshot, unpacked by the next use.
-    """
-
-    def __init__(self, state: State, saved: int = 0) -> None:
-        self.unpacked: State | None = state
-        self.packed = b""
-        self.position = state.position
-        """Where a packed memory stands; see `stands_at`."""
-        self.saved = saved
-        """Position of the snapshot that was last saved."""
-        self.made: dict[int, list[Message]] = {}
-        """By turn."""
-        self.joined: list[Message] = []
-        self.begins: dict[int, int] = {}
-        """Where each turn's messages begin among the joined ones."""
-        self.text = b"[]"
-        """The messages of the first turns as JSON; those of a turn that is over are encoded once."""
-        self.ends: list[int] = []
-        """Where each of these turns ends in it."""
-        self.folded_bytes = 0
-        """Of the journal, about: what it takes while it is in use."""
-        self.lock = asyncio.Lock()
-        self.used = 0
-        """The round of packing before which it was used last."""
-
-    @property
-    def state(self) -> State:
-        if self.unpacked is None:
-            self.unpacked, self.packed = restore(zlib.decompress(self.packed)), b""
-        return self.unpacked
-
-    @property
-    def stands_at(self) -> int:
-        """The position up to which it is folded."""
-        return self.position if self.unpacked is None else self.unpacked.position
-
-    @property
-    def weight(self) -> int:
-        """About how many bytes it takes."""
-        return self.folded_bytes if self.unpacked is not None else len(self.packed)
-
-    def pack(self) -> None:
-        if self.unpacked is not None:
-            self.position = self.unpacked.position
-            self.packed = zlib.compress(snapshot(self.unpacked), 1)
-            self.unpacked = None
-            self.made, self.joined, self.begins = {}, [], {}
-            self.text, self.ends = b"[]", []
-
-    def fold(self, entries: Iterable[Entry]) -> None:
-        fold_all(self.state, entries)
-
-    def messages(self, unfinished: bool = False) -> list[Message]:
-        """The memory in its order; with `unfinished`, what is in progress as well."""
-        if unfinished:
-            return history.messages(self.state, unfinished=True)
-        self.make()
-        return self.joined.copy()
-
-    def contents(self) -> bytes:
-        """The memory as a JSON array of messages."""
-        self.make()
-        missing = self.state.numbers[len(self.ends) :]
-        if missing:
-            pieces = [self.text[: self.ends[-1] if self.ends else 1]]
-            end = len(pieces[0])
-            for number in missing:
-                piece = msgspec.json.encode(self.made[number])[1:-1]
-                pieces.append(b"," + piece if piece and end > 1 else piece)
-                end += len(pieces[-1])
-                self.ends.append(end)
-            self.text = b"".join((*pieces, b"]"))
-        return self.text
-
-    def make(self) -> None:
-        """Make the messages of the turns that have changed, and join all from the first of these on."""
-        state = self.state
-        if not state.dirty:
-            return
-        for number in state.dirty:
-            self.made[number] = history.turn_messages(state, state.turns[number])
-        place = bisect_left(state.numbers, min(state.dirty))
-        state.dirty.clear()
-        before = state.numbers[place - 1] if place else None
-        del self.ends[place:]
-        del self.joined[0 if before is None else self.begins[before] + len(self.made[before]) :]
-        for number in state.numbers[place:]:
-            self.begins[number] = len(self.joined)
-            self.joined += self.made[number]
-
-    def tool_uses(self) -> list[ToolUse]:
-        return history.tool_uses(self.state)
+IDLE_ROUNDS, PRESSED_ROUNDS = 10, 2
+"""Rounds without use after which a memory is packed: commonly, and while those in use take too much."""
+WORTH_UNPACKING = 8
+"""Entries that come together; fewer are left to the journal while a memory is packed."""
+LAG = 64
+"""Entries that it may be behind its journal so."""
+CAUGHT_UP = 50
+"""Memories in a round, at most."""
 
 
 class Memories:
-    """The memories of the sessions that were used last, at most `capacity` of them."""
+    """The memories of the sessions that were used last, at most `capacity` of them.
 
-    def __init__(self, journal: Journal, capacity: int = 20_000, budget: int = 512 * 1024 * 1024) -> None:
+    `budget` is how many bytes they may take together, about, and `in_use` how many of these those that are not packed.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        capacity: int = 20_000,
+        budget: int = 512 * 1024 * 1024,
+        in_use: int = 32 * 1024 * 1024,
+    ) -> None:
         self.journal = journal
         self.capacity = capacity
         self.budget = budget
-        """Bytes that they may take together, about."""
+        self.in_use = in_use
+        self.lagging: set[int] = set()
+        """Memories that are too far behind."""
         self.cached: OrderedDict[int, Memory] = OrderedDict()
         self.round = 0
 
@@ -193,14 +111,22 @@ class Memories:
     ) -> None:
         """Fold events that were just committed, the first at `position`, when nothing is missing before it.
 
-        A read finds the others. `size` is that of their payloads in bytes.
+        A packed memory is not unpacked for a few: a read, or a round, folds what it has missed. `size` is that of their
+        payloads in bytes.
         """
         memory = self.cached.get(key)
-        if memory is not None and memory.stands_at == position - 1 and not memory.lock.locked():
+        if memory is None:
+            return
+        worth = memory.unpacked is not None or len(events) >= WORTH_UNPACKING
+        if worth and memory.stands_at == position - 1 and not memory.lock.locked():
             state, memory.used = memory.state, self.round
             memory.folded_bytes += size
             for place, event in enumerate(events, position):
                 advance(state, place, received_ms, event)
+            return
+        memory.noted = position + len(events) - 1
+        if memory.noted - memory.stands_at > LAG:
+            self.lagging.add(key)
 
     def forget(self, key: int) -> None:
         self.cached.pop(key, None)
@@ -216,16 +142,34 @@ class Memories:
             with suppress(StoreUnavailable):  # a snapshot saves time, nothing else
                 await self.journal.save_snapshot(key, Snapshot(position, VERSION, snapshot(memory.state)))
 
-    async def pack_idle(self) -> None:
-        """Pack what was not used since the round before the last; a few at a time, so that nobody waits for it."""
-        idle = [one for one in self.cached.values() if one.unpacked is not None and one.used < self.round]
+    async def look_after(self) -> None:
+        """One round: memories that nobody uses are packed, and those that lag behind catch up."""
         self.round += 1
+        await self.pack_idle()
+        await self.evict(weigh=True)
+        await self.catch_up_lagging()
+
+    async def catch_up_lagging(self) -> None:
+        for key in list(islice(self.lagging, CAUGHT_UP)):
+            self.lagging.discard(key)
+            memory = self.cached.get(key)
+            if memory is not None:
+                memory.used = self.round
+                with suppress(StoreUnavailable):  # a read tells
+                    async with memory.lock:
+                        await self.catch_up(key, memory, memory.noted)
+
+    async def pack_idle(self) -> None:
+        """A few at a time, so that nobody waits for it."""
+        used = [memory for memory in self.cached.values() if memory.unpacked is not None]
+        pressed = sum(memory.folded_bytes for memory in used) > self.in_use
+        rounds = PRESSED_ROUNDS if pressed else IDLE_ROUNDS
+        idle = [memory for memory in used if self.round - memory.used >= rounds]
         for count, memory in enumerate(idle, 1):
-            if memory.used < self.round - 1 and not memory.lock.locked():
+            if self.round - memory.used >= rounds and not memory.lock.locked():
                 memory.pack()
             if count % PACKED_TOGETHER == 0:
                 await asyncio.sleep(0)
-        await self.evict(weigh=True)
 
     async def evict(self, weigh: bool = False) -> None:
         """Let go of those that were read longest ago while they are too many, or (when weighed) too large."""
@@ -253,8 +197,8 @@ def decoded(rows: Iterable[Row]) -> list[Entry]:
         raise StoreUnavailable("An event is damaged in the store.") from None
 
 
-async def pack_forever(memories: Memories) -> None:
-    """Pack what is idle, every few seconds."""
+async def look_after_forever(memories: Memories) -> None:
+    """Look after the memories, every second."""
     while True:
         await asyncio.sleep(PACKING_S)
-        await memories.pack_idle()
+        await memories.look_after()

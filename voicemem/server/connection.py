@@ -291,6 +291,8 @@ class Connection:
         """Tell the client what became of a batch, after its commit."""
         self.in_flight -= 1
         self.unanswered -= batch.size
+        if queue.batch is batch:
+            queue.batch = None  # its events are in the journal, and would stay until the next
         if isinstance(answer, VoicememError):
             queue.dead = True
             self.fail(answer)
