@@ -18,7 +18,7 @@ CALL_STARTED = "(call started)"
 SILENCE = "(silence)"
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, gc=False):
     """What one side did in one go: took a tool's result, then spoke, then called a tool; each of these at most once.
 
     A result directly follows its call, and the two are on different sides; so a run never holds more of either, and
@@ -36,7 +36,7 @@ class Run(Struct, frozen=True):
 
 def is_blank(part: Part) -> bool:
     """Whether a part is a message that says nothing."""
-    return isinstance(part, Message) and not part.content.strip()
+    return isinstance(part, Message) and (not part.content or part.content.isspace())
 
 
 def interleaved(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
@@ -60,9 +60,10 @@ def interleaved(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: boo
 def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[Run]:
     """Every part as runs of its own: one for a message, two for a tool use."""
     single: list[Run] = []
+    append = single.append
     for part in parts:
         if isinstance(part, Message):
-            single.append(Run(part.role, part.content, message_fields(part)))
+            append(Run(part.role, part.content, message_fields(part)))
         else:
             single += Run("assistant", call=part), Run("user", result=part)
     return single

@@ -24,7 +24,8 @@ def conversation(runs: Sequence[Run], system_messages: Sequence[dict[str, Any]])
         if run.call:
             messages.append({"role": run.role, "content": run.text, **run.fields, "tool_calls": [_tool_call(run.call)]})
         elif run.text is not None:
-            messages.append({"role": run.role, "content": run.text, **run.fields})
+            said = {"role": run.role, "content": run.text}
+            messages.append(said | run.fields if run.fields else said)
     return {"messages": messages}
 
 
