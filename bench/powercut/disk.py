@@ -88,6 +88,8 @@ class Disk(apsw.VFS):
         self.lock = threading.RLock()
         self.files: dict[str, Content] = {}
         """What the running system sees, by path."""
+        self.known: set[str] = set()
+        """Every path that was ever opened; other files are on the platter as they are."""
         self.entries: dict[str, Content] = {}
         """The directory on the platter."""
         self.renamed: list[tuple[str, Content | None]] = []
@@ -205,6 +207,7 @@ class Disk(apsw.VFS):
 
     def content(self, path: str, kind: str) -> Content:
         """The file of this name; it is made when there is none."""
+        self.known.add(path)
         if path in self.files:
             return self.files[path]
         there = os.path.exists(path)

@@ -18,6 +18,7 @@ from bench.powercut.ledger import Ledger
 from bench.powercut.work import keep_busy
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.backup import SIDE_FILES
 
 NAME = "calls.db"
 AIMS = {
@@ -115,7 +116,13 @@ class Life:
         self.ended = disk.last
         self.summary.ends[disk.last] += 1
         assert disk.image is not None
-        return {Path(path).name: content for path, content in disk.image.items()}
+        untouched = {path.name: path.read_bytes() for path in self.files() if str(path) not in disk.known}
+        return untouched | {Path(path).name: content for path, content in disk.image.items()}
+
+    def files(self) -> list[Path]:
+        """Those of the database that are there, but for the index of the log, which is made anew."""
+        names = (NAME, *(f"{NAME}{suffix}" for suffix in SIDE_FILES if suffix != "-shm"))
+        return [self.folder / name for name in names if (self.folder / name).exists()]
 
     def arm(self, disk: Disk, cut: bool) -> None:
         (aim,) = self.choice.choices(list(AIMS), WEIGHTS)
@@ -135,8 +142,8 @@ class Life:
             return
         try:
             if self.broken == "normal":
-                opened[0].pragma("synchronous", 1)
-            opened[0].wal_autocheckpoint(self.choice.choice((1000, 50, 20)))
+                store.database.writer.pragma("synchronous", 1)
+            store.database.writer.wal_autocheckpoint(self.choice.choice((1000, 50, 20)))
             await store.set_operator_endpoint("http://127.0.0.1/", None)
             await keep_busy(store, self.ledger, self.choice, self.choice.randint(1, self.steps))
             if self.choice.random() < 0.5:
@@ -172,7 +179,7 @@ class Life:
 
     def lay(self, image: dict[str, bytes], folder: Path) -> None:
         """Make these the database's files."""
-        for name in (NAME, f"{NAME}-wal", f"{NAME}-journal", f"{NAME}-shm"):
+        for name in (NAME, *(f"{NAME}{suffix}" for suffix in SIDE_FILES)):
             (folder / name).unlink(missing_ok=True)
         for name, content in image.items():
             (folder / name).write_bytes(content)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
@@ -18,6 +18,7 @@ def frame(data: bytes, opcode: Opcode = Opcode.TEXT, mask: bool = True, fin: boo
     return Frame(opcode, data, fin).serialize(mask=mask)
 
 
+@settings(deadline=None)
 @given(st.lists(TEXTS, max_size=5), st.data())
 def test_the_texts_are_those_that_were_sent(texts: list[bytes], data: st.DataObject) -> None:
     """Whole frames are taken; of the rest it is known how much more must come."""

@@ -96,7 +96,7 @@ def cut(sent: bytes, places: list[int]) -> list[bytes]:
     return [sent[start:stop] for start, stop in pairwise(marks) if stop > start]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(FRAMES, st.lists(st.integers(0, 2_000), max_size=6))
 def test_the_short_way_hears_what_the_library_hears(sent: bytes, places: list[int]) -> None:
     """The same messages in the same order, and the same answers: pongs, and the code of the close."""

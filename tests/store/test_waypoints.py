@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import apsw
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.store.sqlite.database import IN_MEMORY, connect, migrate
@@ -46,6 +46,7 @@ def seqs_of_interest(runs: list[Run]) -> list[int]:
     return sorted({max(1, run.seq + more) for run in runs if run.seq for more in (-1, 0, 1, len(run.payloads) - 1)})
 
 
+@settings(deadline=None)
 @given(RUNS, st.integers(0, 10))
 def test_every_seq_is_found_as_by_reading_everything(given: list[tuple[str | None, int, int, bool]], cut: int) -> None:
     """The run with a seq or before it, the next one, and the last seq; also when the first rows were archived."""

@@ -12,12 +12,13 @@ from importlib import resources
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite.database import lock_file
+from voicemem.store.sqlite.files import lock_file
+from voicemem.store.sqlite.redo import REDO
 
 Progress = Callable[[int, int], None]
 """Told how many pages were copied, and of how many."""
 STEP_PAGES = 1_024
-SIDE_FILES = ("-wal", "-shm", "-journal")
+SIDE_FILES = (REDO, f"{REDO}-journal", "-wal", "-shm", "-journal")
 
 
 class CopyFailed(Exception):

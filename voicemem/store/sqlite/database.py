@@ -6,7 +6,6 @@ SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) t
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import queue
 import secrets
@@ -20,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
+from voicemem.store.sqlite.files import lock_file, make_private
+from voicemem.store.sqlite.redo import secure_log
 from voicemem.store.sqlite.rows import Rows
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class Database:
         try:
             if exclusive and path != IN_MEMORY:
                 make_private(path)
+                secure_log(path)
             self.writer = connect(path)
             # What a process before this one wrote and could not sync may be readable, and not on the disk: with this
             # it is on the disk, before anything is acknowledged behind it.
@@ -242,26 +244,6 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
         raise CannotStart(f"The database {path} cannot be put into WAL mode.")
     return connection
-
-
-def make_private(path: str) -> None:
-    """Make a new file readable for its owner alone, since it holds secrets; its log and index take that over."""
-    with suppress(OSError):  # what cannot be made is told by SQLite
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def lock_file(path: str) -> int:
-    """Hold `PATH.lock` for this process: one server per file. A killed process lets go of it by itself."""
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CannotStart(f"The folder of {path} cannot be written: {error.strerror}.") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise CannotStart(f"Another server holds {path}; one server per file.") from None
-    return descriptor
 
 
 def migrate(connection: apsw.Connection) -> None:
