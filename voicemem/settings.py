@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
     """Networks that addresses given through the API may be in, though they are not public."""
+    agora_contents: Literal["full", "standard"] = "full"
+    """What a message carries in the history on Agora's paths; `standard` is role and content, for strict readers."""
 
 
 def parse_address(text: str) -> Address:
