@@ -47,8 +47,7 @@ def password_of(credentials: str) -> str | None:
         text = base64.b64decode(credentials, validate=True).decode()
     except (binascii.Error, ValueError):
         return None
-    password = text.partition(":")[2]
-    return password if password.isascii() and password.isprintable() and password.strip() else None
+    return text.partition(":")[2] or None
 
 
 def project_of(request: web.Request) -> str:

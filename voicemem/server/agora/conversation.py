@@ -13,13 +13,12 @@ from voicemem.admission import Stream
 from voicemem.batches import Line
 from voicemem.errors import Refused
 from voicemem.events import Fields, Interrupt, Producible, Whole
-from voicemem.messages import Message
 from voicemem.server.agora.agents import AGENT
 from voicemem.server.agora.bodies import MAX_SPEECH_BYTES, Speak, Think, body_as
 from voicemem.server.agora.callers import agent_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Body, Route, one
-from voicemem.timing import Times, timed_messages
+from voicemem.timing import timed_messages
 from voicemem.turns import turns
 from voicemem.wire import decode_event
 
@@ -77,15 +76,11 @@ async def read_history(request: web.Request, _: NoQuery) -> web.Response:
     """The memory of an agent, while it runs."""
     stream = await running_agent_of(request)
     memory = await parts_of(request).memories.at(stream)
-    full = request.app[CONTENTS] == "full"
-    contents = [item(message, times, full) for message, times in timed_messages(memory.state)]
+    if request.app[CONTENTS] == "full":
+        contents = [msgspec.structs.asdict(message) | times for message, times in timed_messages(memory.state)]
+    else:
+        contents = [{"role": message.role, "content": message.content} for message in memory.messages()]
     return answer(AgoraHistory(stream.id, stream.started_ms // 1000, "RUNNING", contents))
-
-
-def item(message: Message, times: Times, full: bool) -> Fields:
-    if not full:
-        return {"role": message.role, "content": message.content}
-    return msgspec.structs.asdict(message) | times
 
 
 async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:

@@ -53,13 +53,24 @@ def translated(response: web.StreamResponse) -> web.StreamResponse:
     assert isinstance(response.body, bytes)
     problem = msgspec.json.decode(response.body, type=problems.Problem)
     error = agora_error(problem.reason, problem.detail)
-    status = HTTPStatus.NOT_FOUND if error.reason == "TaskNotFound" else response.status
     headers = {name: value for name, value in response.headers.items() if name not in (CONTENT_TYPE, CONTENT_LENGTH)}
     return web.Response(
-        status=status, body=msgspec.json.encode(error), content_type="application/json", headers=headers
+        status=status_of(problem.reason),
+        body=msgspec.json.encode(error),
+        content_type="application/json",
+        headers=headers,
     )
 
 
+def status_of(code: str) -> int:
+    """The HTTP status of a code; what has ended is not there."""
+    return HTTPStatus.NOT_FOUND if reason_of(code) == "TaskNotFound" else CODES[code].status
+
+
+def reason_of(code: str) -> str:
+    return SPECIAL.get(code) or REASONS.get(CODES[code].status, "InternalError")
+
+
 def agora_error(code: str, detail: str) -> AgoraError:
-    reason = SPECIAL.get(code) or REASONS.get(CODES[code].status, "InternalError")
+    reason = reason_of(code)
     return AgoraError(NOT_FOUND if reason == "TaskNotFound" else detail, reason)
