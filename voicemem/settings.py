@@ -64,6 +64,8 @@ def check(settings: Settings) -> None:
         raise CannotStart("The webhook URL must begin with http:// or https://.")
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
+    if settings.agora_contents not in ("full", "standard"):
+        raise CannotStart("The contents on Agora's paths are full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
 

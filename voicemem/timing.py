@@ -11,17 +11,16 @@ from typing import Any
 
 from voicemem.history import Told, turn_entries
 from voicemem.messages import Message
-from voicemem.state import State, Utterance
+from voicemem.state import State, Turn, Utterance
 
 NAMES = ("speech_start_ms", "speech_end_ms", "speech_algorithmic_delay")
 Times = dict[str, Any]
 """By name, in ms; only what was given."""
 
 
-def timed_messages(state: State) -> list[tuple[Message, Times]]:
-    """The memory in its order, each message with its times."""
-    entries = (entry for number in state.numbers for entry in turn_entries(state, state.turns[number]))
-    return [(entry.message, times_of(entry.message, entry.about)) for entry in entries]
+def turn_times(state: State, turn: Turn) -> list[Times]:
+    """The times of a turn's messages, in their order."""
+    return [times_of(entry.message, entry.about) for entry in turn_entries(state, turn)]
 
 
 def times_of(message: Message, about: Utterance | Told | None) -> Times:

@@ -38,8 +38,7 @@ SERVE_OPTIONS = (
     setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
     setting(
         "--agora-contents",
-        "What messages carry on Agora's paths: everything, or role and content only, for strict readers.",
-        type=click.Choice(["full", "standard"]),
+        "What messages carry on Agora's paths: full, or standard (role and content only, for strict readers).",
         default=Settings().agora_contents,
         show_default=True,
     ),

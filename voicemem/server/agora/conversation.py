@@ -18,7 +18,6 @@ from voicemem.server.agora.bodies import MAX_SPEECH_BYTES, Speak, Think, body_as
 from voicemem.server.agora.callers import agent_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Body, Route, one
-from voicemem.timing import timed_messages
 from voicemem.turns import turns
 from voicemem.wire import decode_event
 
@@ -77,7 +76,7 @@ async def read_history(request: web.Request, _: NoQuery) -> web.Response:
     stream = await running_agent_of(request)
     memory = await parts_of(request).memories.at(stream)
     if request.app[CONTENTS] == "full":
-        contents = [msgspec.structs.asdict(message) | times for message, times in timed_messages(memory.state)]
+        contents = [msgspec.structs.asdict(message) | times for message, times in memory.timed_messages()]
     else:
         contents = [{"role": message.role, "content": message.content} for message in memory.messages()]
     return answer(AgoraHistory(stream.id, stream.started_ms // 1000, "RUNNING", contents))
