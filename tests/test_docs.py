@@ -203,6 +203,15 @@ async def test_the_programs_of_the_client_run(serve: Serve, program: str, shown:
     assert [text for text in shown if text not in printed.decode()] == []
 
 
+async def test_the_program_with_agoras_sdk_runs(serve: Serve) -> None:
+    """The program in docs/agora.md works as printed."""
+    app = await serve()
+    (program,) = blocks(DOCS["agora.md"], "python")
+    running = await start(program.replace("127.0.0.1:8080", str(app.rest_address)))
+    printed, errors = await asyncio.wait_for(running.communicate(), 60)
+    assert (running.returncode, printed) == (0, b"assistant Welcome.\n"), errors
+
+
 def test_everything_of_the_client_is_documented() -> None:
     """Each option, each error and each fact of a session is named in docs/client.md, options with their defaults."""
     facts = [name for name, value in vars(Facts).items() if isinstance(value, property)]

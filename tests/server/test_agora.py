@@ -507,7 +507,7 @@ async def test_no_body_is_a_fault_of_the_server(serve: Serve, call: str) -> None
     """Whatever is missing or wrong in a body is told as such, and the agent can be read afterwards."""
     api = Caller(await serve())
     chance = random.Random(call)
-    agent = await joined(api)
+    agent = await joined(api, {"name": "another", "properties": {"channel": "c"}})
     path = f"{BASE}/join" if call == "join" else f"{AGENTS}/{agent}/{call}"
     statuses = set()
     for _ in range(120):
