@@ -1330,6 +1330,8 @@ async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> N
     assert [False, True] == [await store.is_running("p", name) for name in ("desk", "door")]
     await store.close(key, Ending(NOW, "over"), "n1", NOW)
     assert not await store.is_running("p", "door")
+    await store.erase(await begun(store, "two", {"name": "door"}), NOW)
+    assert not await store.is_running("p", "door")
 
 
 async def test_lists_are_counted_over_all_pages(store: Store) -> None:
