@@ -25,6 +25,10 @@ from voicemem.errors import CODES
 from voicemem.events import Event, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
+from voicemem.server import agora
+from voicemem.server.agora.agents import ListQuery as AgentsQuery
+from voicemem.server.agora.conversation import TurnsQuery
+from voicemem.server.agora.errors import agora_error, status_of
 from voicemem.server.rest import ROUTES
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
@@ -45,6 +49,26 @@ def test_every_route_is_documented_with_its_scope(route: Any) -> None:
     """Each route stands in the table of docs/rest.md, with the scope it needs."""
     scope = f" [{route.scope}]" if route.scope else ""
     assert f"| `{route.method} {route.path}`{scope} |" in DOCS["rest.md"]
+
+
+@pytest.mark.parametrize("route", agora.ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_of_agoras_is_documented_with_its_scope(route: Any) -> None:
+    """Each route stands in the table of docs/agora.md, with the scope it needs; the page names both bases."""
+    assert f"| `{route.method} {route.path}` [{route.scope}] |" in DOCS["agora.md"]
+    assert [base for base in agora.BASES if f"`{base}`" not in DOCS["agora.md"]] == []
+
+
+@pytest.mark.parametrize("query", [AgentsQuery, TurnsQuery])
+def test_every_query_parameter_of_agoras_is_documented(query: type[msgspec.Struct]) -> None:
+    """Each query parameter is named in docs/agora.md."""
+    assert [name for name in query.__struct_fields__ if f"`{name}`" not in DOCS["agora.md"]] == []
+
+
+def test_every_reason_of_agoras_is_documented() -> None:
+    """Each reason that an error may have stands in docs/agora.md, with its status."""
+    answered = {(agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status != 405}
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS["agora.md"], re.MULTILINE)
+    assert {(reason, int(status)) for status, reason in rows} == answered
 
 
 @pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery])
@@ -177,6 +201,15 @@ async def test_the_programs_of_the_client_run(serve: Serve, program: str, shown:
     printed, errors = await asyncio.wait_for(running.communicate(), 20)
     assert (running.returncode, b"Traceback" in errors) == (0, False)
     assert [text for text in shown if text not in printed.decode()] == []
+
+
+async def test_the_program_with_agoras_sdk_runs(serve: Serve) -> None:
+    """The program in docs/agora.md works as printed."""
+    app = await serve()
+    (program,) = blocks(DOCS["agora.md"], "python")
+    running = await start(program.replace("127.0.0.1:8080", str(app.rest_address)))
+    printed, errors = await asyncio.wait_for(running.communicate(), 60)
+    assert (running.returncode, printed) == (0, b"assistant Welcome.\n"), errors
 
 
 def test_everything_of_the_client_is_documented() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
     "__init__ errors events messages",
-    "wire dialects series heard state speech playing replies fold history turns formats policies exports config"
+    "wire dialects series heard state speech playing replies fold history timing turns formats policies exports config"
     " admission settings checks",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",

@@ -23,6 +23,7 @@ from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
 from voicemem.retention import Retention, compact_forever, erase_forever
+from voicemem.server import agora
 from voicemem.server.auth import Gate
 from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
@@ -97,7 +98,9 @@ class App:
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
         parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
-        self.runner = web.AppRunner(application(parts, gate), access_log=None, shutdown_timeout=GRACE_S)
+        rest = application(parts, gate)
+        agora.mount(rest, gate, settings.agora_contents)
+        self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
         """Set when the service cannot go on."""
         self.tasks: list[asyncio.Task[None]] = []

@@ -19,20 +19,26 @@ def messages(state: State, unfinished: bool = False) -> list[Message]:
 
 def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
     """The messages of one turn: the user first, then by begin time, then by arrival (rule 7)."""
+    return [entry.message for entry in turn_entries(state, turn, unfinished)]
+
+
+def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Entry]:
+    """The same, with what each message was made of."""
     closed = state.closed_ts is not None
     users = [
         *(entry for u in turn.utterances if (entry := utterance_entry(turn, u, unfinished, closed))),
         *(typed_entry(turn, typed) for typed in turn.typed or ()),
     ]
     replies = [entry for told in told_replies(turn) if (entry := reply_entry(turn, told, unfinished or closed))]
-    return [entry.message for entry in [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]]
+    return [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]
 
 
 class Entry(NamedTuple):
-    """A message and the position at which it first arrived."""
+    """A message, the position at which it first arrived, and what was spoken (None for what was typed)."""
 
     message: Message
     order: int
+    about: Utterance | Told | None = None
 
 
 def by_begin(entry: Entry) -> tuple[int, int]:
@@ -48,7 +54,7 @@ def utterance_entry(turn: Turn, utterance: Utterance, unfinished: bool, closed: 
         metadata["user"] = utterance.user
     if closed and any(not segment.final and segment.text.strip() for segment in utterance.segments):
         metadata["partial"] = True
-    return Entry(Message("user", text, turn.number, begin, ordered_metadata(metadata)), utterance.order)
+    return Entry(Message("user", text, turn.number, begin, ordered_metadata(metadata)), utterance.order, utterance)
 
 
 def typed_entry(turn: Turn, typed: Typed) -> Entry:
@@ -124,7 +130,7 @@ def reply_entry(turn: Turn, told: Told, unfinished: bool) -> Entry | None:
         found = heard(spoken, cuts)
         content = found.text
         metadata |= interruption(spoken.original, found, cuts)
-    return Entry(Message("assistant", content, turn.number, reply.begin, ordered_metadata(metadata)), reply.order)
+    return Entry(Message("assistant", content, turn.number, reply.begin, ordered_metadata(metadata)), reply.order, told)
 
 
 def interruption(original: str, found: Heard, cuts: list[Cut]) -> dict[str, Any]:

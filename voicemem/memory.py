@@ -13,6 +13,7 @@ from voicemem import history
 from voicemem.fold import Entry, fold_all
 from voicemem.messages import Message, ToolUse
 from voicemem.state import State, restore, snapshot
+from voicemem.timing import Times, turn_times
 
 
 class Memory:
@@ -23,7 +24,7 @@ class Memory:
 
     __slots__ = (
         "begins", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "position", "saved", "text",
-        "unpacked", "used",
+        "times", "unpacked", "used",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -35,6 +36,8 @@ class Memory:
         """Position of the snapshot that was last saved."""
         self.made: dict[int, list[Message]] = {}
         """By turn."""
+        self.times: dict[int, list[Times]] = {}
+        """Of these messages, where somebody asked for them."""
         self.joined: list[Message] = []
         self.begins: dict[int, int] = {}
         """Where each turn's messages begin among the joined ones."""
@@ -71,7 +74,7 @@ class Memory:
             self.position = self.unpacked.position
             self.packed = zlib.compress(snapshot(self.unpacked), 1)
             self.unpacked = None
-            self.made, self.joined, self.begins = {}, [], {}
+            self.made, self.times, self.joined, self.begins = {}, {}, [], {}
             self.text, self.ends = b"[]", []
 
     def fold(self, entries: Iterable[Entry]) -> None:
@@ -83,6 +86,14 @@ class Memory:
             return history.messages(self.state, unfinished=True)
         self.make()
         return self.joined.copy()
+
+    def timed_messages(self) -> list[tuple[Message, Times]]:
+        """The memory in its order, each message with when it could be heard."""
+        self.make()
+        for number in self.state.numbers:
+            if number not in self.times:
+                self.times[number] = turn_times(self.state, self.state.turns[number])
+        return [pair for n in self.state.numbers for pair in zip(self.made[n], self.times[n], strict=True)]
 
     def contents(self) -> bytes:
         """The memory as a JSON array of messages."""
@@ -106,6 +117,7 @@ class Memory:
             return
         for number in state.dirty:
             self.made[number] = history.turn_messages(state, state.turns[number])
+            self.times.pop(number, None)
         place = bisect_left(state.numbers, min(state.dirty))
         state.dirty.clear()
         before = state.numbers[place - 1] if place else None

@@ -51,6 +51,8 @@ class Sessions:
         """Of each connected session, the line that left it last."""
         self.fallen_silent: dict[int, tuple[Line, int]] = {}
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
+        self.joining = asyncio.Lock()
+        """Held from the look at a name until it is taken."""
         self.closed = asyncio.Event()
         """Set at every close: exports wait."""
 
@@ -101,6 +103,19 @@ class Sessions:
         if how == "different":
             raise Refused("session_exists")
         return stream, how == "created"
+
+    async def join(self, project: str, given: Fields) -> Stream:
+        """A new session. Raises `Refused` (`session_exists`) while another one of its name is running."""
+        async with self.joining:
+            name = given.get("name")
+            if isinstance(name, str) and await self.store.is_running(project, name):
+                raise Refused("session_exists", "A session of this name is running.")
+            stream, _ = await self.create(project, None, given)
+            return stream
+
+    async def count(self, wanted: StreamFilter) -> int:
+        """How many sessions a list has, over all its pages."""
+        return await self.store.count_streams(wanted)
 
     async def change(self, stream: Stream, patch: Fields) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""

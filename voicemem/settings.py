@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
     """Networks that addresses given through the API may be in, though they are not public."""
+    agora_contents: Literal["full", "standard"] = "full"
+    """What a message carries in the history on Agora's paths; `standard` is role and content, for strict readers."""
 
 
 def parse_address(text: str) -> Address:
@@ -62,6 +64,8 @@ def check(settings: Settings) -> None:
         raise CannotStart("The webhook URL must begin with http:// or https://.")
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
+    if settings.agora_contents not in ("full", "standard"):
+        raise CannotStart("The contents on Agora's paths are full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
 

@@ -28,6 +28,10 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     if event.final or not segment.final:
         segment.text = event.text
         segment.final = event.final
+        if event.start_ms is not None:
+            segment.start_ms = event.start_ms
+        if event.end_ms is not None:
+            segment.end_ms = event.end_ms
     if event.final and event.text.strip():
         state.final_turn = max(state.final_turn, turn.number)
     return turn

@@ -16,7 +16,7 @@ from voicemem.heard import Cut, Playback
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 2
+VERSION = 3
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -31,6 +31,9 @@ class Segment(Struct, gc=False):
     """Position of its first event in the journal; the records below have the same field for the same use."""
     text: str = ""
     final: bool = False
+    start_ms: int | None = None
+    """When its audio began and ended, as the recogniser said; the same for the next."""
+    end_ms: int | None = None
 
     @property
     def keyed(self) -> bool:

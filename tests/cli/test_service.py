@@ -38,6 +38,7 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--webhook-secret", "x"],
         ["--admin-key", "short"],
         ["--allow-address", "10.0.0.0/99"],
+        ["--agora-contents", "some"],
     ],
     ids=" ".join,
 )
@@ -52,6 +53,7 @@ def test_environment_variables_set_what_flags_do_not() -> None:
     env = {"VOICEMEM_REST": "127.0.0.1:1234", "VOICEMEM_ALLOW_ADDRESS": "10.0.0.0/8 192.168.0.0/16"}
     assert "127.0.0.1:1234" in check_config(env=env).output
     assert "10.0.0.0/8, 192.168.0.0/16" in check_config(env=env).output
+    assert "standard" in check_config(env={"VOICEMEM_AGORA_CONTENTS": "standard"}).output
     assert "127.0.0.1:1234" not in check_config("--rest", "127.0.0.1:4321", env=env).output
 
 

@@ -1320,6 +1320,31 @@ async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], foun
     assert found == await listed(store, **conditions)
 
 
+async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> None:
+    """A name counts as running in its own project only, after a change too, and no longer than its session runs."""
+    key = await begun(store, "one", {"name": "desk"})
+    assert await store.is_running("p", "desk")
+    assert not await store.is_running("q", "desk")
+    assert not await store.is_running("p", "Desk")
+    await send(store, key, update(1, {"name": "door"}))
+    assert [False, True] == [await store.is_running("p", name) for name in ("desk", "door")]
+    await store.close(key, Ending(NOW, "over"), "n1", NOW)
+    assert not await store.is_running("p", "door")
+    await store.erase(await begun(store, "two", {"name": "door"}), NOW)
+    assert not await store.is_running("p", "door")
+
+
+async def test_lists_are_counted_over_all_pages(store: Store) -> None:
+    """The count is that of the conditions, wherever the page begins and ends; a channel is one of them."""
+    for number in range(5):
+        await begun(store, f"s{number}", {"channel": "odd" if number % 2 else "even"})
+    assert ["s3", "s1"] == await listed(store, channel="odd")
+    everything = StreamFilter(project="p", limit=1, after=(NOW, 2))
+    asked: list[dict[str, Any]] = [{}, {"channel": "even"}, {"channel": "none"}, {"state": "ended"}]
+    counts = [await store.count_streams(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
+    assert [5, 3, 0, 0] == counts
+
+
 @pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])
 async def test_an_empty_condition_is_one(store: Store, conditions: dict[str, Any]) -> None:
     """A condition that nothing meets lists nothing, also when it is empty."""

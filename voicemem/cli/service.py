@@ -36,6 +36,12 @@ SERVE_OPTIONS = (
     ),
     setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
     setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
+    setting(
+        "--agora-contents",
+        "What messages carry on Agora's paths: full, or standard (role and content only, for strict readers).",
+        default=Settings().agora_contents,
+        show_default=True,
+    ),
 )
 
 
@@ -57,6 +63,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         insecure=options["insecure"],
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
+        agora_contents=options["agora_contents"],
     )
     check(settings)
     allowed_networks(settings.allow_addresses)

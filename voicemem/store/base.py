@@ -67,6 +67,7 @@ class StreamFilter(Struct, frozen=True, kw_only=True):
     label: tuple[str, str] | None = None
     started_after: int | None = None
     started_before: int | None = None
+    channel: str | None = None
     after: tuple[int, int] | None = None
     limit: int = 100
 
@@ -117,6 +118,12 @@ class Journal(Protocol):
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""
+
+    async def count_streams(self, wanted: StreamFilter) -> int:
+        """How many sessions there are to list, whatever `after` and `limit` say."""
+
+    async def is_running(self, project: str, name: str) -> bool:
+        """Whether a running session has this name in its configuration."""
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
         """Entries of positions above `after`, in order; fewer than `limit` when they are large, none at the end."""

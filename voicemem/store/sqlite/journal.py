@@ -155,6 +155,18 @@ class SqliteJournal:
             lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
         )
 
+    async def count_streams(self, wanted: StreamFilter) -> int:
+        clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
+        query = f"select count(*) from streams where {clauses}"
+        return int(await self.database.read(lambda connection: connection.execute(query, values).get))
+
+    async def is_running(self, project: str, name: str) -> bool:
+        query = (  # whatever runs is due at some time: only these are looked at
+            "select 1 from streams indexed by streams_due where due_ms is not null and state = 'running'"
+            " and project = ? and kind = ? and json_extract(config, '$.name') = ?"
+        )
+        return bool(await self.database.read(lambda c: c.execute(query, (project, SESSION, name)).fetchone()))
+
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
         def job(connection: apsw.Connection) -> list[Row]:
             rows: list[Row] = []
@@ -260,6 +272,7 @@ def conditions(wanted: StreamFilter) -> tuple[str, list[Any]]:
         ("state = ?", [wanted.state]),
         ("json_extract(config, '$.user_id') = ?", [wanted.user_id]),
         ("exists (select 1 from json_each(config, '$.labels') where key = ? and value = ?)", wanted.label or [None]),
+        ("json_extract(config, '$.channel') = ?", [wanted.channel]),
         ("started_ms > ?", [wanted.started_after]),
         ("started_ms < ?", [wanted.started_before]),
         ("(started_ms, key) < (?, ?)", wanted.after or [None]),

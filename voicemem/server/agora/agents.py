@@ -1,0 +1,170 @@
+"""Agents on Agora's paths: join, list, query, update, leave."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem import config
+from voicemem.admission import Stream
+from voicemem.events import Fields
+from voicemem.server.agora.bodies import Join, Update, body_as, configuration, patch
+from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
+from voicemem.server.rest.parts import NoQuery, answer, parts_of
+from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
+from voicemem.server.rest.sessions import check_calling_out
+from voicemem.store.base import StreamFilter
+
+PROJECT = "/v2/projects/{appid}"
+AGENT = PROJECT + "/agents/{id}"
+LEFT = "api_leave"
+"""Why a session ends that was left; Agora's word for what it cuts short."""
+RUNNING, STOPPED = "2", "4"
+MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
+"""By the reason of the close; any other is OK."""
+LOOKS_BACK_S = 2 * 3600
+Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+
+
+class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Times are Unix seconds, by default the last two hours. `state` is numbers with commas: 2 is running, 4 over."""
+
+    channel: str = ""
+    from_time: Seconds | None = None
+    to_time: Seconds | None = None
+    state: Annotated[str, Meta(pattern=r"^[0-6](,[0-6])*\Z")] = RUNNING
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+    cursor: str = ""
+
+
+class Started(Struct, frozen=True):
+    """An agent after join and update; times are Unix seconds."""
+
+    agent_id: str
+    create_ts: int
+    status: str
+
+
+class Agent(Struct, frozen=True):
+    """How an agent is; `stop_ts` is 0 while it runs."""
+
+    message: str
+    start_ts: int
+    stop_ts: int
+    status: str
+    name: str
+    agent_id: str
+
+
+class Listed(Struct, frozen=True):
+    """An agent in a list."""
+
+    start_ts: int
+    status: str
+    agent_id: str
+
+
+class Data(Struct, frozen=True):
+    """One page of agents, the newest first."""
+
+    count: int
+    list: list[Listed]
+
+
+class Page(Struct, frozen=True):
+    """Where to go on (empty on the last page), and how many there are in all."""
+
+    cursor: str
+    total: int
+
+
+class Agents(Struct, frozen=True):
+    """The answer to a list."""
+
+    data: Data
+    meta: Page
+    status: str = "ok"
+
+
+def status_of(stream: Stream) -> str:
+    return "RUNNING" if stream.state == "running" else "STOPPED"
+
+
+async def join(request: web.Request, _: NoQuery) -> web.Response:
+    """Start a session; its id is the agent's, under which an engine sends its events."""
+    project = project_of(request)
+    given = configuration(await body_as(request, Join))
+    check_calling_out(request, given)
+    stream = await parts_of(request).sessions.join(project, given)
+    return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
+
+
+async def list_agents(request: web.Request, query: ListQuery) -> web.Response:
+    """The agents of the project that meet all conditions, the newest first."""
+    project = project_of(request)
+    sessions = parts_of(request).sessions
+    states = set(query.state.split(","))
+    wanted = wanted_agents(project, query, sessions.clock() // 1000)
+    if states.isdisjoint({RUNNING, STOPPED}):
+        return answer(Agents(Data(0, []), Page("", 0)))
+    page, cursor = await sessions.list(wanted, query.cursor or None)
+    found = [Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page]
+    return answer(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
+
+
+def wanted_agents(project: str, query: ListQuery, now_s: int) -> StreamFilter:
+    """What is asked for, from the first to the last second, both included."""
+    states = set(query.state.split(","))
+    both = {RUNNING, STOPPED} <= states
+    since = now_s - LOOKS_BACK_S if query.from_time is None else int(query.from_time)
+    return StreamFilter(
+        project=project,
+        state=None if both else "running" if RUNNING in states else "ended",
+        channel=query.channel or None,
+        started_after=since * 1000 - 1,
+        started_before=None if query.to_time is None else int(query.to_time) * 1000 + 1000,
+        limit=query.limit,
+    )
+
+
+async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
+    """How an agent is, while it runs and after."""
+    stream = await agent_of(request)
+    over = stream.state != "running"
+    return answer(
+        Agent(
+            message=MESSAGES.get(stream.reason or "", "OK") if over else "",
+            start_ts=stream.started_ms // 1000,
+            stop_ts=(stream.ended_ms or 0) // 1000,
+            status=status_of(stream),
+            name=config.read(stream.config).name or "",
+            agent_id=stream.id,
+        )
+    )
+
+
+async def update(request: web.Request, _: NoQuery) -> web.Response:
+    """Replace system messages and LLM parameters while the agent runs."""
+    stream = await running_agent_of(request)
+    changes: Fields = patch(await body_as(request, Update), config.read(stream.config).llm)
+    if changes:
+        stream = await parts_of(request).sessions.change(stream, changes)
+    return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
+
+
+async def leave(request: web.Request, _: NoQuery) -> web.Response:
+    """End and close the session at once; whatever stands in the body is passed over."""
+    stream = await running_agent_of(request)
+    await parts_of(request).sessions.end(stream, LEFT)
+    return web.Response(content_type=JSON)
+
+
+ROUTES = (
+    Route("POST", f"{PROJECT}/join", join, "ingest", NoQuery, one(Started), Body({JSON: Join})),
+    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents)),
+    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent)),
+    Route("POST", f"{AGENT}/update", update, "ingest", NoQuery, one(Started), Body({JSON: Update})),
+    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}),
+)

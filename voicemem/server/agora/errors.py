@@ -1,0 +1,76 @@
+"""Errors as Agora's clients know them: `{"detail", "reason"}`, with the codes of its reference as reasons."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+from aiohttp.hdrs import CONTENT_LENGTH, CONTENT_TYPE
+from msgspec import Struct
+
+from voicemem.errors import CODES
+from voicemem.server import problems
+
+NOT_FOUND = "The session was not found, has already ended, or failed to start."
+"""As Agora says it."""
+REASONS = {
+    400: "InvalidFieldValue",
+    401: "InvalidPermission",
+    403: "InvalidPermission",
+    404: "TaskNotFound",
+    408: "TaskOperationTimeout",
+    409: "TaskConflict",
+    410: "TaskNotFound",
+    413: "InvalidRequestBody",
+    429: "ConcurrencyLimitExceeded",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+"""By the status of voicemem's code."""
+SPECIAL = {
+    "invalid_json": "InvalidRequestBody",
+    "invalid_http": "InvalidRequestBody",
+    "too_deep": "InvalidRequestBody",
+    "not_events": "InvalidRequestBody",
+    "missing_field": "MissingRequiredField",
+    "session_ended": "TaskNotFound",
+}
+"""Codes that say more than their status."""
+
+
+class AgoraError(Struct, frozen=True):
+    """The body of every answer that is not 200."""
+
+    detail: str
+    reason: str
+
+
+def translated(response: web.StreamResponse) -> web.StreamResponse:
+    """An answer of ours as Agora's; whatever is no problem document stays as it is."""
+    if not isinstance(response, web.Response) or response.content_type != problems.MEDIA_TYPE:
+        return response
+    assert isinstance(response.body, bytes)
+    problem = msgspec.json.decode(response.body, type=problems.Problem)
+    error = agora_error(problem.reason, problem.detail)
+    headers = {name: value for name, value in response.headers.items() if name not in (CONTENT_TYPE, CONTENT_LENGTH)}
+    return web.Response(
+        status=status_of(problem.reason),
+        body=msgspec.json.encode(error),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a code; what has ended is not there."""
+    return HTTPStatus.NOT_FOUND if reason_of(code) == "TaskNotFound" else CODES[code].status
+
+
+def reason_of(code: str) -> str:
+    return SPECIAL.get(code) or REASONS.get(CODES[code].status, "InternalError")
+
+
+def agora_error(code: str, detail: str) -> AgoraError:
+    reason = reason_of(code)
+    return AgoraError(NOT_FOUND if reason == "TaskNotFound" else detail, reason)
