@@ -36,6 +36,20 @@ SERVE_OPTIONS = (
     ),
     setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
     setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
+    setting(
+        "--request-rate",
+        "HTTP requests and handshakes per second and key; 0 is without limit.",
+        type=float,
+        default=Settings().request_rate,
+        show_default=True,
+    ),
+    setting(
+        "--event-rate",
+        "Events per second and key; 0 is without limit.",
+        type=float,
+        default=Settings().event_rate,
+        show_default=True,
+    ),
 )
 
 
@@ -57,6 +71,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
         insecure=options["insecure"],
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
+        request_rate=options["request_rate"],
+        event_rate=options["event_rate"],
     )
     check(settings)
     allowed_networks(settings.allow_addresses)
