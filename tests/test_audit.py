@@ -69,9 +69,8 @@ async def test_what_calls_out_over_the_websocket(app: App, caplog: pytest.LogCap
         await producer.open("t", session={"name": "hush"})
     ingest = await keyed(app, "ingest")
     await ingest.send({**update, "seq": 3})
-    assert [("calling_out_changed", "environment", "s")] * 2 == [
-        (a["act"], a["by"], a["session"]) for a in acts(caplog)
-    ]
+    act = {"act": "calling_out_changed", "by": "environment", "project": "default", "session": "s"}
+    assert [act, act] == acts(caplog)
 
 
 async def test_what_changes_nothing_is_no_act(app: App, caplog: pytest.LogCaptureFixture) -> None:

@@ -84,9 +84,8 @@ async def test_a_token_that_cannot_be_made(app: App, body: Fields) -> None:
 async def test_no_token_for_what_is_not_there(app: App) -> None:
     """A session is made first, and is one's own."""
     assert (404, "unknown_session") == (await Caller(app, ADMIN_KEY).post("/v1/sessions/nobody/tokens")).told
-    assert (404, "unknown_session") == (
-        await (await keyed(app, "admin", project="b")).post("/v1/sessions/s/tokens")
-    ).told
+    stranger = await keyed(app, "admin", project="b")
+    assert (404, "unknown_session") == (await stranger.post("/v1/sessions/s/tokens")).told
 
 
 async def test_without_keys_there_is_nothing_to_sign_with(serve: Serve) -> None:
