@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from callers import Caller, Fields, keyed
 from click.testing import CliRunner
+from processes import running_process
 from producers import connected, said
 from services import Serve
 
@@ -85,6 +86,17 @@ async def test_what_changes_nothing_is_no_act(app: App, caplog: pytest.LogCaptur
     await admin.delete("/v1/sessions/nobody")
     await (await keyed(app, "ingest")).patch("/v1/sessions/s", {"webhook": {"url": HOOK}})
     assert [] == acts(caplog)
+
+
+async def test_the_service_writes_its_audit_to_standard_error(tmp_path: Path) -> None:
+    """The line stands in the log of `voicemem serve` as it is, without anything being set."""
+    log = tmp_path / "log"
+    async with running_process(tmp_path / "v.db", env={"VOICEMEM_ADMIN_KEY": ADMIN_KEY}, log=log) as process:
+        assert 201 == (await Caller(process.rest, ADMIN_KEY).post("/v1/keys")).status
+        assert 0 == await process.stop()
+    (line,) = log.read_text().splitlines()
+    assert "voicemem.audit" in line
+    assert '"act":"key_created"' in line
 
 
 async def test_acts_of_the_command_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

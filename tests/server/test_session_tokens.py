@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import hmac
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from callers import Caller, Fields, keyed, make_key
+from callers import Caller, Fields, closed, keyed, make_key
 from producers import connected, end, said
 from services import Serve
 from websockets.exceptions import InvalidStatus
@@ -19,6 +23,7 @@ from voicemem.app import App
 from voicemem.server.rest import ROUTES
 
 ADMIN_KEY = "the operator's own key"
+DOCS = Path(__file__).parents[2] / "docs"
 REACHED = [
     ("GET", "/v1/sessions/{id}"),
     ("POST", "/v1/sessions/{id}/end"),
@@ -63,6 +68,27 @@ async def made_and_signed(app: App) -> list[str]:
     """Tokens of the operator's key and of a project's key, made by the service and by the recipe."""
     key = await make_key(app, "admin")
     return [await token(app), await token(app, key), sign(key), sign(await make_key(app, "ingest", "read"))]
+
+
+async def test_the_recipe_of_the_docs(app: App) -> None:
+    """The function in docs/operations.md, as printed, signs tokens that hold."""
+    recipe = re.findall(r"```python\n(.*?)```", (DOCS / "operations.md").read_text(), re.DOTALL)[0]
+    known: dict[str, Any] = {}
+    exec(recipe, known)
+    text = known["session_token"](await make_key(app, "read"), "s")
+    assert 200 == (await Caller(app, text).get("/v1/sessions/s")).status
+
+
+async def test_a_token_of_the_operators_key_does_not_help_to_guess_it(app: App) -> None:
+    """Whoever holds one cannot try words at home until the signature fits."""
+    parts, _, signature = (await token(app)).rpartition(".")
+    found = base64.urlsafe_b64decode(signature + "=")
+    for secret in (ADMIN_KEY.encode(), hashlib.sha256(ADMIN_KEY.encode()).digest()):
+        assert hmac.digest(secret, parts.encode(), "sha256") != found
+    key = await make_key(app, "admin")
+    parts, _, signature = sign(key).rpartition(".")
+    secret = hashlib.sha256(key.split("_")[2].encode()).digest()
+    assert hmac.digest(secret, parts.encode(), "sha256") == base64.urlsafe_b64decode(signature + "=")
 
 
 async def test_a_token_is_made_with_an_admin_key(app: App) -> None:
@@ -234,4 +260,4 @@ async def test_a_token_may_end_its_session(app: App) -> None:
     async with connected(app, bearer(await token(app))) as producer:
         await producer.open("s")
         await producer.store(said(1), end(2))
-    assert "ended" == (await Caller(app, ADMIN_KEY).session())["state"]
+    await closed(app)
