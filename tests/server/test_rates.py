@@ -12,6 +12,7 @@ from services import Serve
 from websockets.exceptions import InvalidStatus
 
 from voicemem.client import Client
+from voicemem.client.link import Link
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -136,6 +137,11 @@ async def test_the_client_gets_everything_through(serve: Serve) -> None:
     key = await make_key(app, "ingest", "read")
     async with Client(f"ws://{app.ingest_address}", key=key) as client:
         session = await client.open("s")
-        for number in range(260):
-            await session.send({"type": "asr", "turn_id": 1, "text": f"{number}", "final": True})
-    assert 260 == len(await Caller(app, key).journal())
+        for number in range(500):
+            session.send({"type": "asr", "turn_id": 1, "text": f"{number}", "final": True})
+            await asyncio.sleep(0.001)
+        link = client._transport
+        assert isinstance(link, Link)
+        await session.flush()
+        assert link.complaint is None
+    assert 500 == len(await Caller(app, key).journal())
