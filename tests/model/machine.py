@@ -40,7 +40,8 @@ CONFIGS: list[Fields] = [
 NAMES = st.sampled_from(PRODUCERS)
 CHOICE = st.integers(0, 11)
 """Which of those there are: mostly one of the lively, the highest any at all."""
-SEVERAL_MOVES = st.lists(MOVES, min_size=2, max_size=9)
+SEVERAL_MOVES = st.lists(MOVES, min_size=1, max_size=1) | st.lists(MOVES, min_size=2, max_size=9)
+"""Often a single one: alone in its batch, it is taken another way."""
 SELDOM = st.integers(0, 3).map(lambda number: number == 3)
 
 
