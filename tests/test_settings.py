@@ -88,6 +88,7 @@ def test_other_machines_and_spellings(host: str) -> None:
         {"store": "sqlite:/var/lib/a b.db"},
         {"webhook_url": "http://10.0.0.1:9000/hook", "webhook_secret": "s"},
         {"admin_key": ADMIN_KEY},
+        {"request_rate": 0.0, "event_rate": 0.5},
     ],
 )
 def test_good_settings(settings: dict[str, Any]) -> None:
@@ -108,6 +109,10 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"webhook_secret": "s"}, "webhook"),
         ({"admin_key": "fifteen letters"}, "VOICEMEM_ADMIN_KEY"),
         ({"admin_key": ""}, "VOICEMEM_ADMIN_KEY"),
+        ({"request_rate": -1.0}, "rate"),
+        ({"event_rate": -0.1}, "rate"),
+        ({"event_rate": float("nan")}, "rate"),
+        ({"request_rate": float("inf")}, "rate"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:

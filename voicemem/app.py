@@ -18,6 +18,7 @@ from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
 from voicemem.errors import StoreRuined
+from voicemem.limits import Limits
 from voicemem.memories import Memories, look_after_forever
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
@@ -95,9 +96,10 @@ class App:
         self.outbox = Outbox(store, self.memories, sender.send, clock, random.random)
         self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
-        gate = Gate(self.access, settings.insecure)
+        limits = Limits(clock, settings.request_rate, settings.event_rate)
+        gate = Gate(self.access, settings.insecure, limits)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
-        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
+        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining, self.access, limits)
         rest = application(parts, gate)
         agora.mount(rest, gate, settings.agora_contents)
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
@@ -116,6 +118,7 @@ class App:
         await self.store.release_exports(self.clock())
         await self.sender.open()
         self.run_in_background(sweep_forever(self.sessions))
+        self.run_in_background(self.ingest.look_after_grants())
         self.run_in_background(self.outbox.run(self.sessions.closed))
         self.run_in_background(erase_forever(self.retention))
         self.run_in_background(compact_forever(self.retention))

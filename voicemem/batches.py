@@ -41,7 +41,15 @@ class Recorded(NamedTuple):
 class Line:
     """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
 
-    def __init__(self, stream: Stream, producer: str, epoch: int | None, may_call_out: bool) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        producer: str,
+        epoch: int | None,
+        may_call_out: bool,
+        may_set: bool = True,
+        key_id: str | None = None,
+    ) -> None:
         self.key = stream.key
         self.project = stream.project
         self.session_id = stream.id
@@ -49,6 +57,10 @@ class Line:
         self.epoch = epoch
         self.may_call_out = may_call_out
         """Whether its updates may set what makes the server call out (scope `admin`)."""
+        self.may_set = may_set
+        """Whether it may carry updates at all; a session token's may not."""
+        self.key_id = key_id
+        """Whose events these are, for the audit."""
         self.waiting_for: int | None = None
         """The seq that a reported gap waits for; what is higher is passed over in silence."""
 

@@ -5,6 +5,7 @@
     VoicememError
     ├── InvalidFrame     what came is no frame of events; its connection is closed
     ├── Refused          one event or request that cannot be taken; nothing of it is stored
+    │   └── RateLimited  a caller that is over its rate
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
     └── CannotStart      the settings or the database do not allow the service to start
 
@@ -72,6 +73,11 @@ CODES: dict[str, Code] = {
     # Starting and calling out
     "cannot_start": Code(500, None, "The service cannot start with these settings."),
     "address_not_allowed": Code(400, None, "The address is not a public one, and not on the allow-list."),
+    # Keys, tokens and rates
+    "token_expired": Code(401, 1008, "The session token has expired; get a new one."),
+    "rate_limited": Code(429, None, "Too much in too short a time; nothing is lost, come back a little later."),
+    "no_keys": Code(409, None, "There are no keys yet; make the first with voicemem keys create."),
+    "unknown_key": Code(404, None, "There is no active key with this id."),
 }
 
 
@@ -92,6 +98,14 @@ class InvalidFrame(VoicememError):
 
 class Refused(VoicememError):
     """One event or request cannot be taken, by fault of its sender. Nothing of its content is stored."""
+
+
+class RateLimited(Refused):
+    """A caller is over its rate, and may come back after so many seconds."""
+
+    def __init__(self, retry_after_s: float, detail: str | None = None) -> None:
+        super().__init__("rate_limited", detail)
+        self.retry_after_s = retry_after_s
 
 
 class StoreUnavailable(VoicememError):

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from voicemem.access import SETS_NOTHING
+from voicemem.admission import Outcome
+from voicemem.audit import audit
 from voicemem.batches import Batch, Line, Recorded, answer, outcomes_of
 from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, VoicememError
@@ -47,7 +50,9 @@ class Recorder:
         self.waiting: list[Batch] = []
         self.committing: asyncio.Task[None] | None = None
 
-    async def open(self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool) -> tuple[Opened, int]:
+    async def open(
+        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
+    ) -> tuple[Opened, int]:
         """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`.
 
         The frame's configuration is for a session that does not exist yet; on one that does it is not even looked at.
@@ -59,6 +64,8 @@ class Recorder:
         self.check_settings(settled)
         producer = frame.producer or DEFAULT_PRODUCER
         opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
+        if opened.created and settled_calls_out(settled):
+            audit("calling_out_changed", key_id, project, session_id)
         memory = await self.memories.at(opened.stream)
         return opened, memory.state.newest_turn + 1
 
@@ -129,6 +136,14 @@ class Recorder:
             if outcome is not None and outcome.position is not None:
                 event = arrival.event if isinstance(arrival, Arrived) and outcome.code is None else REFUSED
                 self.memories.note(key, outcome.position, received_ms, [event])
+                note_calling_out(batch.line, arrival, outcome)
+
+
+def note_calling_out(line: Line, arrival: Arrived | Rejected, outcome: Outcome) -> None:
+    """An update of what makes the server call out is an administrative act, once it is stored."""
+    update = arrival.update if isinstance(arrival, Arrived) else None
+    if update is not None and outcome.code is None and not outcome.duplicate and settled_calls_out(update):
+        audit("calling_out_changed", line.key_id, line.project, line.session_id)
 
 
 def check_line(line: Line, arrival: Arrived) -> None:
@@ -138,5 +153,7 @@ def check_line(line: Line, arrival: Arrived) -> None:
         raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
     if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
         raise Refused("invalid_field", "The event names another session or producer than the request.")
+    if arrival.update is not None and not line.may_set:
+        raise Refused("forbidden", SETS_NOTHING)
     if arrival.update is not None and settled_calls_out(arrival.update) and not line.may_call_out:
         raise Refused("forbidden", NEEDS_ADMIN)

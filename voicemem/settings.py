@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from functools import lru_cache
+from math import inf
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -46,6 +47,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Networks that addresses given through the API may be in, though they are not public."""
     agora_contents: Literal["full", "standard"] = "full"
     """What a message carries in the history on Agora's paths; `standard` is role and content, for strict readers."""
+    request_rate: float = 2_000.0
+    """HTTP requests and handshakes per second and key; 0 is without limit."""
+    event_rate: float = 50_000.0
+    """Events per second and key; 0 is without limit."""
 
 
 def parse_address(text: str) -> Address:
@@ -68,6 +73,8 @@ def check(settings: Settings) -> None:
         raise CannotStart("The contents on Agora's paths are full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
+    if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
+        raise CannotStart("A rate is a number per second, or 0 for no limit.")
 
 
 def check_binding(settings: Settings, keys_needed: bool) -> None:

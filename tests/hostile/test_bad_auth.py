@@ -1,14 +1,15 @@
-"""Bad input 93 to 103: callers without the right key, on both ports.
-
-What waits for session tokens is in `test_all_are_here.py`.
-"""
+"""Bad input 93 to 104: callers without the right key, on both ports."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import hmac
+import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -179,30 +180,105 @@ async def test_101_a_scope_that_does_not_reach(app: App, caplog: pytest.LogCaptu
     await check(app, caplog)
 
 
-async def test_many_wrong_keys_hold_up_nobody(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    """Hundreds of guesses are as many refusals; who has a key is served meanwhile, and nothing is logged."""
+async def test_104_many_wrong_keys_hold_up_nobody(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Of hundreds of guesses from an address most are told to wait; who has a key is served, and nothing is logged."""
     key = await make_key(app, "admin")
     guesses = [Caller(app, key[:-3] + f"{guess:03}") for guess in range(300) if not key.endswith(f"{guess:03}")]
-    guessing = asyncio.gather(*(one.get("/v1/sessions") for one in guesses))
+    told = await guess_all(guesses)
+    assert {(401, "unauthorized"), (429, "rate_limited")} == set(told)
     assert 200 == (await Caller(app, key).get("/v1/sessions")).status
-    assert {401} == {answered.status for answered in await guessing}
+    over = next(answered for answered in [await one.get("/v1/sessions") for one in guesses] if answered.status == 429)
+    assert "1" == over.headers["Retry-After"]
+    assert 429 in [await refused_handshake(app, f"{key}{number}") for number in range(100)]
+    async with connected(app, {"Authorization": f"Bearer {key}"}) as producer:
+        await producer.open("mine")
     await check(app, caplog)
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        jwt({"alg": "none"}, {"sub": "s"}, ""),
-        jwt({"alg": "HS256"}, {"sub": "s"}),
-        jwt({"alg": "HS256"}, {"sub": "s", "exp": 1}),
-        jwt({"alg": "RS256"}, {"sub": "s", "exp": 2**40}),
-    ],
-    ids=["alg none", "no exp", "expired", "another alg"],
-)
-async def test_session_tokens_open_nothing_yet(app: App, caplog: pytest.LogCaptureFixture, token: str) -> None:
-    """As long as there are no session tokens, what looks like one is a wrong key."""
-    assert (401, "unauthorized") == (await Caller(app, token).get("/v1/sessions")).told
-    with pytest.raises(InvalidStatus):
+async def guess_all(guesses: list[Caller]) -> list[tuple[int, str]]:
+    """What is answered to guesses that come all at once, as fast as the service takes them."""
+    return [answered.told for answered in await asyncio.gather(*(one.get("/v1/sessions") for one in guesses))]
+
+
+async def refused_handshake(app: App, token: str) -> int:
+    """The status with which a websocket is refused."""
+    with pytest.raises(InvalidStatus) as refused:
         async with connected(app, {"Authorization": f"Bearer {token}"}):
             pass
-    await check(app, caplog)
+    return refused.value.response.status_code
+
+
+BAD_TOKENS: dict[str, Callable[[str, bytes], str]] = {
+    "96 expired": lambda kid, secret: signed(kid, secret, exp=time.time() - 1),
+    "96 in the year 1970": lambda kid, secret: signed(kid, secret, exp=1),
+    "97 no exp": lambda kid, secret: signed(kid, secret, exp=None),
+    "97 for years": lambda kid, secret: signed(kid, secret, exp=2**40),
+    "97 exp is a text": lambda kid, secret: signed(kid, secret, exp="soon"),
+    "97 exp is no number": lambda kid, secret: signed(kid, secret, exp=float("nan")),
+    "98 alg none": lambda kid, secret: jwt({"alg": "none", "kid": kid}, good_claims(), ""),
+    "98 alg none with a signature": lambda kid, secret: jwt({"alg": "none", "kid": kid}, good_claims()),
+    "98 no alg": lambda kid, secret: jwt({"kid": kid}, good_claims(), ""),
+    "98 the signature cut off": lambda kid, secret: signed(kid, secret).rpartition(".")[0] + ".",
+    "99 HS512": lambda kid, secret: signed(kid, secret * 2, "HS512"),
+    "99 RS256": lambda kid, secret: jwt({"alg": "RS256", "kid": kid}, good_claims()),
+    "99 the header says so": lambda kid, secret: swapped(signed(kid, secret), {"alg": "HS384", "kid": kid}),
+    "99 signed with nothing": lambda kid, secret: signed(kid, bytes(32)),
+    "99 signed with the key's id": lambda kid, secret: signed(kid, kid.encode() * 3),
+}
+"""Made from the id and the signing secret of a key that could sign a good one."""
+
+
+def good_claims() -> dict[str, object]:
+    return {"sub": "s", "exp": time.time() + 600}
+
+
+def signed(kid: str, secret: bytes, algorithm: str = "HS256", **claims: object) -> str:
+    """A token with these claims instead of the good ones; None leaves one out."""
+    chosen = {name: value for name, value in {**good_claims(), **claims}.items() if value is not None}
+    parts = jwt({"alg": algorithm, "kid": kid}, chosen).rpartition(".")[0]
+    digest = hmac.digest(secret, parts.encode(), f"sha{algorithm[2:]}")
+    return f"{parts}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def swapped(token: str, header: object) -> str:
+    """A good token under another header."""
+    return ".".join([jwt(header, {}).split(".")[0], *token.split(".")[1:]])
+
+
+@pytest.mark.parametrize("name", BAD_TOKENS)
+async def test_bad_tokens(app: App, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Each is refused on both ports, in the header and in the first frame, where a good one is taken."""
+    _, kid, text = (await make_key(app, "admin")).split("_")
+    secret = hashlib.sha256(text.encode()).digest()
+    assert 200 == (await Caller(app, signed(kid, secret)).get("/v1/sessions/s")).status
+    token = BAD_TOKENS[name](kid, secret)
+    code = "token_expired" if name.startswith("96") else "unauthorized"
+    assert (401, code) == (await Caller(app, token).get("/v1/sessions/s")).told
+    assert (401, code) == (await Caller(app, token).post(EVENTS, [said(1, text=SECRET)])).told
+    assert 401 == await refused_handshake(app, token)
+    async with connected(app) as producer:
+        await producer.send({"type": "auth", "token": token}, {"type": "session.open", "session_id": "s"})
+        closed, frames = await producer.closed()
+        assert (1008, [code]) == (closed, [frame["code"] for frame in frames])
+    await check(app, caplog, token)
+
+
+async def test_102_a_token_that_expires_while_connected(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """What came in time is stored and acknowledged; then the connection is closed, and what follows is not taken."""
+    _, kid, text = (await make_key(app, "admin")).split("_")
+    token = signed(kid, hashlib.sha256(text.encode()).digest(), exp=time.time() + 1.5)
+    acked: list[int] = []
+    async with connected(app, {"Authorization": f"Bearer {token}"}) as producer:
+        await producer.open("s")
+        for seq in itertools.count(1):
+            await producer.send(said(seq))
+            frame = await producer.next()
+            if frame["type"] == "error":
+                break
+            acked.append(frame["seq"])
+        closed, _ = await producer.closed()
+    assert (1008, "token_expired") == (closed, frame["code"])
+    rows = await (await keyed(app, "read")).journal()
+    assert list(range(1, len(acked) + 1)) == acked == [row["seq"] for row in rows]
+    assert (401, "token_expired") == (await Caller(app, token).post(EVENTS, [said(len(acked) + 2)])).told
+    assert "" == caplog.text

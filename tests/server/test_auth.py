@@ -30,6 +30,10 @@ NEEDED = {
     ("GET", "/v1/sessions/{id}/turns"): "read",
     ("GET", "/v1/sessions/{id}/events"): "read",
     ("POST", "/v1/sessions/{id}/events"): "ingest",
+    ("POST", "/v1/sessions/{id}/tokens"): "admin",
+    ("GET", "/v1/keys"): "admin",
+    ("POST", "/v1/keys"): "admin",
+    ("DELETE", "/v1/keys/{key_id}"): "admin",
 }
 """The scope of each route."""
 GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not None]

@@ -1539,6 +1539,19 @@ async def test_a_key_is_revoked_once(store: Store) -> None:
     assert await store.has_keys()
 
 
+async def test_revoked_keys_are_found_among_others(both: tuple[Store, Store]) -> None:
+    """Of these ids those that are revoked, also through another handle; one that is unknown is not revoked."""
+    one, other = both
+    for key_id in ("k1", "k2", "k3"):
+        await one.add_key(made_key(key_id))
+    assert frozenset() == await one.revoked_keys(["k1", "k2", "k3"])
+    await other.revoke_key("k2", NOW)
+    await other.revoke_key("k3", NOW)
+    assert {"k2"} == await one.revoked_keys(["k1", "k2", "k4", "' or 1=1", "k\0"])
+    assert {"k2", "k3"} == await one.revoked_keys({f"k{number}" for number in range(20_000)})
+    assert frozenset() == await one.revoked_keys([])
+
+
 async def test_a_store_knows_itself(both: tuple[Store, Store]) -> None:
     """Incarnation and cursor secret are the store's, the same through every handle, and it begins healthy."""
     one, other = both

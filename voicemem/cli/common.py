@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -9,10 +10,26 @@ import aiohttp
 import click
 import uvloop
 
+from voicemem.audit import LOG as AUDIT
 from voicemem.errors import VoicememError
 from voicemem.replay import ReplayFailed
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ToTerminal(logging.Handler):
+    """Log lines on standard error, beside what a command prints."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
+def audit_to_terminal() -> None:
+    """Show the audit lines of this command, unless a log is set up already."""
+    if not AUDIT.hasHandlers():
+        handler = ToTerminal()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        AUDIT.addHandler(handler)
 
 
 class Failed(click.ClickException):

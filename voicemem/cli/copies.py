@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import Failed, setting
+from voicemem.audit import COMMAND_LINE, audit
+from voicemem.cli.common import Failed, audit_to_terminal, setting
 from voicemem.errors import CannotStart
 from voicemem.settings import MEMORY, SQLITE, Settings
 from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up
@@ -28,6 +29,7 @@ def backup(store: str, force: bool, file: str) -> None:
     """
     path = path_of(store)
     copied("copied", lambda progress: back_up(path, file, force, progress))
+    audit("backup", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{file} is a backup of {path}")
 
 
@@ -42,6 +44,7 @@ def restore(store: str, force: bool, file: str) -> None:
     """
     path = path_of(store)
     copied("restored", lambda progress: restore_copy(file, path, force, progress))
+    audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 
 
@@ -55,6 +58,7 @@ def path_of(store: str) -> str:
 
 def copied(label: str, work: Callable[[Progress], None]) -> None:
     """Do it with a bar that shows the pages."""
+    audit_to_terminal()
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:

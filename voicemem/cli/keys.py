@@ -9,7 +9,8 @@ import click
 
 from voicemem.access import DEFAULT_PROJECT, SCOPES
 from voicemem.app import make_access, now_ms, open_store
-from voicemem.cli.common import Failed, run, setting
+from voicemem.audit import COMMAND_LINE, audit
+from voicemem.cli.common import Failed, audit_to_terminal, run, setting
 from voicemem.settings import MEMORY, Settings
 from voicemem.store.base import Key, Store
 
@@ -45,6 +46,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
 
     async def work(opened: Store) -> str:
         key, text = await make_access(opened).create_key(project, name, scopes)
+        audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text
 
@@ -68,10 +70,18 @@ def list_keys(store: str) -> None:
 @STORE
 @click.argument("key_id")
 def revoke_key(store: str, key_id: str) -> None:
-    """Revoke a key by its id (the middle part of vm_ID_…); it stops working at once."""
+    """Revoke a key by its id (the middle part of vm_ID_…).
+
+    It opens nothing more from then on, nor do its session tokens; connections that are open with it are closed within
+    a second.
+    """
 
     async def work(opened: Store) -> bool:
-        return await opened.revoke_key(key_id, now_ms())
+        key = await opened.key(key_id)
+        revoked = key is not None and await opened.revoke_key(key_id, now_ms())
+        if key is not None and revoked:
+            audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
+        return revoked
 
     if not run(with_store(store, work)):
         raise Failed(f"There is no active key with the id {key_id}.")
@@ -80,6 +90,7 @@ def revoke_key(store: str, key_id: str) -> None:
 
 async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of a server that may be running."""
+    audit_to_terminal()
     if url == MEMORY:
         raise Failed("A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
     store = open_store(url, exclusive=False)

@@ -42,6 +42,20 @@ SERVE_OPTIONS = (
         default=Settings().agora_contents,
         show_default=True,
     ),
+    setting(
+        "--request-rate",
+        "HTTP requests and handshakes per second and key; 0 is without limit.",
+        type=float,
+        default=Settings().request_rate,
+        show_default=True,
+    ),
+    setting(
+        "--event-rate",
+        "Events per second and key; 0 is without limit.",
+        type=float,
+        default=Settings().event_rate,
+        show_default=True,
+    ),
 )
 
 
@@ -64,6 +78,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
         agora_contents=options["agora_contents"],
+        request_rate=options["request_rate"],
+        event_rate=options["event_rate"],
     )
     check(settings)
     allowed_networks(settings.allow_addresses)

@@ -18,7 +18,7 @@ from voicemem.errors import CODES
 WIRE_LOG = logging.getLogger("voicemem.client.websockets")
 WIRE_LOG.setLevel(logging.WARNING)  # below it the library logs what is said
 PATH = "/v1/ingest"
-PASSING_CODES = frozenset({"flood", "timeout", "draining", "store_unavailable", "internal"})
+PASSING_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
 """Codes that are no reason to give up, whatever the connection was closed with."""
 CLOSE_TIMEOUT_S = 2.0
 

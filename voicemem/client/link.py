@@ -167,6 +167,8 @@ class Link:
         line = self.lines.get((frame.session_id or "", frame.producer or ""))
         if frame.type == "goaway":
             self.leaving = True
+        elif frame.code == "rate_limited":
+            pass  # nothing is lost: the server reads on by itself
         elif frame.type == "error" and (line is None or frame.code in NEVER_OPEN):
             self.hear_complaint(frame)
         elif line is None:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from voicemem.access import EVERYTHING, Access, Grant, token_of
 from voicemem.errors import Refused
+from voicemem.limits import Limits
 from voicemem.settings import is_loopback
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
@@ -15,9 +16,11 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 class Gate:
     """Lets callers in. `open_to_all` is set by `--insecure`."""
 
-    def __init__(self, access: Access, open_to_all: bool = False) -> None:
+    def __init__(self, access: Access, open_to_all: bool = False, limits: Limits | None = None) -> None:
+        """Without `limits` there are none but for wrong keys."""
         self.access = access
         self.open_to_all = open_to_all
+        self.limits = limits or Limits(access.clock, 0, 0)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Without keys only loopback may call: a web page elsewhere must not reach it through a browser.
@@ -35,9 +38,21 @@ class Gate:
             raise Refused("foreign_origin")
         return needed
 
-    async def grant(self, authorization: str | None, needed: bool) -> Grant:
-        """What the caller with this `Authorization` header may do. Raises `Refused` (`unauthorized`)."""
-        return await self.access.grant(token_of(authorization)) if needed else EVERYTHING
+    async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:
+        """What the caller with this `Authorization` header may do; one request of theirs is counted.
+
+        Raises `Refused` (`unauthorized`, `token_expired`, `rate_limited`).
+        """
+        if not needed:
+            return EVERYTHING
+        try:
+            grant = await self.access.grant(token_of(authorization))
+        except Refused as refused:
+            if authorization is not None and refused.code == "unauthorized":
+                self.limits.count_wrong_key(address)
+            raise
+        self.limits.count_request(grant.caller)
+        return grant
 
 
 def host_of(origin: str) -> str:

@@ -25,6 +25,12 @@ WINDOW_BYTES = 1024 * 1024
 ASKS = SessionOpen, Auth
 """Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0
+LAST_ANSWERS_S = 0.3
+"""For the answers to what came before a key was revoked; a store that does not answer holds up no closing."""
+MOST_AHEAD = 64
+"""Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
+TELL_AGAIN_S = 1.0
+"""A connection that is over the rate of its key is told so this often."""
 
 
 class Host(Protocol):
@@ -35,6 +41,8 @@ class Host(Protocol):
     incarnation: str
 
     async def grant(self, token: str | None) -> Grant: ...
+
+    def take_events(self, grant: Grant, amount: int) -> float: ...
 
     async def hold(self, connection: Connection, line: Line) -> None: ...
 
@@ -63,6 +71,14 @@ class Connection:
         self.tasks: set[asyncio.Task[None]] = set()
         self.deaf = False
         """Whether nothing more is taken: it failed, or the server drains."""
+        self.allowance = 0
+        """So many events may still come before its key's limit is asked again."""
+        self.taken_ahead = 0
+        """So many were taken from it at the last time, beyond what had come."""
+        self.held = False
+        """Whether it is not read because its key is over its rate."""
+        self.told_s = -TELL_AGAIN_S
+        """When it was last told so, on the loop's clock."""
 
     # The life of a connection
 
@@ -85,6 +101,19 @@ class Connection:
         self.websocket.tell(GOAWAY)
         await self.flush()
         await self.websocket.close(1012, "draining")
+
+    async def expel(self, error: VoicememError) -> None:
+        """Take nothing more, answer what came, then say why it is over, and close with the code's close code."""
+        if self.deaf:
+            return
+        self.deaf = True
+        self.backlog.clear()
+        self.websocket.read_on(True)  # else the client's answer to the close is not heard
+        answered = asyncio.create_task(self.flush())
+        await asyncio.wait([answered], timeout=LAST_ANSWERS_S)
+        self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
+        await self.websocket.close(CODES[error.code].close or 1008, error.code)
+        await answered
 
     async def leave(self) -> None:
         """After the connection: store what it had sent, and let go of its lines."""
@@ -159,6 +188,9 @@ class Connection:
         batch.add_ordinary(event, message)
         batch.size += len(message)
         self.unanswered += len(message)
+        self.allowance -= 1
+        if self.allowance < 0:
+            self.ask_allowance()
         return True
 
     def take_frame(self, message: bytes) -> None:
@@ -166,6 +198,7 @@ class Connection:
         if not pieces:
             self.count_fruitless()
         size = len(message) // max(1, len(pieces))
+        self.count(len(pieces))
         arrivals = map(decode_event, map(bytes, pieces))
         if self.granted is None or len(pieces) > SLICE:
             self.work = asyncio.create_task(self.proceed(arrivals, size))
@@ -184,6 +217,7 @@ class Connection:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
                 pieces = split_frame(message)
+                self.count(len(pieces))
                 await self.take_slowly(map(decode_event, map(bytes, pieces)), len(message) // max(1, len(pieces)))
         except VoicememError as error:
             self.fail(error)
@@ -208,9 +242,42 @@ class Connection:
     async def authenticate(self, token: str | None) -> None:
         """Take a key, or go without one where none is needed. Raises `InvalidFrame` to close the connection."""
         try:
-            self.granted = await self.host.grant(token)
+            granted = await self.host.grant(token)
         except Refused as refused:
             raise InvalidFrame(refused.code, refused.detail) from None
+        if self.granted is not None and not granted.includes(self.granted):
+            raise InvalidFrame("forbidden", "A later key or token must allow all that the one before it allowed.")
+        self.granted = granted
+
+    # The rate of a key
+
+    def count(self, events: int) -> None:
+        """Count what has come; over the rate of the key nothing is dropped, but it is not read on for a while."""
+        self.allowance -= events
+        if self.allowance < 0:
+            self.ask_allowance()
+
+    def ask_allowance(self) -> None:
+        if self.granted is None or self.held or self.deaf:
+            return
+        ahead = min(2 * self.taken_ahead + 1, MOST_AHEAD)
+        wait_s = self.host.take_events(self.granted, ahead - self.allowance)
+        if not wait_s:
+            self.allowance = self.taken_ahead = ahead
+            return
+        self.held = True
+        loop = asyncio.get_running_loop()
+        if loop.time() - self.told_s >= TELL_AGAIN_S:
+            self.told_s = loop.time()
+            detail = f"Over the rate of the key; nothing is lost, and it is read on in {wait_s:.2f} s."
+            self.websocket.tell(error_frame(Problem(None, "rate_limited", detail)))
+        self.websocket.read_on(False)
+        loop.call_later(wait_s, self.go_on)
+
+    def go_on(self) -> None:
+        self.held = False
+        self.ask_allowance()
+        self.make_room()
 
     def take(self, arrival: Arrived | Rejected, size: int) -> None:
         """Put one event to its line. Raises `InvalidFrame` for a flood."""
@@ -256,19 +323,23 @@ class Connection:
         """Open a line, in the order of the frames: what was sent before is stored before."""
         assert self.granted is not None
         await self.flush()
-        may_call_out = self.granted.allows("admin")
-        project, sessions = self.granted.project, self.host.sessions
-        session_id, producer = frame.session_id or sessions.new_id(), frame.producer or DEFAULT_PRODUCER
+        granted, sessions = self.granted, self.host.sessions
+        project, may_call_out = granted.project, granted.allows("admin")
+        session_id = frame.session_id or granted.session_id or sessions.new_id()
+        producer = frame.producer or DEFAULT_PRODUCER
         sessions.connect(project, session_id, producer)
         try:
-            opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out)
+            granted.require("ingest", session_id)
+            if granted.session_id is not None:
+                await sessions.get(project, session_id)  # a token makes no session
+            opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out, granted.key_id)
         except VoicememError as error:
             await sessions.abandon(project, session_id, producer)
             if not isinstance(error, Refused):
                 raise
             self.refuse(error, frame.session_id, frame.producer)
             return
-        line = Line(opened.stream, producer, opened.epoch, may_call_out)
+        line = Line(opened.stream, producer, opened.epoch, may_call_out, granted.session_id is None, granted.key_id)
         before = self.lines.put(line)
         if before is not None:
             await self.let_go(before)
@@ -326,5 +397,5 @@ class Connection:
             await self.host.sessions.close_when_ended(line)
 
     def make_room(self) -> None:
-        if self.unanswered <= WINDOW_BYTES:
+        if self.unanswered <= WINDOW_BYTES and not (self.held and not self.deaf):
             self.websocket.read_on(True)

@@ -6,6 +6,7 @@ import asyncio
 import http
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
-from voicemem.server.problems import MEDIA_TYPE, problem_body
+from voicemem.server.problems import MEDIA_TYPE, headers_of, problem_body
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
@@ -31,6 +32,8 @@ LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
 PATH = "/v1/ingest"
 PROTOCOL = Subprotocol("voicemem.v1")
+LOOK_AGAIN_S = 0.4
+"""How soon it is noticed that a key was revoked beside the service, or that a token is over."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
 """For a client that does not answer a close; a drain must be over within 10 s."""
@@ -86,8 +89,8 @@ class Ingest:
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
             if authorization is not None or not needed:
-                grant = await self.gate.grant(authorization, needed)
-                grant.require("ingest")
+                grant = await self.gate.grant(authorization, needed, address_of(connection))
+                grant.require("ingest", grant.session_id)
                 self.grants[connection] = grant
         except Refused as refused:
             return problem(refused)
@@ -107,10 +110,28 @@ class Ingest:
             await connection.leave()
 
     async def grant(self, token: str | None) -> Grant:
-        """The grant for a key from a first frame. Raises `Refused`."""
+        """The grant for a key or token from an `auth` frame. Raises `Refused`."""
         grant = await self.gate.access.grant(token)
-        grant.require("ingest")
+        grant.require("ingest", grant.session_id)
         return grant
+
+    def take_events(self, grant: Grant, amount: int) -> float:
+        """Take so many events from the rate of a key and give 0.0; or take none, and give the seconds to wait."""
+        return self.gate.limits.take_events(grant.caller, amount)
+
+    async def look_after_grants(self) -> None:
+        """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""
+        revoked = self.gate.access.revoked
+        while True:
+            revoked.clear()
+            held = [connection for connection in self.connections if connection.granted is not None]
+            over = await self.gate.access.over({one.granted for one in held if one.granted is not None})
+            for connection in held:
+                if connection.granted in over:
+                    connection.start(connection.expel(over[connection.granted]))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await revoked.wait()
 
     async def hold(self, connection: Connection, line: Line) -> None:
         """Note who has a producer's newest epoch, and tell the connection that had it before."""
@@ -144,8 +165,15 @@ def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]
     return PROTOCOL if PROTOCOL in offered else None
 
 
+def address_of(connection: ServerConnection) -> str | None:
+    """Where the caller is, without the port."""
+    address = connection.remote_address
+    return str(address[0]) if address else None
+
+
 def problem(refused: Refused) -> Response:
     status = http.HTTPStatus(CODES[refused.code].status)
     body = problem_body(refused.code, refused.detail)
     headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
+    headers.update(headers_of(refused))
     return Response(status.value, status.phrase, headers, body)

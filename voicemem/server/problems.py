@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Annotated
@@ -11,7 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.errors import CODES, VoicememError
+from voicemem.errors import CODES, RateLimited, VoicememError
 
 LOG = logging.getLogger("voicemem")
 MEDIA_TYPE = "application/problem+json"
@@ -49,14 +50,20 @@ def problem_response(code: str, detail: str, headers: dict[str, str] | None = No
     )
 
 
+def headers_of(error: VoicememError) -> dict[str, str]:
+    """What stands in the head of an error's answer: how to come in, or when to come back."""
+    if CODES[error.code].status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
+    return {"Retry-After": str(math.ceil(error.retry_after_s))} if isinstance(error, RateLimited) else {}
+
+
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem document; nobody outside ever sees a traceback."""
     try:
         return await handler(request)
     except VoicememError as error:
-        headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthorized" else None
-        return problem_response(error.code, error.detail, headers)
+        return problem_response(error.code, error.detail, headers_of(error))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})

@@ -9,7 +9,7 @@ its outcome is unknown. Times are Unix ms, given by the caller; they come from o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -289,6 +289,9 @@ class Directory(Protocol):
     async def add_key(self, key: Key) -> None: ...
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool: ...
+
+    async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
+        """Which of these keys are revoked, also by another process."""
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
         """The receiver of every session's history, from the command line; giving it enables it again."""

@@ -11,12 +11,19 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, operations, sessions
+from voicemem.server.rest import events, history, keys, operations, sessions, tokens
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 
-ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
+ROUTES: tuple[Route[Any], ...] = (
+    *sessions.ROUTES,
+    *history.ROUTES,
+    *events.ROUTES,
+    *operations.ROUTES,
+    *tokens.ROUTES,
+    *keys.ROUTES,
+)
 
 
 def application(parts: Parts, gate: Gate) -> web.Application:
@@ -34,9 +41,14 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
-            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed)
-            grant.require(route.scope)
+            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
+            grant.require(route.scope, session_of(request, route))
             request[GRANT] = grant
         return await route.handler(request, query_of(request, route.query))
 
     return handler
+
+
+def session_of(request: web.Request, route: Route[Any]) -> str | None:
+    """The session that the path names: the only one that its session tokens reach."""
+    return request.match_info["id"] if route.path.startswith("/v1/sessions/{id}") else None

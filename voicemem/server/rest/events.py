@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.batches import Line, Problem
-from voicemem.errors import InvalidFrame, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, StoreUnavailable
 from voicemem.events import MAX_INTEGER, Fields, Name
 from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
 from voicemem.server.problems import Reason
@@ -78,8 +78,12 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     """
     stream = await stream_of(request)
     parts = parts_of(request)
-    line = Line(stream, query.producer, query.epoch, may_call_out=request[GRANT].allows("admin"))
+    grant = request[GRANT]
+    line = Line(stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     pieces = split_lines(await body_of(request))
+    wait_s = parts.limits.take_events(grant.caller, len(pieces))
+    if wait_s:
+        raise RateLimited(wait_s)
     errors: list[EventError] = []
     for first in range(0, max(1, len(pieces)), SLICE):
         recorded = await parts.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))

@@ -26,11 +26,17 @@ from voicemem.server.rest.schemas import Schemas, without_null
 VERSION = "3.1.0"
 ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows what was acknowledged before it.
 
-Callers need a key with the scope that an operation names; a service without keys is open to loopback. Beside what the
+Callers need a key with the scope that an operation names, or for one session's paths a session token; a service without
+keys is open to loopback. Beside what the
 schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
 within ±2^53 and written without a fraction, and no query parameter stands twice."""
 HEADERS = {
     "ETag": {"description": "Changes with the journal.", "required": True, "schema": {"type": "string"}},
+    "Retry-After": {
+        "description": "Seconds, with `rate_limited`.",
+        "required": False,
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
 }
 IF_NONE_MATCH = {
@@ -154,6 +160,8 @@ def problem_response(status: int, codes: list[str], schemas: Schemas) -> Fields:
         "description": "\n".join(f"- `{code}`: {CODES[code].sentence}" for code in codes),
         "content": {problems.MEDIA_TYPE: {"schema": schema}},
     }
+    if "rate_limited" in codes:
+        response["headers"] = {"Retry-After": HEADERS["Retry-After"]}
     if status == HTTPStatus.UNAUTHORIZED:
         response["headers"] = {"WWW-Authenticate": HEADERS["WWW-Authenticate"]}
     return response
@@ -163,7 +171,7 @@ def codes_of(route: Route[Any]) -> set[str]:
     """The codes of all errors that a route may answer with: what its parts bring along, and its own."""
     codes = {"invalid_http", "invalid_query", "foreign_host", "foreign_origin", "internal", *route.codes}
     if route.scope is not None:
-        codes |= {"unauthorized", "forbidden", "store_unavailable"}
+        codes |= {"unauthorized", "token_expired", "forbidden", "rate_limited", "store_unavailable"}
     if "{" in route.path:
         codes |= {"invalid_field", "not_found"}
     if "/sessions/{id}" in route.path:

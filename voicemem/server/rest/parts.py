@@ -10,12 +10,13 @@ import msgspec
 from aiohttp import web
 
 from voicemem import wire
-from voicemem.access import Grant
+from voicemem.access import Access, Grant
 from voicemem.admission import Stream
 from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
+from voicemem.limits import Limits
 from voicemem.memories import Memories
 from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
@@ -36,6 +37,8 @@ class Parts(NamedTuple):
     recorder: Recorder
     sessions: Sessions
     draining: asyncio.Event
+    access: Access
+    limits: Limits
 
 
 PARTS = web.AppKey("parts", Parts)

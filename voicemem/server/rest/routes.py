@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from voicemem.events import SessionId
 
+KeyId = Annotated[str, Meta(pattern="^[0-9a-z]{12}$")]
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId})
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId})
 """The types of what stands in braces in paths."""
 
 

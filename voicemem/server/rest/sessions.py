@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.audit import audit
 from voicemem.checks import check_text
 from voicemem.config import SessionConfig
 from voicemem.events import MAX_INTEGER, Fields, SessionId
@@ -105,12 +106,19 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
         session_id = checked_session_id(session_id)
     check_calling_out(request, given)
     stream, new = await parts_of(request).sessions.create(request[GRANT].project, session_id, given)
+    if new:
+        note_calling_out(request, given, stream)
     return answer(shown(stream), 201 if new else 200)
 
 
 def check_calling_out(request: web.Request, given: Fields) -> None:
     if config.calls_out(given):
         request[GRANT].require("admin")
+
+
+def note_calling_out(request: web.Request, given: Fields, stream: Stream) -> None:
+    if config.calls_out(given):
+        audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
 async def list_sessions(request: web.Request, query: ListQuery) -> web.Response:
@@ -139,10 +147,13 @@ async def read_session(request: web.Request, _: NoQuery) -> web.Response:
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     """Change the configuration by a merge patch (RFC 7396); null takes a setting away."""
+    request[GRANT].require_setting()
     stream = await stream_of(request)
     patch = await object_of(request)
     check_calling_out(request, patch)
-    return answer(shown(await parts_of(request).sessions.change(stream, patch)))
+    changed = await parts_of(request).sessions.change(stream, patch)
+    note_calling_out(request, patch, stream)
+    return answer(shown(changed))
 
 
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -159,6 +170,7 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     parts = parts_of(request)
     await parts.sessions.erase(stream)
     parts.memories.forget(stream.key)
+    audit("session_erased", request[GRANT].key_id, stream.project, stream.id)
     return web.Response(status=204)
 
 

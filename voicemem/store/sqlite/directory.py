@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import apsw
+import msgspec
 
 from voicemem.store.base import Key
 from voicemem.store.sqlite.database import Database
@@ -54,6 +56,13 @@ class SqliteDirectory:
             return bool(connection.changes())
 
         return await self.database.write(job)
+
+    async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
+        query = "select id from keys where revoked_ms is not null and id in (select value from json_each(?))"
+        wanted = (msgspec.json.encode(list(key_ids)).decode(),)
+        return await self.database.glance(
+            lambda connection: frozenset(one for (one,) in connection.execute(query, wanted))
+        )
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
         def job(connection: apsw.Connection) -> None:

@@ -1,0 +1,147 @@
+"""Rates of keys and tokens on the running service: who is over them is told when to come back, and loses nothing."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from callers import Caller, keyed, make_key
+from producers import Fields, connected, said
+from services import Serve
+from websockets.exceptions import InvalidStatus
+
+from voicemem.client import Client
+from voicemem.client.link import Link
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+async def test_requests_over_the_rate_are_told_when_to_come_back(serve: Serve) -> None:
+    """429 with whole seconds in Retry-After, for this key alone; when they are over it is served again."""
+    app = await serve(request_rate=1.0)
+    busy, other = await keyed(app, "read"), await keyed(app, "read")
+    answers = [await busy.get("/v1/sessions") for _ in range(8)]
+    assert [200, 200] == [answered.status for answered in answers[:2]]
+    assert (429, "rate_limited") == answers[-1].told
+    assert "1" == answers[-1].headers["Retry-After"]
+    assert 200 == (await other.get("/v1/sessions")).status
+    await asyncio.sleep(1.1)
+    assert 200 == (await busy.get("/v1/sessions")).status
+
+
+async def test_handshakes_are_requests(serve: Serve) -> None:
+    """A client that connects in a loop is held off before the upgrade."""
+    app = await serve(request_rate=0.1)
+    key = await make_key(app, "ingest")
+    async with connected(app, bearer(key)):
+        pass
+    with pytest.raises(InvalidStatus) as refused:
+        async with connected(app, bearer(key)):
+            pass
+    response = refused.value.response
+    assert (429, True) == (response.status_code, 1 <= int(response.headers["Retry-After"]) <= 10)
+
+
+async def test_a_token_has_a_share_of_its_keys_rate(serve: Serve) -> None:
+    """Who holds a token does not use up the rate of who signed it."""
+    app = await serve(request_rate=20.0)
+    api = await keyed(app, "admin")
+    await api.create()
+    token = (await api.post("/v1/sessions/s/tokens")).json["token"]
+    answers = [await Caller(app, token).get("/v1/sessions/s") for _ in range(8)]
+    assert (429, "rate_limited") == answers[-1].told
+    assert 200 == (await api.get("/v1/sessions/s")).status
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_events_over_the_rate_wait_and_are_not_lost(serve: Serve, together: bool) -> None:
+    """The sender is told once in a while; everything is stored, in order, at the rate of the key."""
+    app = await serve(event_rate=400.0)
+    key = await make_key(app, "ingest", "read")
+    frames: list[Fields] = []
+    async with connected(app, bearer(key)) as producer:
+        await producer.open("s")
+        began = asyncio.get_running_loop().time()
+        for last in range(200, 1601, 200):  # what has come to the server at once is taken, and waited for afterwards
+            events = [said(seq) for seq in range(last - 199, last + 1)]
+            await (producer.send_together if together else producer.send)(*events)
+            while not frames or frames[-1].get("seq") != last:
+                frames.append(await producer.next())
+        took_s = asyncio.get_running_loop().time() - began
+    told = [frame for frame in frames if frame["type"] == "error"]
+    assert {"rate_limited"} == {frame["code"] for frame in told}
+    assert not [frame for frame in told if "seq" in frame]
+    assert len(told) <= took_s + 1
+    assert list(range(1, 1601)) == [row["seq"] for row in await Caller(app, key).journal()]
+    assert took_s > 1  # 800 at once, and 400 a second
+
+
+async def test_nobody_else_waits(serve: Serve) -> None:
+    """While one key is held back, another's events are acknowledged."""
+    app = await serve(event_rate=5.0)
+    async with (
+        connected(app, bearer(await make_key(app, "ingest"))) as busy,
+        connected(app, bearer(await make_key(app, "ingest"))) as other,
+    ):
+        await busy.open("busy")
+        await other.open("other")
+        await busy.send(*(said(seq) for seq in range(1, 100)))
+        while (await busy.next()).get("code") != "rate_limited":
+            pass
+        await other.store(said(1))
+
+
+async def test_the_connection_of_a_held_key_can_be_closed(serve: Serve) -> None:
+    """A revoked key does not hide behind its rate."""
+    app = await serve(event_rate=0.5)
+    admin, key = await keyed(app, "admin"), await make_key(app, "ingest")
+    async with connected(app, bearer(key)) as producer:
+        await producer.open("s")
+        await producer.send(*(said(seq) for seq in range(1, 20)))
+        while (await producer.next()).get("code") != "rate_limited":
+            pass
+        assert 204 == (await admin.delete(f"/v1/keys/{key.split('_')[1]}")).status
+        async with asyncio.timeout(5):
+            code, frames = await producer.closed()
+    assert (1008, "unauthorized") == (code, frames[-1]["code"])
+
+
+async def test_events_over_http_are_counted(serve: Serve) -> None:
+    """A body over the rate is refused whole, and taken when it comes again."""
+    app = await serve(event_rate=10.0)
+    api = await keyed(app, "admin")
+    await api.create()
+    assert 41 == (await api.send(*(said(seq) for seq in range(1, 41))))["next_seq"]
+    again = [said(seq) for seq in range(41, 43)]
+    answered = await api.post("/v1/sessions/s/events", again)
+    assert (429, "rate_limited") == answered.told
+    await asyncio.sleep(int(answered.headers["Retry-After"]))
+    assert 43 == (await api.send(*again))["next_seq"]
+
+
+async def test_without_keys_there_is_no_rate(serve: Serve) -> None:
+    """A service that is open to loopback holds nobody back."""
+    app = await serve(request_rate=1.0, event_rate=1.0)
+    api = Caller(app)
+    await api.create()
+    assert 101 == (await api.send(*(said(seq) for seq in range(1, 101))))["next_seq"]
+    assert {200} == {(await api.get("/v1/sessions")).status for _ in range(20)}
+
+
+async def test_the_client_gets_everything_through(serve: Serve) -> None:
+    """The Python client waits with the server, and does not take it for a failure."""
+    app = await serve(event_rate=100.0)
+    key = await make_key(app, "ingest", "read")
+    async with Client(f"ws://{app.ingest_address}", key=key) as client:
+        session = await client.open("s")
+        for number in range(500):
+            session.send({"type": "asr", "turn_id": 1, "text": f"{number}", "final": True})
+            await asyncio.sleep(0.001)
+        link = client._transport
+        assert isinstance(link, Link)
+        await session.flush()
+        assert link.complaint is None
+    assert 500 == len(await Caller(app, key).journal())

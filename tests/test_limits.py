@@ -1,0 +1,127 @@
+"""Token buckets: arithmetic with a clock that is given."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import pytest
+
+from voicemem.errors import RateLimited
+from voicemem.limits import TOKEN_SHARE, WRONG_KEYS_AT_ONCE, Bucket, Buckets, Caller, Limits, Rate
+
+RATE = Rate(per_second=10, at_once=5)
+KEY = Caller("k" * 12, None)
+TOKEN = Caller("k" * 12, "s")
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def served(limits: Limits, caller: Caller | None, most: int) -> int:
+    """How many requests of a caller are taken at once, of so many."""
+    for count in range(most):
+        try:
+            limits.count_request(caller)
+        except RateLimited:
+            return count
+    return most
+
+
+def test_a_full_bucket_gives_what_it_holds_at_once_and_then_says_how_long_to_wait() -> None:
+    """Five at once, then one every tenth of a second."""
+    bucket = Bucket(RATE, 0)
+    assert [0.0] * 5 == [bucket.take(1, 0) for _ in range(5)]
+    assert pytest.approx(0.1) == bucket.take(1, 0)
+    assert pytest.approx(0.04) == bucket.take(1, 60)
+    assert [0.0, pytest.approx(0.1)] == [bucket.take(1, 100), bucket.take(1, 100)]
+
+
+def test_it_fills_no_further_than_its_brim() -> None:
+    """A day of rest gives no more than a second."""
+    bucket = Bucket(RATE, 0)
+    bucket.take(5, 0)
+    assert [0.0] * 5 == [bucket.take(1, 86_400_000) for _ in range(5)]
+    assert bucket.take(1, 86_400_000) > 0
+
+
+def test_more_than_is_there_is_taken_whole_and_waited_for_afterwards() -> None:
+    """What has come cannot be half taken: a debt of 15 takes a second and a half and the next one's tenth."""
+    bucket = Bucket(RATE, 0)
+    assert 0.0 == bucket.take(20, 0)
+    assert pytest.approx(1.6) == bucket.take(1, 0)
+    assert pytest.approx(0.1) == bucket.take(1, 1500)
+    assert 0.0 == bucket.take(1, 1600)
+
+
+def test_who_is_refused_pays_nothing() -> None:
+    """Asking often does not make the wait longer."""
+    bucket = Bucket(RATE, 0)
+    bucket.take(5, 0)
+    assert {0.1} == {round(bucket.take(1, 0), 6) for _ in range(1000)}
+
+
+def test_a_clock_that_goes_back_fills_nothing_and_stops_nothing() -> None:
+    """After a step back of an hour the wait is as it was, and time counts on from there."""
+    bucket = Bucket(RATE, 3_600_000)
+    bucket.take(5, 3_600_000)
+    assert pytest.approx(0.1) == bucket.take(1, 0)
+    assert 0.0 == bucket.take(1, 100)
+
+
+def test_in_the_long_run_it_is_the_rate() -> None:
+    """Who asks every millisecond for 100 s gets ten a second, and the first five."""
+    bucket = Bucket(RATE, 0)
+    assert 1005 == sum(bucket.take(1, now) == 0.0 for now in range(100_001))
+
+
+def test_callers_do_not_use_up_each_others() -> None:
+    """Each has a bucket; a number of them is kept, and who was not heard of for the longest time begins anew."""
+    buckets = Buckets(RATE, most=2)
+    assert [0.0, 0.0] == [buckets.take("a", 5, 0), buckets.take("b", 5, 0)]
+    assert buckets.take("a", 1, 0) > 0
+    buckets.take("c", 1, 0)
+    assert ["a", "c"] == list(buckets.buckets)
+
+
+def test_the_tokens_of_a_session_have_a_share_of_their_own() -> None:
+    """They get a twentieth, together, and use up nothing of their key's or of another session's."""
+    limits = Limits(Clock(), request_rate=100, event_rate=100)
+    assert 200 * TOKEN_SHARE == served(limits, TOKEN, 1000)
+    assert 200 * TOKEN_SHARE == served(limits, TOKEN._replace(session_id="other"), 1000)
+    assert 200 == served(limits, KEY, 1000)
+
+
+def test_0_is_no_limit_and_without_keys_there_is_none() -> None:
+    """Neither a rate of 0 nor a caller without key is ever refused."""
+    assert 5000 == served(Limits(Clock(), 0, 0), KEY, 5000)
+    limits = Limits(Clock(), 1, 1)
+    assert 5000 == served(limits, None, 5000)
+    assert 0.0 == limits.take_events(None, 1_000_000) == limits.take_events(None, 1)
+
+
+def test_events_are_taken_or_told_when_to_come_back() -> None:
+    """Events over the rate take nothing, and may come when the time is over."""
+    clock = Clock()
+    limits = Limits(clock, 1, 100)
+    assert 0.0 == limits.take_events(KEY, 300)
+    wait_s = limits.take_events(KEY, 1)
+    assert pytest.approx(1.01) == wait_s
+    clock.now += 1010
+    assert 0.0 == limits.take_events(KEY, 1)
+
+
+def test_wrong_keys_are_counted_by_address() -> None:
+    """After a hundred at once an address is told to wait; another is not."""
+    limits = Limits(Clock(), 1, 1)
+    for _ in range(int(WRONG_KEYS_AT_ONCE)):
+        limits.count_wrong_key("192.0.2.1")
+    with pytest.raises(RateLimited) as caught:
+        limits.count_wrong_key("192.0.2.1")
+    assert pytest.approx(0.1) == caught.value.retry_after_s
+    limits.count_wrong_key("192.0.2.2")

@@ -1,0 +1,30 @@
+"""A line in the log `voicemem.audit` for every administrative act: who did what, in which project, to which session.
+
+The line is one JSON object. It never holds payload or secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import msgspec
+
+LOG = logging.getLogger("voicemem.audit")
+LOG.setLevel(logging.INFO)  # whatever the level of the other logs is
+COMMAND_LINE = "command line"
+Act = Literal[
+    "key_created",
+    "key_revoked",
+    "token_created",
+    "calling_out_changed",
+    "session_erased",
+    "backup",
+    "restore",
+]
+
+
+def audit(act: Act, by: str | None, project: str | None, session: str | None = None, **more: object) -> None:
+    """Log an act of the key with the id `by`; None is a caller of a service without keys. Call it after the act."""
+    line = {"act": act, "by": by, "project": project, "session": session, **more}
+    LOG.info("%s", msgspec.json.encode({name: value for name, value in line.items() if value is not None}).decode())

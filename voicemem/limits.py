@@ -1,0 +1,113 @@
+"""How much a caller may do in a time: token buckets, filled by a clock that is given."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from voicemem.errors import RateLimited
+
+MOST_CALLERS = 10_000
+"""Who was not heard of for the longest time is forgotten, and begins anew with a full bucket."""
+BURST_S = 2.0
+"""After a rest a caller may do at once what it may do in this time."""
+TOKEN_SHARE = 1 / 20
+"""Of what its key may do, for all tokens of one session together."""
+WRONG_KEYS_PER_S = 10.0
+"""From one address, after `WRONG_KEYS_AT_ONCE`."""
+WRONG_KEYS_AT_ONCE = 100.0
+
+
+class Rate(NamedTuple):
+    """So much per second in the long run, and so much at once after a rest."""
+
+    per_second: float
+    at_once: float
+
+    @classmethod
+    def of(cls, per_second: float) -> Rate | None:
+        """The rate with the usual burst; None, which is no limit, for 0."""
+        return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
+
+
+class Bucket:
+    """What one caller has left. It may go below zero: what has come is counted whole, and waited for afterwards."""
+
+    __slots__ = ("at_ms", "level", "rate")
+
+    def __init__(self, rate: Rate, now_ms: int) -> None:
+        self.rate = rate
+        self.level = rate.at_once
+        self.at_ms = now_ms
+
+    def wait_s(self, now_ms: int) -> float:
+        """Seconds until one more is to be had, 0.0 for now. A clock that goes back fills nothing."""
+        filled = max(0, now_ms - self.at_ms) * self.rate.per_second / 1000
+        self.level = min(self.rate.at_once, self.level + filled)
+        self.at_ms = now_ms
+        return max(0.0, (1 - self.level) / self.rate.per_second)
+
+    def take(self, amount: float, now_ms: int) -> float:
+        """Take this much and give 0.0; or take nothing, and give the seconds to wait."""
+        wait_s = self.wait_s(now_ms)
+        if not wait_s:
+            self.level -= amount
+        return wait_s
+
+
+class Buckets:
+    """A bucket for each caller; without a rate there is no limit."""
+
+    def __init__(self, rate: Rate | None, most: int = MOST_CALLERS) -> None:
+        self.rate = rate
+        self.most = most
+        self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
+
+    def take(self, caller: Hashable, amount: float, now_ms: int) -> float:
+        """As `Bucket.take`; an amount of 0 only asks."""
+        if self.rate is None:
+            return 0.0
+        bucket = self.buckets.get(caller)
+        if bucket is None:
+            bucket = self.buckets[caller] = Bucket(self.rate, now_ms)
+            if len(self.buckets) > self.most:
+                self.buckets.popitem(last=False)
+        self.buckets.move_to_end(caller)
+        return bucket.take(amount, now_ms)
+
+
+class Caller(NamedTuple):
+    """Who is counted: a key, or all tokens that it signed for one session."""
+
+    key_id: str
+    session_id: str | None
+
+
+class Limits:
+    """The limits of a service; `clock` gives Unix ms. A caller of None has no key, and no limits."""
+
+    def __init__(self, clock: Callable[[], int], request_rate: float, event_rate: float) -> None:
+        self.clock = clock
+        self.requests = Buckets(Rate.of(request_rate)), Buckets(Rate.of(request_rate * TOKEN_SHARE))
+        self.events = Buckets(Rate.of(event_rate)), Buckets(Rate.of(event_rate * TOKEN_SHARE))
+        self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_AT_ONCE))
+
+    def count_request(self, caller: Caller | None) -> None:
+        """Raises `RateLimited`."""
+        if caller is not None:
+            wait_s = self.requests[caller.session_id is not None].take(caller, 1, self.clock())
+            if wait_s:
+                raise RateLimited(wait_s)
+
+    def take_events(self, caller: Caller | None, amount: int) -> float:
+        """Take so many events and give 0.0; or take none, and give the seconds to wait."""
+        if caller is None:
+            return 0.0
+        return self.events[caller.session_id is not None].take(caller, amount, self.clock())
+
+    def count_wrong_key(self, address: str | None) -> None:
+        """Raises `RateLimited` for an address that tries too many."""
+        wait_s = self.wrong_keys.take(address, 1, self.clock())
+        if wait_s:
+            raise RateLimited(wait_s, "Too many wrong keys came from this address.")

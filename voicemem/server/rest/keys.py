@@ -1,0 +1,96 @@
+"""Keys over REST: those of the caller's own project."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from aiohttp import web
+from msgspec import Meta, Struct, structs
+
+from voicemem.audit import audit
+from voicemem.checks import check_text
+from voicemem.errors import Refused
+from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.rest.routes import JSON, Answer, Body, KeyId, Route, one
+from voicemem.store.base import Key
+
+Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a key is for, and what it may do; `admin` includes the others."""
+
+    name: Annotated[str, Meta(max_length=128)] = ""
+    scopes: Scopes = ("ingest", "read")
+
+
+class ShownKey(Struct, frozen=True):
+    """A key without its secret; times are Unix ms."""
+
+    id: KeyId
+    project: str
+    name: str
+    scopes: list[str]
+    created_at: int
+    revoked_at: int | None
+
+
+class MadeKey(ShownKey, frozen=True):
+    """A new key; `key` is its text, which is shown this once."""
+
+    key: str
+
+
+class Keys(Struct, frozen=True):
+    """The oldest key comes first."""
+
+    keys: list[ShownKey]
+
+
+def shown(key: Key) -> ShownKey:
+    return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms)
+
+
+async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
+    """The keys of the project, revoked ones too; never their secrets."""
+    keys = await parts_of(request).access.keys_of(request[GRANT].project)
+    return answer(Keys([shown(key) for key in keys]))
+
+
+async def create_key(request: web.Request, _: NoQuery) -> web.Response:
+    """Make a key of the project; its text is shown this once.
+
+    The first key of a service is made by its command line, since from then on everybody needs one.
+    """
+    grant = request[GRANT]
+    given = read_as(await object_of(request), NewKey)
+    check_text(given.name)
+    if grant.key_id is None:
+        raise Refused("no_keys")
+    key, text = await parts_of(request).access.create_key(grant.project, given.name, given.scopes)
+    audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
+    return answer(MadeKey(**structs.asdict(shown(key)), key=text), 201)
+
+
+async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
+    """Revoke a key of the project: it opens nothing more, and its open connections are closed."""
+    grant, key_id = request[GRANT], request.match_info["key_id"]
+    await parts_of(request).access.revoke_key(grant.project, key_id)
+    audit("key_revoked", grant.key_id, grant.project, key=key_id)
+    return web.Response(status=204)
+
+
+ROUTES = (
+    Route("GET", "/v1/keys", list_keys, "admin", NoQuery, one(Keys)),
+    Route(
+        "POST",
+        "/v1/keys",
+        create_key,
+        "admin",
+        NoQuery,
+        one(MadeKey, 201),
+        Body({JSON: NewKey}, required=False),
+        ("invalid_field", "text_too_long", "no_keys"),
+    ),
+    Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: Answer()}, codes=("unknown_key",)),
+)

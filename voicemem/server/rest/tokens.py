@@ -1,0 +1,54 @@
+"""Session tokens over REST: for whoever must reach one session, and hold no key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem.audit import audit
+from voicemem.events import SessionId
+from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as, stream_of
+from voicemem.server.rest.routes import JSON, Body, Route, one
+from voicemem.tokens import LONGEST_S
+
+
+class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long it is to hold, in seconds."""
+
+    ttl_seconds: Annotated[int, Meta(ge=1, le=LONGEST_S)] = 600
+
+
+class MadeToken(Struct, frozen=True):
+    """A token for one session; `expires_at` is in Unix ms."""
+
+    token: str
+    session_id: SessionId
+    expires_at: int
+
+
+async def create_token(request: web.Request, _: NoQuery) -> web.Response:
+    """Make a session token: it opens this session for events and reading, for some minutes, and sets nothing.
+
+    It is signed with the caller's key, and revoked with it.
+    """
+    grant, stream = request[GRANT], await stream_of(request)
+    given = read_as(await object_of(request), NewToken)
+    token, expires_ms = await parts_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
+    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
+    return answer(MadeToken(token, stream.id, expires_ms), 201)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/sessions/{id}/tokens",
+        create_token,
+        "admin",
+        NoQuery,
+        one(MadeToken, 201),
+        Body({JSON: NewToken}, required=False),
+        ("no_keys",),
+    ),
+)
