@@ -14,8 +14,9 @@ ROWS = (
     " admission settings checks",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention",
-    "server outbound metrics llm client replay",
+    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention"
+    " metrics gauges tracing",
+    "server outbound otel llm client replay",
     "app demo",
     "cli __main__ integrations",
 )

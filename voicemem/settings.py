@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
     """Networks that addresses given through the API may be in, though they are not public."""
+    log_format: str = "text"
+    log_level: str = "warning"
 
 
 def parse_address(text: str) -> Address:

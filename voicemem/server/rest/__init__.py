@@ -10,18 +10,22 @@ from voicemem.access import Grant
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
+from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import events, history, operations, sessions
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
+from voicemem.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
 
 
-def application(parts: Parts, gate: Gate) -> web.Application:
+def application(parts: Parts, gate: Gate, tracer: Tracer) -> web.Application:
     """The REST application; whoever has none of a route's scope gets 401 or 403."""
-    app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
+    app = web.Application(
+        middlewares=[observe_requests(parts.metrics, tracer), problems], client_max_size=MAX_FRAME_BYTES
+    )
     app[PARTS] = parts
     app[DOCUMENT] = document(ROUTES)
     for route in ROUTES:
