@@ -7,7 +7,7 @@ for each commit, not for each event.
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
@@ -93,7 +93,8 @@ class Metrics:
         self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "Since when the oldest of them is due.")
         self.db_bytes = self.gauge("db_bytes", "Size of the database.")
         self.db_wal_bytes = self.gauge("db_wal_bytes", "Size of the database's log.")
-        self.gauge("build_info", "The version that runs; always 1.", "version").labels(__version__).set(1)
+        self.build_info = self.gauge("build_info", "The version that runs; always 1.", "version")
+        self.build_info.labels(__version__).set(1)
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace="voicemem", registry=self.registry)
@@ -143,8 +144,10 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def names(self) -> Iterable[str]:
-        """Every metric of the service's own, as Prometheus shows it."""
-        for metric in self.registry.collect():
-            if metric.name.startswith("voicemem_"):
-                yield f"{metric.name}_total" if metric.type == "counter" else metric.name
+    def described(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+        """Name, labels and type of every metric of the service's own, as Prometheus shows them."""
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Gauge | Histogram):
+                (family,) = metric.describe()
+                name = f"{family.name}_total" if isinstance(metric, Counter) else family.name
+                yield name, metric._labelnames, family.type

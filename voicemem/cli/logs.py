@@ -30,16 +30,19 @@ def set_up(form: str, level: str, stream: TextIO | None = None) -> logging.Handl
     """Log to `stream` (stderr). Libraries tell warnings and worse only: below that some of them tell what is said."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
-    logging.basicConfig(level=max(logging.WARNING, logging.getLevelName(level.upper())), handlers=[handler])
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
     LOG.setLevel(level.upper())
     return handler
 
 
 def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """What nobody waited for is logged by us: asyncio quotes the error's text."""
+    """What nobody waited for is logged by us: asyncio quotes the error's text, and the arguments of callbacks."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        LOG.error("In the event loop: %s", context.get("message"), exc_info=context.get("exception"))
+        error = context.get("exception")
+        LOG.error("In the event loop: %s", "an error" if error else context.get("message"), exc_info=error)
 
     loop.set_exception_handler(handle)
 

@@ -115,7 +115,8 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         if not await app.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
-        LOG.info("Started", extra={"version": __version__, "store": app.settings.store})
+        addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
+        LOG.info("Started", extra={"version": __version__, **addresses})
         notify("READY=1")
         await first_of(stopped, app.failed)
         if app.failed.is_set():
