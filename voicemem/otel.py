@@ -86,6 +86,18 @@ class OtelSpan:
         self.span.set_status(Status(StatusCode.ERROR))
 
 
+def placed(origins: Sequence[object]) -> dict[str, Any]:
+    """The context and links of a span: inside the first origin, linked to others, each once."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, get_current_span
+
+    known = [one for one in origins if isinstance(one, Context)]
+    others = [get_current_span(one).get_span_context() for one in known[1:]]
+    distinct = {(one.trace_id, one.span_id): one for one in others}
+    links = [Link(one) for one in distinct.values()][:MOST_LINKS]
+    return {"context": known[0] if known else Context(), "links": links}
+
+
 class OtelTracer:
     """A `Tracer` with a provider of its own: nothing global is set."""
 
@@ -100,22 +112,16 @@ class OtelTracer:
     def span(
         self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
     ) -> Iterator[Span]:
-        from opentelemetry import trace
-        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind
 
-        more: dict[str, Any] = {}
-        if origins is not None:
-            contexts = [trace.get_current_span(one).get_span_context() for one in origins if isinstance(one, Context)]
-            more["context"] = next((one for one in origins if isinstance(one, Context)), Context())
-            more["links"] = [trace.Link(one) for one in dict.fromkeys(contexts[1 : MOST_LINKS + 1])]
         # What an exception says may hold what was said on a call: it is neither recorded nor made the status.
         with self.tracer.start_as_current_span(
             name,
-            kind=trace.SpanKind[kind.upper()],
+            kind=SpanKind[kind.upper()],
             attributes=attributes,
             record_exception=False,
             set_status_on_exception=False,
-            **more,
+            **({} if origins is None else placed(origins)),
         ) as span:
             ours = OtelSpan(span)
             try:

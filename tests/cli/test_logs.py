@@ -107,7 +107,7 @@ async def test_an_error_that_nobody_waited_for_is_not_quoted(root: logging.Logge
     loop = asyncio.get_running_loop()
     logs.log_lost_errors(loop)
     try:
-        loop.call_soon(lambda: {}[SECRET])
+        loop.call_soon(lambda: dict[str, str]()[SECRET])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     finally:
