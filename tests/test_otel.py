@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from callers import Caller, Reply, receiving, talk, until
 from calls import final
+from click.testing import CliRunner
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -28,6 +29,7 @@ from services import ANY_PORT
 from websockets.asyncio.client import connect
 
 from voicemem.app import App, running
+from voicemem.cli import main
 from voicemem.errors import CannotStart
 from voicemem.otel import OtelTracer, tracer_of, wanted
 from voicemem.settings import Settings
@@ -231,6 +233,8 @@ def test_what_cannot_be_sent_is_said_at_the_start(env: Mapping[str, str]) -> Non
     """An exporter or protocol that is not there keeps the service from starting, rather than losing traces."""
     with pytest.raises(CannotStart, match="OTEL_"):
         wanted(env)
+    checked = CliRunner().invoke(main, ["check-config"], env=env)
+    assert (1, True) == (checked.exit_code, "OTEL_" in checked.output)
 
 
 def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:

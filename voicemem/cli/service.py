@@ -18,7 +18,7 @@ from voicemem.cli import logs
 from voicemem.cli.common import Command, Failed, run, setting
 from voicemem.cli.notify import notify
 from voicemem.errors import VoicememError
-from voicemem.otel import tracer_of
+from voicemem.otel import tracer_of, wanted
 from voicemem.outbound import allowed_networks
 from voicemem.settings import Settings, check, parse_address
 from voicemem.tracing import Tracer
@@ -139,6 +139,7 @@ def check_config(**options: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets."""
     try:
         settings = to_settings(options)
+        wanted(os.environ)
     except VoicememError as error:
         raise Failed(error.detail) from None
     for field in settings.__struct_fields__:
