@@ -25,6 +25,7 @@ from voicemem.errors import CODES
 from voicemem.events import Event, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
+from voicemem.metrics import Metrics
 from voicemem.server import agora
 from voicemem.server.agora.agents import ListQuery as AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
@@ -134,6 +135,15 @@ def test_enrichers_and_metadata_keys_are_documented() -> None:
     """The names of enrichers and of voicemem's own metadata keys stand in the docs."""
     assert [name for name in ENRICHERS if f"`{name}`" not in DOCS["rest.md"]] == []
     assert [key for key in METADATA_ORDER if f"`metadata.{key}`" not in DOCS["memory.md"]] == []
+
+
+def test_every_metric_is_documented_with_its_labels_and_type() -> None:
+    """Each metric stands in the table of docs/operations.md with its labels and type, and no others do."""
+    rows = re.findall(r"^\| `(voicemem_\w+)` \| (.*?) ?\| (\w+) \| .+ \|$", DOCS["operations.md"], re.MULTILINE)
+    documented = {name: (set(re.findall(r"`(\w+)`(?= \(|, `|$)", labels)), kind) for name, labels, kind in rows}
+    expected = {name: (set(labels), kind) for name, labels, kind in Metrics().described()}
+    assert {name: kind for name, (_, kind) in expected.items()} == {n: kind for n, (_, kind) in documented.items()}
+    assert [n for n, (labels, _) in expected.items() if not labels <= documented[n][0]] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -15,8 +15,8 @@ ROWS = (
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context summaries documents gateway outbox sweeper"
-    " retention",
-    "server outbound metrics llm client replay",
+    " retention metrics gauges tracing",
+    "server outbound otel llm client replay",
     "app demo",
     "cli __main__ integrations",
 )

@@ -18,8 +18,10 @@ from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
 from voicemem.errors import StoreRuined
+from voicemem.gauges import Gauges
 from voicemem.limits import Limits
 from voicemem.memories import Memories, look_after_forever
+from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
 from voicemem.recorder import Recorder
@@ -28,6 +30,7 @@ from voicemem.server import agora
 from voicemem.server.auth import Gate
 from voicemem.server.http import listen
 from voicemem.server.ingest import Ingest
+from voicemem.server.observed import observe_webhooks
 from voicemem.server.rest import application
 from voicemem.server.rest.parts import Parts
 from voicemem.server.webhook import WebhookSender
@@ -36,6 +39,7 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -83,24 +87,42 @@ def webhook_check(settings: Settings) -> Callable[[Settled], None]:
 class App:
     """The whole service, running. All of it goes by `clock`."""
 
-    def __init__(self, settings: Settings, store: Store, sender: WebhookSender, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, sender: WebhookSender, clock: Clock, tracer: Tracer | None = None
+    ) -> None:
         self.settings = settings
         self.store = store
         self.sender = sender
         self.clock = clock
+        self.tracer = tracer or NoTracer()
+        self.metrics = Metrics()
         self.access = make_access(store, settings.admin_key, clock)
         self.memories = Memories(store)
         check_settings = webhook_check(settings)
         self.sessions = Sessions(store, clock, new_id, check_settings)
-        self.recorder = Recorder(store, self.memories, clock, check_settings)
-        self.outbox = Outbox(store, self.memories, sender.send, clock, random.random)
+        self.recorder = Recorder(store, self.memories, clock, check_settings, self.metrics, self.tracer)
+        send = observe_webhooks(sender.send, self.metrics, self.tracer)
+        self.outbox = Outbox(store, self.memories, send, clock, random.random)
         self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
-        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining, self.access, limits)
-        rest = application(parts, gate)
+        self.gauges = Gauges(
+            self.metrics, store, self.memories, self.sessions, clock, self.open_connections, self.draining.is_set
+        )
+        parts = Parts(
+            store,
+            self.memories,
+            self.recorder,
+            self.sessions,
+            self.draining,
+            self.access,
+            limits,
+            self.metrics,
+            self.gauges,
+        )
+        rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
@@ -127,6 +149,10 @@ class App:
         self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
         self.ingest_address = await self.ingest.start(self.settings.ingest)
+
+    def open_connections(self) -> dict[str, int]:
+        rest = self.runner.server
+        return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -160,13 +186,14 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, clock: Clock | None = None) -> AsyncIterator[App]:
+async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer | None = None) -> AsyncIterator[App]:
     """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check(settings)
-    sender = WebhookSender(allowed=allowed_networks(settings.allow_addresses))
+    tracer = tracer or NoTracer()
+    sender = WebhookSender(allowed=allowed_networks(settings.allow_addresses), more_headers=tracer.headers)
     store = open_store(settings.store)
     try:
-        app = App(settings, store, sender, clock or now_ms)
+        app = App(settings, store, sender, clock or now_ms, tracer)
         try:
             await app.start()
             yield app

@@ -71,9 +71,13 @@ Answer = Callable[["Batch", Recorded | VoicememError], None]
 class Batch:
     """Events of one line that wait for the next commit, and who is to be told what became of them."""
 
-    def __init__(self, line: Line, answer: Answer) -> None:
+    def __init__(self, line: Line, answer: Answer, kind: str = "http", origin: object = None) -> None:
         self.line = line
         self.answer = answer
+        self.kind = kind
+        """The way in: `websocket` or `http`."""
+        self.origin = origin
+        """The trace that its commit continues (see `voicemem.tracing`)."""
         self.size = 0
         """Bytes, for whoever counts them."""
         self.events: list[Incoming] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from voicemem.access import SETS_NOTHING
@@ -12,9 +13,11 @@ from voicemem.audit import audit
 from voicemem.batches import Batch, Line, Recorded, answer, outcomes_of
 from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, VoicememError
-from voicemem.events import Auth, RefusedEvent, SessionOpen
+from voicemem.events import Auth, Incoming, RefusedEvent, SessionOpen
 from voicemem.memories import Memories
+from voicemem.metrics import Metrics
 from voicemem.store.base import Appended, Journal, Opened
+from voicemem.tracing import NoTracer, Tracer
 from voicemem.wire import Arrived, Rejected
 
 LOG = logging.getLogger("voicemem")
@@ -42,12 +45,18 @@ class Recorder:
         memories: Memories,
         clock: Callable[[], int],
         check_settings: Callable[[Settled], None],
+        metrics: Metrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.journal = journal
         self.memories = memories
         self.clock = clock
         self.check_settings = check_settings
+        self.metrics = metrics or Metrics()
+        self.tracer = tracer or NoTracer()
         self.waiting: list[Batch] = []
+        self.waiting_since = 0.0
+        """When the first of them came, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
 
     async def open(
@@ -57,6 +66,18 @@ class Recorder:
 
         The frame's configuration is for a session that does not exist yet; on one that does it is not even looked at.
         """
+        try:
+            opened, next_turn = await self.lease(project, session_id, frame, may_call_out, key_id)
+        except VoicememError:
+            self.metrics.resume.labels("refused").inc()
+            raise
+        result = "created" if opened.created else "reopened" if opened.reopened else "resumed"
+        self.metrics.resume.labels(result).inc()
+        return opened, next_turn
+
+    async def lease(
+        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
+    ) -> tuple[Opened, int]:
         known = await self.journal.stream(project, session_id)
         settled = settle({} if known is not None else frame.session or {})
         if settled_calls_out(settled) and not may_call_out:
@@ -73,6 +94,7 @@ class Recorder:
         """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
         answered: asyncio.Future[Recorded | VoicememError] = asyncio.get_running_loop().create_future()
         batch = Batch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
+        batch.origin = self.tracer.current()
         for arrival in arrivals:
             batch.add(self.vet(line, arrival))
         self.take(batch)
@@ -96,6 +118,8 @@ class Recorder:
 
     def take(self, batch: Batch) -> None:
         """Commit a batch with whatever else waits; it may grow until then. Its answer tells what became of it."""
+        if not self.waiting:
+            self.waiting_since = time.monotonic()
         self.waiting.append(batch)
         if self.committing is None:
             self.committing = asyncio.create_task(self.commit_waiting())
@@ -105,38 +129,52 @@ class Recorder:
         try:
             while self.waiting:
                 batches, self.waiting = self.waiting[:MOST_BATCHES], self.waiting[MOST_BATCHES:]
-                await self.commit(batches)
+                origins = [batch.origin for batch in batches if batch.origin is not None]
+                with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
+                    if not await self.commit(batches, self.waiting_since):
+                        span.fail("store_unavailable")
         finally:
             self.committing = None
 
-    async def commit(self, batches: list[Batch]) -> None:
-        """Journal, answer, then fold: nobody reads in between."""
-        now = self.clock()
+    async def commit(self, batches: list[Batch], since: float) -> bool:
+        """Journal, answer, then fold: nobody reads in between. Whether it is on disk; `since` somebody has waited."""
+        now, began = self.clock(), time.monotonic()
         try:
             appended = await self.journal.append([batch.offered(now) for batch in batches], now)
         except Exception as error:  # the outermost edge: nothing is acknowledged, and the operator hears why
             self.memories.forget_all()
+            self.metrics.commits.labels("failed").inc()
             if not isinstance(error, VoicememError):
                 LOG.error("A commit failed", exc_info=error)
             for batch in batches:
                 batch.answer(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
-        else:
-            for batch, result in zip(batches, appended, strict=True):
-                batch.answer(batch, answer(batch, result))
-            for batch, result in zip(batches, appended, strict=True):
-                self.fold(batch, result, now)
+            return False
+        written, answers = time.monotonic(), []
+        for batch, result in zip(batches, appended, strict=True):
+            answers.append(answer(batch, result))
+            batch.answer(batch, answers[-1])
+        self.metrics.commit_seconds.observe(written - began)
+        self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
+        size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
+        self.metrics.committed(batches, appended, answers, size)
+        return True
 
-    def fold(self, batch: Batch, appended: Appended, received_ms: int) -> None:
-        """Fold what was stored; refused events change nothing in a memory."""
+    def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:
+        """Fold what was stored, and say how many bytes it is; refused events change nothing in a memory."""
         key = batch.line.key
         if appended.position is not None:
-            self.memories.note(key, appended.position, received_ms, batch.events, sum(map(len, batch.payloads)))
-            return
+            size = sum(map(len, batch.payloads))
+            self.memories.note(key, appended.position, received_ms, batch.events, size)
+            return size
+        size = 0
         for arrival, outcome in outcomes_of(batch, appended):
             if outcome is not None and outcome.position is not None:
-                event = arrival.event if isinstance(arrival, Arrived) and outcome.code is None else REFUSED
+                event: Incoming | RefusedEvent = REFUSED
+                if isinstance(arrival, Arrived) and outcome.code is None:
+                    event, size = arrival.event, size + len(arrival.payload)
                 self.memories.note(key, outcome.position, received_ms, [event])
                 note_calling_out(batch.line, arrival, outcome)
+        return size
 
 
 def note_calling_out(line: Line, arrival: Arrived | Rejected, outcome: Outcome) -> None:

@@ -51,6 +51,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0 is without limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0 is without limit."""
+    log_format: str = "text"
+    log_level: str = "warning"
 
 
 def parse_address(text: str) -> Address:

@@ -1882,3 +1882,34 @@ async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
         assert not await store.compact(key)
         assert await store.finish_erased()
         assert [] == await store.rows(key, 0, 10)
+
+
+# What the operator asks
+
+
+async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> None:
+    """Open and silent sessions are running, those of other projects too; ended and erased ones are not."""
+    assert 0 == (await store.figures(NOW)).running
+    open_one = await begun(store, "open")
+    await store.silence(await begun(store, "silent"), NOW)
+    await store.open("q", "never due", "main", settle({"idle_timeout": 0}), None, NOW)
+    await store.erase(await begun(store, "erased"), NOW)
+    await finished(store, "ended", hook=None)
+    assert 3 == (await store.figures(NOW)).running
+    await close(store, open_one)
+    assert 2 == (await store.figures(NOW)).running
+
+
+async def test_figures_tell_exports_that_wait_from_those_that_are_due(store: Store) -> None:
+    """Leased ones and those of later wait, and are not due; delivered ones do neither. The oldest says since when."""
+    await finished(store, "a", notice_id="a")
+    await finished(store, "b", notice_id="b")
+    figures = await store.figures(NOW + 7)
+    assert (2, 2, NOW) == (figures.pending, figures.due, figures.oldest_due_ms)
+    first, second = await claim(store)
+    figures = await store.figures(NOW)
+    assert (2, 0, None) == (figures.pending, figures.due, figures.oldest_due_ms)
+    await store.finish_export(first, attempt(), "delivered", None)
+    await store.finish_export(second, attempt(500), "pending", NOW + 1_000)
+    assert (1, 0) == ((await store.figures(NOW)).pending, (await store.figures(NOW)).due)
+    assert NOW + 1_000 == (await store.figures(NOW + 2_000)).oldest_due_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from typing import Any
@@ -13,11 +14,16 @@ import click
 
 from voicemem import __version__
 from voicemem.app import running
+from voicemem.cli import logs
 from voicemem.cli.common import Command, Failed, run, setting
+from voicemem.cli.notify import notify
 from voicemem.errors import VoicememError
+from voicemem.otel import tracer_of, wanted
 from voicemem.outbound import allowed_networks
 from voicemem.settings import Settings, check, parse_address
+from voicemem.tracing import Tracer
 
+LOG = logging.getLogger("voicemem")
 SWITCH_S = 0.0005
 """How long the loop may keep the interpreter from the committing thread; Python's own 5 ms are an ack's whole time."""
 SERVE_OPTIONS = (
@@ -35,6 +41,10 @@ SERVE_OPTIONS = (
         multiple=True,
     ),
     setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
+    setting(
+        "--log-format", "How the log is written.", type=click.Choice(logs.FORMATS), default="text", show_default=True
+    ),
+    setting("--log-level", "What is logged.", type=click.Choice(logs.LEVELS), default="warning", show_default=True),
     setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
     setting(
         "--agora-contents",
@@ -80,6 +90,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
         agora_contents=options["agora_contents"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
+        log_format=options["log_format"],
+        log_level=options["log_level"],
     )
     check(settings)
     allowed_networks(settings.allow_addresses)
@@ -90,7 +102,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
 @serve_options
 def serve(**options: Any) -> None:
     """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.set_up(options["log_format"], options["log_level"])
     tune_interpreter()
     run(serve_until_stopped(options))
 
@@ -109,7 +121,16 @@ async def serve_until_stopped(options: dict[str, Any]) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with running(to_settings(options)) as app:
+    logs.log_lost_errors(asyncio.get_running_loop())
+    tracer = tracer_of(os.environ)
+    try:
+        await serve_until(stopped, to_settings(options), tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
+
+
+async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer) -> None:
+    async with running(settings, tracer=tracer) as app:
         click.echo(f"voicemem {__version__}, store {app.settings.store}")
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
@@ -117,9 +138,14 @@ async def serve_until_stopped(options: dict[str, Any]) -> None:
         if not await app.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
+        addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
+        LOG.info("Started", extra={"version": __version__, **addresses})
+        notify("READY=1")
         await first_of(stopped, app.failed)
         if app.failed.is_set():
             raise Failed("The service cannot go on; the log says why.")
+        notify("STOPPING=1")
+        LOG.info("Stopping")
         click.echo("stopping: everything received is stored and acknowledged first")
 
 
@@ -136,6 +162,7 @@ def check_config(**options: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets."""
     try:
         settings = to_settings(options)
+        wanted(os.environ)
     except VoicememError as error:
         raise Failed(error.detail) from None
     for field in settings.__struct_fields__:

@@ -13,6 +13,7 @@ from voicemem.access import Grant
 from voicemem.batches import Batch, Line, Problem, Recorded
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.events import Auth, SessionOpen
+from voicemem.metrics import Metrics
 from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
 from voicemem.server.frames import GOAWAY, error_frame, ready_frame
 from voicemem.server.lines import Lines, Queue
@@ -38,6 +39,7 @@ class Host(Protocol):
 
     recorder: Recorder
     sessions: Sessions
+    metrics: Metrics
     incarnation: str
 
     async def grant(self, token: str | None) -> Grant: ...
@@ -52,10 +54,12 @@ class Host(Protocol):
 class Connection:
     """Hears messages until the client goes, the server drains, or something is wrong beyond an error frame."""
 
-    def __init__(self, websocket: EventSocket, host: Host, grant: Grant | None) -> None:
+    def __init__(self, websocket: EventSocket, host: Host, grant: Grant | None, origin: object = None) -> None:
         self.websocket = websocket
         self.host = host
         self.granted = grant
+        self.origin = origin
+        """The trace that the client's handshake is part of."""
         self.lines = Lines()
         self.unanswered = 0
         """Bytes received and not yet answered."""
@@ -137,6 +141,7 @@ class Connection:
             return
         self.deaf = True
         self.backlog.clear()
+        self.host.metrics.connections_rejected.labels(error.code).inc()
         self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         self.start(self.websocket.close(CODES[error.code].close or 1011, error.code))
@@ -302,7 +307,9 @@ class Connection:
         self.unanswered += size
 
     def begin_batch(self, queue: Queue) -> Batch:
-        batch = queue.batch = Batch(queue.line, lambda batch, answer: self.answered(queue, batch, answer))
+        batch = queue.batch = Batch(
+            queue.line, lambda batch, answer: self.answered(queue, batch, answer), "websocket", self.origin
+        )
         self.host.recorder.take(batch)
         self.in_flight += 1
         return batch
@@ -310,6 +317,7 @@ class Connection:
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         """An error frame for what stored nothing; too many of them in a row are a flood."""
         self.websocket.tell(error_frame(Problem(seq, refused.code, refused.detail), session_id, producer))
+        self.host.metrics.refused(refused.code)
         self.count_fruitless()
 
     def count_fruitless(self) -> None:

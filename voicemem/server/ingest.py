@@ -52,6 +52,7 @@ class Ingest:
     def __init__(self, recorder: Recorder, sessions: Sessions, gate: Gate, incarnation: str) -> None:
         self.recorder = recorder
         self.sessions = sessions
+        self.metrics = recorder.metrics
         self.gate = gate
         self.incarnation = incarnation
         self.connections: set[Connection] = set()
@@ -93,15 +94,21 @@ class Ingest:
                 grant.require("ingest", grant.session_id)
                 self.grants[connection] = grant
         except Refused as refused:
-            return problem(refused)
+            return self.turn_away(refused)
         except (ValueError, MultipleValuesError):
-            return problem(Refused("invalid_http"))
+            return self.turn_away(Refused("invalid_http"))
         return None
+
+    def turn_away(self, refused: Refused) -> Response:
+        self.metrics.connections_rejected.labels(refused.code).inc()
+        return problem(refused)
 
     async def handle(self, websocket: ServerConnection) -> None:
         """One connection, from its first frame until everything that came was answered."""
         assert isinstance(websocket, EventSocket)
-        connection = Connection(websocket, self, self.grants.pop(websocket, None))
+        assert websocket.request is not None
+        origin = self.recorder.tracer.origin(websocket.request.headers)
+        connection = Connection(websocket, self, self.grants.pop(websocket, None), origin)
         self.connections.add(connection)
         try:
             await connection.run()

@@ -6,7 +6,7 @@ import asyncio
 import io
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Self
@@ -52,15 +52,22 @@ class _Attempt:
 class WebhookSender:
     """Posts shipments until it is closed; two pools of connections, since what may be called differs.
 
-    `allowed` are networks that count as public, `timeout_s` bounds one attempt from the DNS query to the answer.
+    `allowed` are networks that count as public, `timeout_s` bounds one attempt from the DNS query to the answer,
+    `more_headers` gives what goes beside the signatures.
     """
 
     def __init__(
-        self, *, allowed: Sequence[Network] = (), timeout_s: float = 15.0, resolver: AbstractResolver | None = None
+        self,
+        *,
+        allowed: Sequence[Network] = (),
+        timeout_s: float = 15.0,
+        resolver: AbstractResolver | None = None,
+        more_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._allowed = tuple(allowed)
         self._timeout_s = timeout_s
         self._resolver = resolver
+        self._more_headers = more_headers
         self._public: aiohttp.ClientSession | None = None
         self._any: aiohttp.ClientSession | None = None
 
@@ -96,7 +103,7 @@ class WebhookSender:
         try:
             # One bound over everything: DNS, a second connection, an answer that drips.
             async with asyncio.timeout(self._timeout_s):
-                await _deliver(session, shipment, attempt)
+                await _deliver(session, shipment, attempt, self._more_headers())
         # This is the outermost edge: a peer can make the stack below fail in more ways than a list would hold, and an
         # attempt that raised would be neither logged nor tried again.
         except Exception as error:
@@ -125,11 +132,13 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     )
 
 
-async def _deliver(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt) -> None:
+async def _deliver(
+    session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]
+) -> None:
     while True:
         attempt.reused = False
         try:
-            return await _post(session, shipment, attempt)
+            return await _post(session, shipment, attempt, more)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             # The receiver may have closed an idle connection just as it was used again. That is no failure of the
             # receiver, so only a fresh connection decides. A notice that did arrive twice has one webhook-id.
@@ -137,14 +146,14 @@ async def _deliver(session: aiohttp.ClientSession, shipment: Shipment, attempt: 
                 raise
 
 
-async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt) -> None:
+async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]) -> None:
     headers = signature_headers(
         shipment.body, secret=shipment.secret, notice_id=shipment.notice_id, timestamp_s=shipment.timestamp_s
     )
     response = await session.post(
         shipment.url,
         data=io.BytesIO(shipment.body),  # in pieces: a long call's history in one write would hold up the event loop
-        headers=headers,
+        headers={**more, **headers},
         allow_redirects=False,
         trace_request_ctx=attempt,
     )

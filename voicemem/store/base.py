@@ -297,7 +297,28 @@ class Directory(Protocol):
         """The receiver of every session's history, from the command line; giving it enables it again."""
 
 
-class Store(Journal, Outbox, Retention, Directory, Protocol):
+class Figures(NamedTuple):
+    """How the store stands, for its operator. Sizes are in bytes, 0 where there is no file."""
+
+    running: int
+    """Sessions that have not ended."""
+    pending: int
+    """Exports that wait, also those that are to be tried again later."""
+    due: int
+    """Those of them that are due, and that nobody has leased."""
+    oldest_due_ms: int | None
+    bytes: int
+    wal_bytes: int
+
+
+class Operations(Protocol):
+    """What the operator of the service asks."""
+
+    async def figures(self, now_ms: int) -> Figures:
+        """How the store stands, over all projects."""
+
+
+class Store(Journal, Outbox, Retention, Directory, Operations, Protocol):
     """One object per engine."""
 
     @property

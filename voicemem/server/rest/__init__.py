@@ -10,11 +10,13 @@ from voicemem.access import Grant
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
+from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import events, history, keys, operations, sessions, tokens
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
+from voicemem.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (
     *sessions.ROUTES,
@@ -26,9 +28,11 @@ ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def application(parts: Parts, gate: Gate) -> web.Application:
+def application(parts: Parts, gate: Gate, tracer: Tracer) -> web.Application:
     """The REST application; whoever has none of a route's scope gets 401 or 403."""
-    app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
+    app = web.Application(
+        middlewares=[observe_requests(parts.metrics, tracer), problems], client_max_size=MAX_FRAME_BYTES
+    )
     app[PARTS] = parts
     app[DOCUMENT] = document(ROUTES)
     for route in ROUTES:

@@ -7,9 +7,11 @@ from typing import Any, Literal
 from aiohttp import web
 from msgspec import Struct
 
+from voicemem.access import DEFAULT_PROJECT
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.server.rest.parts import DOCUMENT, NoQuery, answer, parts_of
-from voicemem.server.rest.routes import JSON, Route, one
+from voicemem.metrics import TEXT_FORMAT
+from voicemem.server.rest.parts import DOCUMENT, GRANT, NoQuery, answer, parts_of
+from voicemem.server.rest.routes import JSON, Answer, Route, one
 
 
 class Health(Struct, frozen=True):
@@ -50,8 +52,21 @@ async def openapi(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(body=request.app[DOCUMENT], content_type=JSON)
 
 
+async def metrics(request: web.Request, _: NoQuery) -> web.Response:
+    """What the service counts, in Prometheus' text format.
+
+    The figures are of all projects together, so a key must be one of the project `default`, which is the operator's.
+    """
+    if request[GRANT].project != DEFAULT_PROJECT:
+        raise Refused("forbidden", "Metrics are of all projects: a key of the project default is needed.")
+    parts = parts_of(request)
+    await parts.gauges.read()
+    return web.Response(body=parts.metrics.text(), headers={"Content-Type": TEXT_FORMAT})
+
+
 ROUTES = (
     Route("GET", "/livez", livez, None, NoQuery, one(Health)),
     Route("GET", "/readyz", readyz, None, NoQuery, one(Health), codes=("draining", "store_unavailable")),
+    Route("GET", "/metrics", metrics, "read", NoQuery, {200: Answer({"text/plain": str})}),
     Route("GET", "/openapi.json", openapi, None, NoQuery, one(OpenApi)),
 )

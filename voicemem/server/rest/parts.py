@@ -16,8 +16,10 @@ from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
+from voicemem.gauges import Gauges
 from voicemem.limits import Limits
 from voicemem.memories import Memories
+from voicemem.metrics import Metrics
 from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
@@ -39,6 +41,8 @@ class Parts(NamedTuple):
     draining: asyncio.Event
     access: Access
     limits: Limits
+    metrics: Metrics
+    gauges: Gauges
 
 
 PARTS = web.AppKey("parts", Parts)
