@@ -42,7 +42,9 @@ class Page:
     async def until(self, expression: str) -> None:
         """Wait until an expression is true."""
         async with asyncio.timeout(PAGE_S):
-            while not await self.evaluate(expression):
+            while True:
+                if await self.evaluate(expression):
+                    return
                 await asyncio.sleep(0.05)
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def fetched(app: App, path: str, options: str = "{}") -> str:
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["without keys", "with keys"])
 async def test_the_page_shows_the_call_that_it_recorded(serve: Serve, tmp_path: Path, key: str | None) -> None:
-    """The page sends over its websocket, with a key in the first frame where one is needed, and reads by its backend."""
+    """The page sends over its websocket, with a key in the first frame if need be, and reads by its backend."""
     app = await serve(admin_key=key)
     async with opened(app, tmp_path, key) as page:
         await page.until(f"{LINES}.length >= {len(SHOWN)}")
