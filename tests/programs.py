@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
 NODE = shutil.which("node")
 FILE_NAME = re.compile(r"`([\w-]+\.(?:py|mjs|html|jsonl))`")
-END_S = 20.0
+ENDINGS = {"python": ".py", "js": ".mjs", "html": ".html", "jsonl": ".jsonl"}
+END_S = 60.0
 
 
 def printed(page: str, *languages: str) -> list[str]:
@@ -30,19 +32,15 @@ def fenced(page: str) -> list[tuple[str, str]]:
 def save(page: str, folder: Path, changes: Mapping[str, str]) -> None:
     """Save each file of a page under the name that the page says last before it, with these texts replaced."""
     folder.mkdir(exist_ok=True)
-    before, *rest = re.split(r"```(?=\w)", (DOCS / page).read_text())
-    said = before
-    for part in rest:
-        block, after = part.split("```", 1)
+    for said, language, text in re.findall(r"(.*?)```(\w+)\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
         names = FILE_NAME.findall(said)
-        if names:
-            text = block.split("\n", 1)[1]
+        if names and names[-1].endswith(ENDINGS.get(language, "-")):
             for old, new in changes.items():
                 text = text.replace(old, new)
             (folder / names[-1]).write_text(text)
-        said = after
 
 
+@cache
 def node_command() -> list[str]:
     """What runs Node with a global `WebSocket`; empty where there is no Node that has one."""
     if NODE is None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from callers import Caller
 from processes import free_ports, running_process
-from programs import Program, node_command, printed, running_program, save
+from programs import DOCS, Program, node_command, printed, running_program, save
 from proxy import Proxy
 from services import Serve
 from websockets.asyncio.client import connect
@@ -201,3 +201,15 @@ async def test_the_javascript_client_notices_silence(serve: Serve, tmp_path: Pat
             proxy.to_client.swallow = False
             await program.says("assistant")
     assert await spoken(Caller(app), NODE) == SPOKEN
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("first-*.md")))
+def test_every_program_of_a_page_is_one_that_runs(tmp_path: Path, page: str) -> None:
+    """Each program has a name on its page, and the tests run files of these names and no others."""
+    save(page, tmp_path, {})
+    saved_files = {path.name for path in tmp_path.iterdir()}
+    assert len(printed(page, "python", "js", "html")) == len(saved_files)
+    assert saved_files <= {
+        *("recorder.py", "call.py", "recorder.mjs", "call.mjs"),
+        *("server.mjs", "index.html", "receiver.py", "receiver.mjs"),
+    }
