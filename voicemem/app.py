@@ -34,6 +34,8 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.tail import Sources
+from voicemem.tails import Tails
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -96,7 +98,8 @@ class App:
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
-        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
+        tails = Tails(Sources(store, self.memories, clock, self.draining), self.recorder)
+        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining, tails)
         self.runner = web.AppRunner(application(parts, gate), access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
         """Set when the service cannot go on."""

@@ -72,6 +72,11 @@ CODES: dict[str, Code] = {
     # Starting and calling out
     "cannot_start": Code(500, None, "The service cannot start with these settings."),
     "address_not_allowed": Code(400, None, "The address is not a public one, and not on the allow-list."),
+    # Following
+    "not_acceptable": Code(406, None, "This is answered as text/event-stream only; send it as Accept."),
+    "invalid_position": Code(400, None, "Last-Event-ID is no position that was given out for this."),
+    "other_incarnation": Code(409, None, "The position is of another incarnation of the store; begin without it."),
+    "too_many_sessions": Code(409, None, "Too many running sessions match; narrow the filter."),
 }
 
 

@@ -18,6 +18,11 @@ def messages(state: State, unfinished: bool = False) -> list[Message]:
 
 
 def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
+    """The messages of one turn in their order."""
+    return [entry.message for entry in turn_entries(state, turn, unfinished)]
+
+
+def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Entry]:
     """The messages of one turn: the user first, then by begin time, then by arrival (rule 7)."""
     closed = state.closed_ts is not None
     users = [
@@ -25,7 +30,7 @@ def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Me
         *(typed_entry(turn, typed) for typed in turn.typed or ()),
     ]
     replies = [entry for told in told_replies(turn) if (entry := reply_entry(turn, told, unfinished or closed))]
-    return [entry.message for entry in [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]]
+    return [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]
 
 
 class Entry(NamedTuple):

@@ -46,6 +46,8 @@ class Recorder:
         self.check_settings = check_settings
         self.waiting: list[Batch] = []
         self.committing: asyncio.Task[None] | None = None
+        self.on_commit: Callable[[Iterable[Appended]], None] | None = None
+        """Told after every commit, while somebody wants to know."""
 
     async def open(self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool) -> tuple[Opened, int]:
         """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`.
@@ -118,6 +120,8 @@ class Recorder:
                 batch.answer(batch, answer(batch, result))
             for batch, result in zip(batches, appended, strict=True):
                 self.fold(batch, result, now)
+            if self.on_commit is not None:
+                self.on_commit(appended)
 
     def fold(self, batch: Batch, appended: Appended, received_ms: int) -> None:
         """Fold what was stored; refused events change nothing in a memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -11,12 +12,12 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, operations, sessions
+from voicemem.server.rest import events, history, operations, sessions, tails
 from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
+from voicemem.server.rest.parts import DOCUMENT, GRANT, GRANT_AGAIN, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 
-ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
+ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES, *tails.ROUTES)
 
 
 def application(parts: Parts, gate: Gate) -> web.Application:
@@ -37,6 +38,7 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
             grant: Grant = await gate.grant(request.headers.get("Authorization"), needed)
             grant.require(route.scope)
             request[GRANT] = grant
+            request[GRANT_AGAIN] = partial(gate.grant, request.headers.get("Authorization"), needed)
         return await route.handler(request, query_of(request, route.query))
 
     return handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
+from voicemem.tails import Tails
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -36,10 +38,13 @@ class Parts(NamedTuple):
     recorder: Recorder
     sessions: Sessions
     draining: asyncio.Event
+    tails: Tails
 
 
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
+GRANT_AGAIN: web.RequestKey[Callable[[], Awaitable[Grant]]] = web.RequestKey("grant_again")
+"""Asks again what the caller may do, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
 
 

@@ -20,6 +20,7 @@ from voicemem.events import SessionId
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId})
 """The types of what stands in braces in paths."""
