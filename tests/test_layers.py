@@ -15,7 +15,7 @@ ROWS = (
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention"
-    " tail tails",
+    " tail tail_of_several tails",
     "server outbound metrics llm client replay",
     "app demo",
     "cli __main__ integrations",

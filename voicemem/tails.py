@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 from voicemem import places
 from voicemem.admission import Stream
 from voicemem.errors import Refused
 from voicemem.recorder import Recorder
 from voicemem.store.base import Appended, StreamFilter
-from voicemem.tail import MOST_SESSIONS, Followed, Sources, Tail, Told, View
+from voicemem.tail import Followed, Sources, Tail, Told, View
+from voicemem.tail_of_several import MOST_SESSIONS, TailOfSeveral
 
 
 class Tails:
@@ -21,7 +22,7 @@ class Tails:
         self.recorder = recorder
         self.open: set[Tail] = set()
 
-    async def tell(self, tail: Tail) -> AsyncIterator[list[Told]]:
+    async def tell(self, tail: Tail) -> AsyncGenerator[list[Told], None]:
         """What a tail tells, told as soon as it is journaled. See `Tail.tell`."""
         self.open.add(tail)
         self.recorder.on_commit = self.ring
@@ -51,7 +52,7 @@ class Tails:
     async def of_several(self, wanted: StreamFilter, view: View, place: str | None) -> Tail:
         """A tail of the sessions that match, from a place, else from now. Raises `Refused`."""
         if place is None:
-            tail = Tail(self.sources, view, [], wanted)
+            tail = TailOfSeveral(self.sources, view, [], wanted)
             newest = await self.store.streams(StreamFilter(project=wanted.project, limit=1))
             tail.see(newest)
         else:
@@ -60,7 +61,7 @@ class Tails:
             if any(positions.get(one.key, 0) > one.position and one.state != "erased" for one in streams):
                 raise Refused("invalid_position")
             followed = [Followed(one, positions[one.key]) for one in streams if one.key in positions]
-            tail = Tail(self.sources, view, followed, wanted)
+            tail = TailOfSeveral(self.sources, view, followed, wanted)
             tail.see([one for one in streams if one.key == frontier])
         running = await tail.listed(StreamFilter(project=wanted.project, state="running"))
         if place is None and len(running) > MOST_SESSIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,8 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
             grant: Grant = await gate.grant(request.headers.get("Authorization"), needed)
             grant.require(route.scope)
             request[GRANT] = grant
-            request[GRANT_AGAIN] = partial(gate.grant, request.headers.get("Authorization"), needed)
+            again: Callable[[], Awaitable[Grant]] = partial(gate.grant, request.headers.get("Authorization"), needed)
+            request[GRANT_AGAIN] = again
         return await route.handler(request, query_of(request, route.query))
 
     return handler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 import msgspec
@@ -150,22 +151,28 @@ async def write_all(request: web.Request, response: web.StreamResponse, tail: Ta
     time = asyncio.get_running_loop().time
     heard = time()
     try:
-        async for told in parts_of(request).tails.tell(tail):
-            for piece in pieces(told):
-                await response.write(piece)
-                heard = time()
-            if not told:
-                (await request[GRANT_AGAIN]()).require("read")
-                if request.transport is None or request.transport.is_closing():
-                    raise ConnectionResetError
-                if time() - heard >= KEEP_ALIVE_S:
-                    await response.write(KEEP_ALIVE)
+        async with aclosing(parts_of(request).tails.tell(tail)) as telling:
+            async for told in telling:
+                for piece in pieces(told):
+                    await response.write(piece)
                     heard = time()
+                if not told:
+                    await check_reader(request)
+                    if time() - heard >= KEEP_ALIVE_S:
+                        await response.write(KEEP_ALIVE)
+                        heard = time()
     except VoicememError as error:
         await response.write(event(None, "error", TailCut(error.code, error.detail)))
     else:
-        if tail.followed or tail.wanted is not None:
+        if tail.followed or tail.endless:
             await response.write(event(None, "goaway", TailCut("draining", CODES["draining"].sentence)))
+
+
+async def check_reader(request: web.Request) -> None:
+    """Whether the reader is still there, and still allowed. Raises `ConnectionResetError`, `Refused`."""
+    (await request[GRANT_AGAIN]()).require("read")
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError
 
 
 def pieces(told: list[Told]) -> list[bytes]:
