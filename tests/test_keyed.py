@@ -14,7 +14,7 @@ from tailing import Reader, plain
 
 from voicemem.fold import fold
 from voicemem.history import messages
-from voicemem.keyed import Changes, Keyed
+from voicemem.keyed import Changes, Keyed, upserts
 from voicemem.state import State, restore, snapshot
 
 Fields = dict[str, Any]
@@ -68,3 +68,11 @@ def test_only_what_has_changed_is_told() -> None:
         told.append([(one.key, one.after) for one in keyed.changes().upserts])
     assert [[("1", None)], [("2", "1")], [("3", "1")], [], []] == told
     assert ["One.", "Two.", "Three."] == [one["content"] for one in contents(*events)]
+
+
+def test_only_what_has_moved_is_told() -> None:
+    """Of messages that change their order, those are told that others do not make room for."""
+    before = {"a": b"1", "b": b"2", "c": b"3"}
+    for order, told in {"abc": "", "bac": "b", "cab": "c", "cba": "cb", "ac": "", "acb": "c"}.items():
+        now = {key: before[key] for key in order}
+        assert told == "".join(one.key for one in upserts(before, now, None))

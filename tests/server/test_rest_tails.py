@@ -24,7 +24,7 @@ from voicemem.store.sqlite.backup import back_up, restore
 CALL = [
     partial(1, "Tell", 1), final(1, "Tell me a joke.", 2), delta(1, "Why did ", 3), delta(1, "the scarecrow", 4),
     interrupt(1, 5, heard_text="Why "), done(1, 6, text="Why did the scarecrow win?"), final(2, "Stop.", 7),
-    delta(2, "All right.", 8),
+    delta(2, "All right.", 8), final(3, "Hm.", 9, segment=0), final(3, "", 10, segment=0), done(2, 11),
 ]  # fmt: skip
 VIEWS = ("view=messages", "view=messages&open=true")
 
@@ -45,6 +45,21 @@ async def api(app: App) -> Caller:
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
     await until(None, lambda: asyncio.sleep(0, app.recorder.on_commit))
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tails look around, and say that there is nothing new, many times a second."""
+    monkeypatch.setattr("voicemem.tail.POLL_S", 0.05)
+    monkeypatch.setattr(tails, "KEEP_ALIVE_S", 0.05)
+
+
+async def nothing_more(tail: Tail) -> None:
+    """Wait until a tail that looks around often has found nothing several times."""
+    heard, more = tail.comments, asyncio.create_task(tail.next())
+    await until(True, lambda: asyncio.sleep(0, more.done() or tail.comments >= heard + 4))
+    assert not more.done(), more.result()
+    more.cancel()
 
 
 # One session
@@ -101,6 +116,7 @@ async def test_a_memory_is_resumed_at_every_position(api: Caller, app: App, view
     history = await api.contents()
     assert plain(history) == plain(reader.shown())
     assert len(stops) > 3
+    assert any(one["content"] == "Hm." for _, earlier in stops for one in earlier.shown())
     for place, earlier in stops:
         async with tailing(api, f"{ONE}?{view}", place) as tail:
             for told in await tail.rest():
@@ -204,9 +220,9 @@ async def test_a_drain_ends_tails_with_a_hint_and_the_next_process_goes_on(tmp_p
         await api.send(*CALL[3:])
         await api.end()
         async with tailing(api, last_id=tail.id) as tail:
-            assert [("s", position) for position in range(4, 10)] == entries(await tail.rest())
+            assert [("s", position) for position in range(4, len(CALL) + 2)] == entries(await tail.rest())
         async with tailing(api, SEVERAL, several.id) as several:
-            assert [("s", position) for position in range(4, 10)] == entries(await several.some(7))
+            assert [("s", position) for position in range(4, len(CALL) + 2)] == entries(await several.some(len(CALL) - 2))
 
 
 async def test_places_of_another_incarnation_are_told_apart(tmp_path: Path) -> None:
@@ -252,9 +268,9 @@ async def test_a_tail_is_asked_for_by_name(api: Caller) -> None:
     assert (404, "unknown_session") == await refused(api, "/v1/sessions/none/events")
 
 
-async def test_a_quiet_tail_is_kept_alive(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("often")
+async def test_a_quiet_tail_is_kept_alive(api: Caller) -> None:
     """While nothing happens comments keep the connection open; the tail is none the worse for them."""
-    monkeypatch.setattr(tails, "KEEP_ALIVE_S", 0.1)
     async with tailing(api) as tail:
         first = asyncio.create_task(tail.next())
         await until(True, lambda: asyncio.sleep(0, tail.comments >= 2))
@@ -324,6 +340,17 @@ async def damage(app: App, key: int) -> None:
     await database_of(app).write(lambda connection: connection.execute(trigger))
 
 
+async def test_a_memory_that_is_resumed_is_not_told_again(api: Caller) -> None:
+    """From the newest position only what comes later is told."""
+    await api.send(*CALL)
+    async with tailing(api, f"{ONE}?view=messages") as tail:
+        place = (await tail.some(1))[0].id
+    await api.send(final(4, "More."))
+    async with tailing(api, f"{ONE}?view=messages", place) as tail:
+        (told,) = await tail.some(1)
+    assert ["More."] == [upsert["message"]["content"] for upsert in told.data["upserts"]]
+
+
 # Several sessions
 
 
@@ -379,6 +406,21 @@ async def test_filters_are_those_of_the_list(serve: Serve, query: str) -> None:
         assert len(expected) == len(entries(told))
 
 
+async def test_commits_wake_their_tails(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed is told at once, however seldom tails look around; what comes meanwhile comes right after."""
+    monkeypatch.setattr("voicemem.tail.POLL_S", 3600)
+    monkeypatch.setattr("voicemem.tail.PAGE", 2)
+    async with tailing(api) as tail, tailing(api, SEVERAL) as several, tailing(api, f"{ONE}?{VIEWS[0]}") as memory:
+        await api.send(*CALL)
+        assert [("s", at) for at in range(1, len(CALL) + 1)] == entries(await tail.some(len(CALL)))
+        assert len(CALL) == len(entries(await several.some(len(CALL))))
+        assert "Tell me a joke." == (await memory.some(1))[0].data["upserts"][0]["message"]["content"]
+        await api.create("later")
+        await api.send(final(1, "later"), session_id="later")
+        assert [("later", 1)] == entries(await several.some(1))
+
+
+@pytest.mark.usefixtures("often")
 async def test_sessions_are_told_once_they_have_ended(serve: Serve) -> None:
     """With state=ended a session is told at its end, whole."""
     api = Caller(await serve())
@@ -393,6 +435,7 @@ async def test_sessions_are_told_once_they_have_ended(serve: Serve) -> None:
         assert [("c", 1)] == entries(await tail.some(2))
         await api.end("a")
         assert [("a", 1), ("a", 2)] == entries(await tail.some(3))
+        await nothing_more(tail)
 
 
 async def test_a_session_that_comes_to_match_is_told(serve: Serve) -> None:
