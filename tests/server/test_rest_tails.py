@@ -219,10 +219,11 @@ async def test_a_drain_ends_tails_with_a_hint_and_the_next_process_goes_on(tmp_p
         api = Caller(app)
         await api.send(*CALL[3:])
         await api.end()
+        rest = [("s", position) for position in range(4, len(CALL) + 2)]
         async with tailing(api, last_id=tail.id) as tail:
-            assert [("s", position) for position in range(4, len(CALL) + 2)] == entries(await tail.rest())
+            assert rest == entries(await tail.rest())
         async with tailing(api, SEVERAL, several.id) as several:
-            assert [("s", position) for position in range(4, len(CALL) + 2)] == entries(await several.some(len(CALL) - 2))
+            assert rest == entries(await several.some(len(rest)))
 
 
 async def test_places_of_another_incarnation_are_told_apart(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, operations, sessions, tails
+from voicemem.server.rest import asyncapi, events, history, operations, sessions, tails
 from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import DOCUMENT, GRANT, GRANT_AGAIN, PARTS, Parts, query_of
+from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, GRANT_AGAIN, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 
 ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES, *tails.ROUTES)
@@ -26,6 +26,7 @@ def application(parts: Parts, gate: Gate) -> web.Application:
     app = web.Application(middlewares=[problems], client_max_size=MAX_FRAME_BYTES)
     app[PARTS] = parts
     app[DOCUMENT] = document(ROUTES)
+    app[ASYNC_DOCUMENT] = asyncapi.document()
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app

@@ -46,6 +46,7 @@ GRANT = web.RequestKey("grant", Grant)
 GRANT_AGAIN: web.RequestKey[Callable[[], Awaitable[Grant]]] = web.RequestKey("grant_again")
 """Asks again what the caller may do, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
+ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
 
 
 def parts_of(request: web.Request) -> Parts:
