@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from voicemem.access import Grant
+from voicemem.access import Grant, token_of
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import asyncapi, events, history, operations, sessions, tails
 from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, GRANT_AGAIN, PARTS, Parts, query_of
+from voicemem.server.rest.parts import ASYNC_DOCUMENT, CHECK_AGAIN, DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 
 ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES, *tails.ROUTES)
@@ -37,11 +35,16 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
-            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed)
-            grant.require(route.scope)
+            authorization, scope = request.headers.get("Authorization"), route.scope
+            grant: Grant = await gate.grant(authorization, needed)
+            grant.require(scope)
             request[GRANT] = grant
-            again: Callable[[], Awaitable[Grant]] = partial(gate.grant, request.headers.get("Authorization"), needed)
-            request[GRANT_AGAIN] = again
+
+            async def check_again() -> None:
+                if needed:
+                    (await gate.access.grant(token_of(authorization))).require(scope)
+
+            request[CHECK_AGAIN] = check_again
         return await route.handler(request, query_of(request, route.query))
 
     return handler

@@ -43,8 +43,8 @@ class Parts(NamedTuple):
 
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
-GRANT_AGAIN: web.RequestKey[Callable[[], Awaitable[Grant]]] = web.RequestKey("grant_again")
-"""Asks again what the caller may do, for answers that last: keys are revoked. Raises `Refused`."""
+CHECK_AGAIN: web.RequestKey[Callable[[], Awaitable[None]]] = web.RequestKey("check_again")
+"""Whether the caller still may what it asked for, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
 ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
 
