@@ -14,7 +14,6 @@ from voicemem.server.rest import ROUTES
 from voicemem.server.rest.openapi import document
 
 Fields = dict[str, Any]
-JSON_LINES = "application/x-ndjson"
 
 
 @cache
@@ -62,8 +61,18 @@ def check(method: str, path: str, status: int, headers: Mapping[str, str], body:
         return
     media_type = headers["Content-Type"].partition(";")[0]
     assert media_type in response["content"], f"{method} {template} {status} does not document {media_type}"
-    if media_type == "text/plain":
-        return
-    value = [json.loads(line) for line in body.splitlines()] if media_type == JSON_LINES else json.loads(body)
-    error = next(schema(*place, "content", media_type, "schema").iter_errors(value), None)
-    assert error is None, f"{method} {template} {status}: {error}"
+    for value in values_of(media_type, body):
+        error = next(schema(*place, "content", media_type, "schema").iter_errors(value), None)
+        assert error is None, f"{method} {template} {status}: {error}"
+
+
+def values_of(media_type: str, body: bytes) -> list[Any]:
+    """What the schema of a body is about: JSON lines are an array, of server-sent events it is each one's data."""
+    match media_type:
+        case "application/x-ndjson":
+            return [[json.loads(line) for line in body.splitlines()]]
+        case "text/event-stream":
+            return [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: ")]
+        case "text/plain":
+            return []
+    return [json.loads(body)]

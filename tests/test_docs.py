@@ -34,6 +34,7 @@ from voicemem.server.rest import ROUTES
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
 from voicemem.server.rest.sessions import ListQuery
+from voicemem.server.rest.tails import SeveralQuery
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
@@ -67,12 +68,12 @@ def test_every_query_parameter_of_agoras_is_documented(query: type[msgspec.Struc
 
 def test_every_reason_of_agoras_is_documented() -> None:
     """Each reason that an error may have stands in docs/agora.md, with its status."""
-    answered = {(agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status != 405}
+    answered = {(agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status not in (405, 406)}
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS["agora.md"], re.MULTILINE)
     assert {(reason, int(status)) for status, reason in rows} == answered
 
 
-@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery])
+@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SeveralQuery])
 def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
     """Each query parameter is named in docs/rest.md."""
     missing = [name for name in query.__struct_fields__ if not re.search(rf"`{name}[`=]", DOCS["rest.md"])]
@@ -159,6 +160,25 @@ def test_json_examples_in_the_docs_are_json() -> None:
     for text in DOCS.values():
         for block in blocks(text, "json"):
             json.loads(block)
+
+
+async def test_the_follower_of_the_docs_runs(serve: Serve) -> None:
+    """The program in docs/tail.md shows the history of the call when it is over."""
+    app = await serve()
+    root, program = f"http://{app.rest_address}/v1/sessions", dict[str, Any](__name__="follower")
+    shown: list[Any] = []
+    exec(compile(blocks(DOCS["tail.md"], "python")[0], "tail.md", "exec"), program)
+    async with aiohttp.ClientSession() as http:
+        await http.post(root, json={"session_id": "s"})
+        following = asyncio.create_task(program["follow"](f"{root}/s/events?view=messages&open=true", shown.append))
+        for text in ("Tell", "Tell me a joke."):
+            await http.post(
+                f"{root}/s/events", json={"type": "asr", "turn_id": 1, "text": text, "final": text[-1] == "."}
+            )
+        await http.post(f"{root}/s/end")
+        await asyncio.wait_for(following, 20)
+        async with http.get(f"{root}/s/history") as history:
+            assert (await history.json())["contents"] == shown[-1]
 
 
 def free_port() -> int:

@@ -39,6 +39,8 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.tail import Sources
+from voicemem.tails import Tails
 from voicemem.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
@@ -108,6 +110,7 @@ class App:
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
+        tails = Tails(Sources(store, self.memories, clock, self.draining), self.recorder)
         self.gauges = Gauges(
             self.metrics, store, self.memories, self.sessions, clock, self.open_connections, self.draining.is_set
         )
@@ -121,6 +124,7 @@ class App:
             limits,
             self.metrics,
             self.gauges,
+            tails,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)

@@ -78,6 +78,11 @@ CODES: dict[str, Code] = {
     "rate_limited": Code(429, None, "Too much in too short a time; nothing is lost, come back a little later."),
     "no_keys": Code(409, None, "There are no keys yet; make the first with voicemem keys create."),
     "unknown_key": Code(404, None, "There is no active key with this id."),
+    # Following
+    "not_acceptable": Code(406, None, "This is answered as text/event-stream only; send it as Accept."),
+    "invalid_position": Code(400, None, "Last-Event-ID is no position that was given out for this."),
+    "other_incarnation": Code(409, None, "The position is of another incarnation of the store; begin without it."),
+    "too_many_sessions": Code(409, None, "Too many running sessions match; narrow the filter."),
 }
 
 

@@ -58,6 +58,8 @@ class Recorder:
         self.waiting_since = 0.0
         """When the first of them came, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
+        self.on_commit: Callable[[Iterable[Appended]], None] | None = None
+        """Told after every commit, while somebody wants to know."""
 
     async def open(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -157,6 +159,8 @@ class Recorder:
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
         size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
         self.metrics.committed(batches, appended, answers, size)
+        if self.on_commit is not None:
+            self.on_commit(appended)
         return True
 
     def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:

@@ -1464,6 +1464,17 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     )
 
 
+async def test_sessions_are_found_by_their_keys(store: Store) -> None:
+    """By keys the sessions of the project are found, as they are after what was acknowledged, erased ones included."""
+    first, second, erased = [await begun(store, name) for name in ("a", "b", "c")]
+    await send(store, first, *offers(1, 3))
+    await store.erase(erased, NOW)
+    found = await store.streams_of("p", [erased, first, 10**6])
+    assert [("a", 3, "running"), ("c", 0, "erased")] == [(one.id, one.position, one.state) for one in found]
+    assert [] == await store.streams_of("other", [first, second])
+    assert [] == await store.streams_of("p", [])
+
+
 async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     """After an erase every way of writing to the session is refused, or does nothing."""
     key = await begun(store)

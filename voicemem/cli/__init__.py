@@ -9,6 +9,7 @@ from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.copies import backup, restore
 from voicemem.cli.keys import keys
 from voicemem.cli.service import check_config, serve
+from voicemem.cli.tail import tail
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -20,5 +21,5 @@ def main() -> None:
     """
 
 
-for command in (demo, serve, replay, history, receive, keys, backup, restore, check_config):
+for command in (demo, serve, replay, history, tail, receive, keys, backup, restore, check_config):
     main.add_command(command)

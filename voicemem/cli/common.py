@@ -43,6 +43,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a command's work; what can go wrong by fault of its surroundings becomes a sentence."""
     try:
         return uvloop.run(work)
+    except BrokenPipeError:
+        raise
     except VoicememError as error:
         raise Failed(error.detail) from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:

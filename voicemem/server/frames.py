@@ -3,37 +3,67 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import Struct
 
 from voicemem.batches import Line, Problem
+from voicemem.events import Name, SessionId
+from voicemem.events import Sequence as Seq
+from voicemem.server.problems import Reason
 from voicemem.store.base import Opened
 
-GOAWAY = b'{"type":"goaway"}'
-"""The server stops: come back to the next one."""
+
+class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
+    """The answer to `session.open`: send on from `next_seq`. `window` is how many bytes may wait for their acks."""
+
+    session_id: SessionId
+    producer: Name
+    state: str
+    epoch: int
+    next_seq: Seq
+    next_turn: int
+    incarnation: str
+    window: int
+
+
+class Ack(Struct, tag_field="type", tag="ack", frozen=True):
+    """Everything of this producer up to `seq` is on disk."""
+
+    session_id: SessionId
+    producer: Name
+    seq: Seq
+
+
+class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, omit_defaults=True):
+    """An event, or an open, that was not taken; what is not known of it is left out. `expected` is with `seq_gap`."""
+
+    session_id: SessionId | None = None
+    producer: Name | None = None
+    seq: int | None = None
+    code: Reason
+    detail: str
+    expected: Seq | None = None
+
+
+class GoAway(Struct, tag_field="type", tag="goaway", frozen=True):
+    """The server stops: come back to the next one."""
+
+
+Frame = Ready | Ack | Error | GoAway
+GOAWAY = msgspec.json.encode(GoAway())
 
 
 def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
     """The answer to `session.open`; `window` is in bytes."""
-    frame = {
-        "type": "session.ready",
-        "session_id": opened.stream.id,
-        "producer": producer,
-        "state": opened.stream.state,
-        "epoch": opened.epoch,
-        "next_seq": opened.next_seq,
-        "next_turn": next_turn,
-        "incarnation": incarnation,
-        "window": window,
-    }
+    stream = opened.stream
+    frame = Ready(stream.id, producer, stream.state, opened.epoch, opened.next_seq, next_turn, incarnation, window)
     return msgspec.json.encode(frame)
 
 
 def ack_prefix(line: Line) -> bytes:
-    """The frame that says that everything up to a seq is on disk, but for the seq and the last brace."""
-    names = msgspec.json.encode({"type": "ack", "session_id": line.session_id, "producer": line.producer})
-    return names[:-1] + b',"seq":'
+    """An ack, but for the seq and the last brace: there are many, and only their seqs differ."""
+    return msgspec.json.encode(Ack(line.session_id, line.producer, 0)).removesuffix(b"0}")
 
 
 def error_frame(problem: Problem, session_id: str | None = None, producer: str | None = None) -> bytes:
     """An `error`; what is not known of the event is left out."""
-    frame = {"type": "error", "session_id": session_id, "producer": producer, **problem._asdict()}
-    return msgspec.json.encode({key: value for key, value in frame.items() if value is not None})
+    return msgspec.json.encode(Error(session_id=session_id, producer=producer, **problem._asdict()))

@@ -125,6 +125,9 @@ class Journal(Protocol):
     async def is_running(self, project: str, name: str) -> bool:
         """Whether a running session has this name in its configuration."""
 
+    async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        """The sessions of the project with these keys, erased ones included."""
+
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
         """Entries of positions above `after`, in order; fewer than `limit` when they are large, none at the end."""
 

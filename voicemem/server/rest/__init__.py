@@ -6,15 +6,15 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.access import Grant
+from voicemem.access import Grant, token_of
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, keys, operations, sessions, tokens
+from voicemem.server.rest import asyncapi, events, history, keys, operations, sessions, tails, tokens
 from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
+from voicemem.server.rest.parts import ASYNC_DOCUMENT, CHECK_AGAIN, DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 from voicemem.tracing import Tracer
 
@@ -25,6 +25,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *operations.ROUTES,
     *tokens.ROUTES,
     *keys.ROUTES,
+    *tails.ROUTES,
 )
 
 
@@ -35,6 +36,7 @@ def application(parts: Parts, gate: Gate, tracer: Tracer) -> web.Application:
     )
     app[PARTS] = parts
     app[DOCUMENT] = document(ROUTES)
+    app[ASYNC_DOCUMENT] = asyncapi.document()
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app
@@ -45,9 +47,17 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
-            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
-            grant.require(route.scope, session_of(request, route))
+            authorization, scope = request.headers.get("Authorization"), route.scope
+            session = session_of(request, route)
+            grant: Grant = await gate.grant(authorization, needed, request.remote)
+            grant.require(scope, session)
             request[GRANT] = grant
+
+            async def check_again() -> None:
+                if needed:
+                    (await gate.access.grant(token_of(authorization))).require(scope, session)
+
+            request[CHECK_AGAIN] = check_again
         return await route.handler(request, query_of(request, route.query))
 
     return handler

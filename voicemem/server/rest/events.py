@@ -6,21 +6,21 @@ from typing import Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.batches import Line, Problem
-from voicemem.errors import InvalidFrame, RateLimited, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.events import MAX_INTEGER, Fields, Name
 from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
 from voicemem.server.problems import Reason
+from voicemem.server.rest.entries import JournalEntry, spliced
 from voicemem.server.rest.parts import GRANT, answer, body_of, parts_of, stream_of
-from voicemem.server.rest.routes import JSON, JSON_LINES, Answer, Body, Route, one
+from voicemem.server.rest.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
 from voicemem.server.rest.schemas import reference
+from voicemem.server.rest.tails import TAIL_CODES, Streamed, TailQuery, tail_session, wants_tail
 from voicemem.store.base import Row
 from voicemem.wire import decode_event, split_lines
 
-ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
-"""Between the tokens of JSON only: inside strings there are none."""
 PAGE = 1000
 
 
@@ -31,8 +31,8 @@ class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-class JournalQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Entries of positions above `after`."""
+class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
+    """Entries of positions above `after`; `limit` is for JSON lines, `view` and `open` are for a live tail."""
 
     after: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
@@ -59,16 +59,6 @@ class Appended(Struct, frozen=True):
 
     next_seq: int
     errors: list[EventError]
-
-
-class JournalEntry(Struct, frozen=True):
-    """An event at its place; those of the server's own have neither producer nor seq."""
-
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    event: Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
 async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
@@ -101,8 +91,17 @@ def event_error(problem: Problem) -> EventError:
 
 
 async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
-    """The journal as JSON lines: every event as it was taken, at its position."""
+    """The journal as JSON lines: every event as it was taken, at its position.
+
+    With `Accept: text/event-stream` a live tail, which ends with the session: `docs/tail.md`.
+    """
     stream = await stream_of(request)
+    if wants_tail(request):
+        if query.limit is not None:
+            raise Refused("invalid_query", "A live tail has no limit.")
+        return await tail_session(request, query, stream, query.after)
+    if query.view != "journal" or query.open:
+        raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
     store = parts_of(request).store
     response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
     await response.prepare(request)
@@ -126,8 +125,8 @@ def break_off(request: web.Request) -> None:
 
 def journal_line(row: Row) -> bytes:
     """One entry as a line of JSON, its event spliced in as it is in the journal."""
-    event = Raw(row.payload.translate(ONE_LINE))
-    return msgspec.json.encode(JournalEntry(row.position, row.producer, row.seq, row.received_ms, event)) + b"\n"
+    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, spliced(row))
+    return msgspec.json.encode(entry) + b"\n"
 
 
 ROUTES = (
@@ -147,6 +146,7 @@ ROUTES = (
         read_journal,
         "read",
         JournalQuery,
-        {200: Answer({JSON_LINES: list[JournalEntry]})},
+        {200: Answer({JSON_LINES: list[JournalEntry], EVENT_STREAM: Streamed}), 204: Answer()},
+        codes=TAIL_CODES,
     ),
 )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from voicemem.access import DEFAULT_PROJECT
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.metrics import TEXT_FORMAT
-from voicemem.server.rest.parts import DOCUMENT, GRANT, NoQuery, answer, parts_of
+from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Answer, Route, one
 
 
@@ -47,6 +47,21 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     return answer(Health())
 
 
+class AsyncApi(Struct, frozen=True):
+    """https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
+
+    asyncapi: str
+    info: dict[str, Any]
+    channels: dict[str, Any]
+    operations: dict[str, Any]
+    components: dict[str, Any]
+
+
+async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
+    """The websocket ingest for programs: its frames and what answers them."""
+    return web.Response(body=request.app[ASYNC_DOCUMENT], content_type=JSON)
+
+
 async def openapi(request: web.Request, _: NoQuery) -> web.Response:
     """This document."""
     return web.Response(body=request.app[DOCUMENT], content_type=JSON)
@@ -69,4 +84,5 @@ ROUTES = (
     Route("GET", "/readyz", readyz, None, NoQuery, one(Health), codes=("draining", "store_unavailable")),
     Route("GET", "/metrics", metrics, "read", NoQuery, {200: Answer({"text/plain": str})}),
     Route("GET", "/openapi.json", openapi, None, NoQuery, one(OpenApi)),
+    Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, one(AsyncApi)),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
+from voicemem.tails import Tails
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -43,11 +45,15 @@ class Parts(NamedTuple):
     limits: Limits
     metrics: Metrics
     gauges: Gauges
+    tails: Tails
 
 
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
+CHECK_AGAIN: web.RequestKey[Callable[[], Awaitable[None]]] = web.RequestKey("check_again")
+"""Whether the caller still may what it asked for, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
+ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
 
 
 def parts_of(request: web.Request) -> Parts:

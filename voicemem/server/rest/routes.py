@@ -21,6 +21,7 @@ KeyId = Annotated[str, Meta(pattern="^[0-9a-z]{12}$")]
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId})
 """The types of what stands in braces in paths."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import UnionType
 from typing import Any, get_args
 
@@ -39,9 +40,9 @@ CLOSER: dict[tuple[str, str], Fields] = {
 class Schemas:
     """Schemas of types. Structs become components under their own names."""
 
-    def __init__(self) -> None:
+    def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
         self.components: Fields = {}
-        for name, union in NAMED_UNIONS.items():
+        for name, union in unions.items():
             self.components[name] = self.plain(union)
         for kind in REFERRED_TO:
             self.plain(kind)

@@ -31,12 +31,15 @@ from voicemem.store.base import StreamFilter
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
+LABEL = "^[^:=]+[:=]"
+
+
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`label` is `key:value` or `key=value`; the first of the two signs ends the key."""
 
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
-    label: Annotated[str, Meta(pattern="^[^:=]+[:=]")] | None = None
+    label: Annotated[str, Meta(pattern=LABEL)] | None = None
     started_after: Millis | None = None
     started_before: Millis | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -121,17 +124,21 @@ def note_calling_out(request: web.Request, given: Fields, stream: Stream) -> Non
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
+def label_of(text: str | None) -> tuple[str, str] | None:
+    """The key and the value that a query names."""
+    if text is None:
+        return None
+    key, value = re.split("[:=]", text, maxsplit=1)
+    return key, value
+
+
 async def list_sessions(request: web.Request, query: ListQuery) -> web.Response:
     """The sessions of the project, the newest first."""
-    label = None
-    if query.label is not None:
-        key, value = re.split("[:=]", query.label, maxsplit=1)
-        label = (key, value)
     wanted = StreamFilter(
         project=request[GRANT].project,
         state=query.state,
         user_id=query.user_id,
-        label=label,
+        label=label_of(query.label),
         started_after=query.started_after,
         started_before=query.started_before,
         limit=query.limit,

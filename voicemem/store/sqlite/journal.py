@@ -167,6 +167,14 @@ class SqliteJournal:
         )
         return bool(await self.database.read(lambda c: c.execute(query, (project, SESSION, name)).fetchone()))
 
+    async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        wanted = "select value from json_each(?)"
+        query = f"select {COLUMNS} from streams where project = ? and kind = ? and key in ({wanted}) order by key"
+        values = (project, SESSION, msgspec.json.encode(list(keys)).decode())
+        return await self.database.read(
+            lambda connection: [to_stream(row) for row in connection.execute(query, values)]
+        )
+
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
         def job(connection: apsw.Connection) -> list[Row]:
             rows: list[Row] = []

@@ -1,0 +1,127 @@
+"""The AsyncAPI 3.0 document of the websocket ingest, made from the types that decode and encode its frames.
+
+https://www.asyncapi.com/docs/reference/specification/v3.0.0; its schemas are JSON Schema draft 7.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from voicemem import __version__
+from voicemem.errors import CODES
+from voicemem.events import Auth, Fields, Producible, SessionOpen
+from voicemem.server.frames import Ack, Error, GoAway, Ready
+from voicemem.server.ingest import PATH, PROTOCOL
+from voicemem.server.rest.routes import MergePatch
+from voicemem.server.rest.schemas import COMPONENTS, Schemas
+from voicemem.server.rest.sessions import GivenConfig
+
+VERSION = "3.0.0"
+ABOUT = """A producer opens a session, numbers its events 1, 2, 3 and so on, and keeps each until it is acknowledged.
+
+Text frames, each one event or an array of events. Beside what the schemas say: a frame has at most 1 MiB and is nested
+at most 32 deep, a text has at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and an
+event may carry further fields. The server may send new frames and fields at any time; clients ignore what they do not
+know."""
+BATCH = "events"
+EVENTS: tuple[type[Struct], ...] = get_args(Producible)
+REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = {
+    "authenticate": ((Auth,), ()),
+    "open": ((SessionOpen,), (Ready, Error)),
+    "record": (EVENTS, (Ack, Error)),
+}
+"""By the name of the operation: what comes, and what is answered."""
+SENT: tuple[type[Struct], ...] = (Ready, Ack, Error, GoAway)
+
+
+def document() -> bytes:
+    """The document as JSON."""
+    schemas = Schemas(unions={})
+    received: list[type[Struct]] = [kind for kinds, _ in REPLIES.values() for kind in kinds]
+    messages = {tag_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
+    messages[BATCH] = batch([messages[tag_of(kind)]["payload"] for kind in received])
+    closer_configuration(schemas)
+    return msgspec.json.encode(
+        {
+            "asyncapi": VERSION,
+            "info": {
+                "title": "voicemem ingest",
+                "version": __version__,
+                "description": ABOUT,
+                "license": {"name": "Apache License 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
+            },
+            "defaultContentType": "application/json",
+            "servers": {
+                "ingest": {
+                    "host": "{host}:{port}",
+                    "protocol": "ws",
+                    "variables": {"host": {"default": "localhost"}, "port": {"default": "8765"}},
+                    "security": [{"$ref": "#/components/securitySchemes/key"}],
+                }
+            },
+            "channels": {"ingest": channel(messages)},
+            "operations": operations(),
+            "components": {
+                "messages": messages,
+                "schemas": schemas.components,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )
+
+
+def tag_of(kind: type[Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def message(kind: type[Struct], schemas: Schemas) -> Fields:
+    """One type of frame."""
+    return {"name": tag_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
+
+
+def batch(payloads: list[Any]) -> Fields:
+    """Several events in a frame."""
+    payload = {"type": "array", "items": {"anyOf": payloads}}
+    return {"name": BATCH, "summary": "Events that go together, in their order.", "payload": payload}
+
+
+def channel(messages: Fields) -> Fields:
+    closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
+    return {
+        "address": PATH,
+        "title": f"The ingest, with or without the subprotocol {PROTOCOL}",
+        "description": "\n".join(["The server closes the connection with these codes:", "", *closes]),
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
+        "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0"}},
+    }
+
+
+def operations() -> Fields:
+    """What can be done; the server is who receives."""
+    found: Fields = {}
+    for name, (kinds, answers) in REPLIES.items():
+        names = [*map(tag_of, kinds), *([BATCH] if kinds is EVENTS else [])]
+        found[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
+        if answers:
+            answered = references([tag_of(kind) for kind in answers])
+            found[name]["reply"] = {"channel": {"$ref": "#/channels/ingest"}, "messages": answered}
+    going = references([tag_of(GoAway)])
+    found["drain"] = {"action": "send", "channel": {"$ref": "#/channels/ingest"}, "messages": going}
+    return found
+
+
+def references(names: list[str]) -> list[Fields]:
+    return [{"$ref": f"#/channels/ingest/messages/{name}"} for name in names]
+
+
+def closer_configuration(schemas: Schemas) -> None:
+    """Say of configurations in events what their own types do not: they are passed on as they came."""
+    patch = schemas.of(MergePatch(GivenConfig))
+    settings = schemas.components[patch["$ref"].removeprefix(COMPONENTS)]["properties"]
+    update = schemas.components["SessionUpdate"]["properties"]
+    update |= {name: setting for name, setting in settings.items() if name in update}
+    schemas.components["SessionOpen"]["properties"]["session"] = {"anyOf": [patch, {"type": "null"}]}

@@ -1,0 +1,217 @@
+"""Live tails as server-sent events: journals, or memories, while they grow (https://html.spec.whatwg.org, 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem.admission import Stream
+from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.events import SessionId
+from voicemem.keyed import Upsert
+from voicemem.messages import Message
+from voicemem.server.problems import Reason
+from voicemem.server.rest.entries import TailEntry, spliced
+from voicemem.server.rest.parts import CHECK_AGAIN, GRANT, parts_of
+from voicemem.server.rest.routes import EVENT_STREAM, Answer, Route
+from voicemem.server.rest.sessions import LABEL, label_of
+from voicemem.store.base import StreamFilter
+from voicemem.tail import Changed, End, Entry, Tail, Told, View
+
+KEEP_ALIVE_S = 15.0
+"""Less than the minute after which proxies give up on a silent answer."""
+PIECE = 64 * 1024
+"""Bytes that are written at a time, before it is waited for the reader."""
+HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+RETRY_MS = 1_000
+BEGIN = f"retry: {RETRY_MS}\n\n".encode()
+KEEP_ALIVE = b": nothing new\n\n"
+TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
+
+
+class TailQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`view=messages` tells the memory; `open` adds replies and partials in progress."""
+
+    view: Literal["journal", "messages"] = "journal"
+    open: bool = False
+
+
+class SeveralQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
+    """Which sessions are followed; `label` is `key:value` or `key=value`. Those that run, and those that begin later.
+
+    With `state=ended` a session is told, whole, once it has ended. `view=messages` tells memories; `open` adds replies
+    and partials in progress.
+    """
+
+    state: Literal["running", "ended"] | None = None
+    user_id: str | None = None
+    label: Annotated[str, Meta(pattern=LABEL)] | None = None
+
+
+class MessageUpsert(Struct, frozen=True):
+    """A message that is new, different, or elsewhere: it takes the place of what had its key, behind `after`."""
+
+    key: str
+    after: str | None
+    message: Message
+
+
+class MessageChanges(Struct, frozen=True):
+    """How a memory has become that of a position: first `removed`, then `upserts` one by one."""
+
+    session_id: SessionId
+    position: int
+    removed: list[str]
+    upserts: list[MessageUpsert]
+
+
+class EncodedChanges(Struct, frozen=True):
+    """The same with messages that are JSON already."""
+
+    session_id: SessionId
+    position: int
+    removed: list[str]
+    upserts: list[Upsert]
+
+
+class SessionOver(Struct, frozen=True):
+    """Nothing more comes of this session."""
+
+    session_id: SessionId
+    state: Annotated[str, Meta(extra_json_schema={"enum": ["ended", "erased"]})]
+    reason: str | None
+
+
+class TailCut(Struct, frozen=True):
+    """Why a tail ends before its session."""
+
+    reason: Reason
+    detail: str
+
+
+Streamed = TailEntry | MessageChanges | SessionOver | TailCut
+"""What stands in `data`, by the name of the event: `entry`, `messages`, `end`, and `goaway` or `error`."""
+
+
+def wants_tail(request: web.Request) -> bool:
+    """Whether the caller takes server-sent events by name."""
+    accepted = ",".join(request.headers.getall("Accept", ()))
+    return any(part.partition(";")[0].strip().lower() == EVENT_STREAM for part in accepted.split(","))
+
+
+async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
+    """Follow one session, from `Last-Event-ID` or else from a position."""
+    tails = parts_of(request).tails
+    tail = await tails.of_one(stream, View(query.view == "messages", query.open), place_of(request), after)
+    if place_of(request) is not None and tail.is_told:
+        return web.Response(status=204)  # which ends a browser's trying again
+    return await follow(request, tail)
+
+
+async def tail_sessions(request: web.Request, query: SeveralQuery) -> web.StreamResponse:
+    """Follow the sessions that match, as server-sent events: `docs/tail.md`.
+
+    Needs `Accept: text/event-stream`.
+    """
+    if not wants_tail(request):
+        raise Refused("not_acceptable")
+    wanted = StreamFilter(
+        project=request[GRANT].project, state=query.state, user_id=query.user_id, label=label_of(query.label)
+    )
+    view = View(query.view == "messages", query.open)
+    return await follow(request, await parts_of(request).tails.of_several(wanted, view, place_of(request)))
+
+
+def place_of(request: web.Request) -> str | None:
+    """Where the reader stands. A browser sends an empty one when it has none."""
+    return request.headers.get("Last-Event-ID") or None
+
+
+async def follow(request: web.Request, tail: Tail) -> web.StreamResponse:
+    """Answer with a tail until it is over, or its reader is gone."""
+    if parts_of(request).draining.is_set():
+        raise Refused("draining")
+    response = web.StreamResponse(headers=HEADERS)
+    await response.prepare(request)
+    try:
+        await response.write(BEGIN)
+        await write_all(request, response, tail)
+        await response.write_eof()
+    except ConnectionResetError:
+        pass  # the reader has hung up, or was cut off because it did not read
+    return response
+
+
+async def write_all(request: web.Request, response: web.StreamResponse, tail: Tail) -> None:
+    time = asyncio.get_running_loop().time
+    heard = time()
+    try:
+        async with aclosing(parts_of(request).tails.tell(tail)) as telling:
+            async for told in telling:
+                for piece in pieces(told):
+                    await response.write(piece)
+                    heard = time()
+                if not told:
+                    await check_reader(request)
+                    if time() - heard >= KEEP_ALIVE_S:
+                        await response.write(KEEP_ALIVE)
+                        heard = time()
+    except VoicememError as error:
+        await response.write(event(None, "error", TailCut(error.code, error.detail)))
+    else:
+        if tail.followed or tail.endless:
+            await response.write(event(None, "goaway", TailCut("draining", CODES["draining"].sentence)))
+
+
+async def check_reader(request: web.Request) -> None:
+    """Whether the reader is still there, and still allowed. Raises `ConnectionResetError`, `Refused`."""
+    await request[CHECK_AGAIN]()
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError
+
+
+def pieces(told: list[Told]) -> list[bytes]:
+    """Server-sent events, some at a time."""
+    found, piece = [], bytearray()
+    for one in told:
+        piece += encoded(one)
+        if len(piece) >= PIECE:
+            found.append(bytes(piece))
+            piece.clear()
+    return [*found, bytes(piece)] if piece else found
+
+
+def encoded(told: Told) -> bytes:
+    match told.what:
+        case Entry(session_id, row):
+            entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, spliced(row))
+            return event(told.place, "entry", entry)
+        case Changed(session_id, position, changes):
+            return event(told.place, "messages", EncodedChanges(session_id, position, changes.removed, changes.upserts))
+        case End(session_id, state, reason):
+            return event(told.place, "end", SessionOver(session_id, state, reason))
+    return f"id: {told.place}\n\n".encode()
+
+
+def event(place: str | None, name: str, data: Struct) -> bytes:
+    """One server-sent event; JSON of msgspec's has no line breaks."""
+    head = f"event: {name}\ndata: " if place is None else f"id: {place}\nevent: {name}\ndata: "
+    return head.encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/events",
+        tail_sessions,
+        "read",
+        SeveralQuery,
+        {200: Answer({EVENT_STREAM: Streamed})},
+        codes=(*TAIL_CODES, "too_many_sessions"),
+    ),
+)
