@@ -11,10 +11,10 @@ PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
     "__init__ errors events messages",
     "wire dialects series heard state speech playing replies fold history turns formats policies exports config"
-    " admission settings checks",
+    " admission settings checks notices",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention",
+    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention webhooks",
     "server outbound metrics llm client replay",
     "app demo",
     "cli __main__ integrations",

@@ -139,7 +139,11 @@ async def _deliver(session: aiohttp.ClientSession, shipment: Shipment, attempt: 
 
 async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt) -> None:
     headers = signature_headers(
-        shipment.body, secret=shipment.secret, notice_id=shipment.notice_id, timestamp_s=shipment.timestamp_s
+        shipment.body,
+        secret=shipment.secret,
+        notice_id=shipment.notice_id,
+        timestamp_s=shipment.timestamp_s,
+        old_secret=shipment.old_secret,
     )
     response = await session.post(
         shipment.url,
