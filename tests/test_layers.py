@@ -14,7 +14,8 @@ ROWS = (
     " admission settings checks notices",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention webhooks",
+    "batches recorder memory memories sessions access context summaries documents gateway outbox sweeper retention"
+    " webhooks",
     "server outbound metrics llm client replay",
     "app demo",
     "cli __main__ integrations",

@@ -34,6 +34,7 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.webhooks import Webhooks
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -68,14 +69,20 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
 
 def webhook_check(settings: Settings) -> Callable[[Settled], None]:
     """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
-    allowed = allowed_networks(settings.allow_addresses)
+    check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
         url = webhook_url(settled)
         if url is not None:
-            check_url(url, allowed)
+            check_address(url)
 
     return check
+
+
+def address_check(settings: Settings) -> Callable[[str], None]:
+    """Refuses a URL that came through the API and may not be called, as far as its text shows."""
+    allowed = allowed_networks(settings.allow_addresses)
+    return lambda url: check_url(url, allowed)
 
 
 class App:
@@ -96,7 +103,8 @@ class App:
         self.draining = asyncio.Event()
         gate = Gate(self.access, settings.insecure)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
-        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining)
+        self.webhooks = Webhooks(store, sender.send, clock, new_id, self.sessions.closed, address_check(settings))
+        parts = Parts(store, self.memories, self.recorder, self.sessions, self.draining, self.webhooks)
         self.runner = web.AppRunner(application(parts, gate), access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
         """Set when the service cannot go on."""

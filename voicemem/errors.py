@@ -72,6 +72,11 @@ CODES: dict[str, Code] = {
     # Starting and calling out
     "cannot_start": Code(500, None, "The service cannot start with these settings."),
     "address_not_allowed": Code(400, None, "The address is not a public one, and not on the allow-list."),
+    # Webhooks
+    "unknown_webhook": Code(404, None, "There is no such webhook."),
+    "unknown_delivery": Code(404, None, "There is no such delivery."),
+    "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
+    "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
 }
 
 

@@ -59,13 +59,14 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
     """The latencies of each turn that has some, in ms."""
     measured = [(number, state.turns[number].latencies or ()) for number in state.numbers]
-    metrics = [{**latencies_of(latencies), "turn_id": number} for number, latencies in measured if latencies]
+    metrics = [{"turn_id": number} | latencies_of(latencies) for number, latencies in measured if latencies]
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 
 
 def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
     """The newest of each name."""
     newest = {one.name: plain_number(one.latency_ms) for one in latencies if not is_end_to_end(one.name)}
+    newest.pop("turn_id", None)
     for ours, theirs in ALIASES.items():
         if ours in newest:
             newest.setdefault(theirs, newest.pop(ours))

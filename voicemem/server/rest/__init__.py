@@ -11,12 +11,18 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, operations, sessions
+from voicemem.server.rest import events, history, operations, sessions, webhooks
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 
-ROUTES: tuple[Route[Any], ...] = (*sessions.ROUTES, *history.ROUTES, *events.ROUTES, *operations.ROUTES)
+ROUTES: tuple[Route[Any], ...] = (
+    *sessions.ROUTES,
+    *history.ROUTES,
+    *events.ROUTES,
+    *operations.ROUTES,
+    *webhooks.ROUTES,
+)
 
 
 def application(parts: Parts, gate: Gate) -> web.Application:

@@ -21,6 +21,7 @@ from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
+from voicemem.webhooks import Webhooks
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -36,6 +37,7 @@ class Parts(NamedTuple):
     recorder: Recorder
     sessions: Sessions
     draining: asyncio.Event
+    webhooks: Webhooks
 
 
 PARTS = web.AppKey("parts", Parts)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from voicemem.events import SessionId
 
@@ -21,7 +21,8 @@ Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId})
+DeliveryId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "delivery": DeliveryId})
 """The types of what stands in braces in paths."""
 
 

@@ -67,7 +67,8 @@ class SqliteDirectory:
                 )
             else:
                 connection.execute(
-                    "update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null where key = ?",
+                    "update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null"
+                    " where key = ?",
                     (url, secret, row[0]),
                 )
 

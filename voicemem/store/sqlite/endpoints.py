@@ -11,12 +11,15 @@ import msgspec
 from voicemem.store.base import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.outbox import ENDPOINT, NOT_ERASED, attempts_of, fail_waiting, to_endpoint
+from voicemem.store.sqlite.rows import one
 
 OWN = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 INSERT = f"insert into endpoints ({', '.join(OWN)}) values ({', '.join('?' * len(OWN))})"
 UPDATE = f"update endpoints set {', '.join(f'{name} = ?' for name in OWN)} where key = ?"
 DELIVERY = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state"
-DELIVERIES = f"select {DELIVERY} from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
+DELIVERIES = (
+    f"select {DELIVERY} from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
+)
 AGAIN = "state = 'pending', due_ms = ?1, restarted_at = attempts"
 
 
@@ -91,10 +94,11 @@ class SqliteEndpoints:
 
     async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         def job(connection: apsw.Connection) -> EndpointDelivery | None:
-            row = connection.execute(f"{DELIVERIES} where x.endpoint = ?2 and x.key = ?1", (delivery, key)).fetchone()
             query = f"update exports as x set {AGAIN} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
             connection.execute(query, (now_ms, delivery, key))
-            return None if row is None or not connection.changes() else to_delivery(connection, row)
+            if not connection.changes():
+                return None
+            return to_delivery(connection, one(connection, f"{DELIVERIES} where x.key = ?", (delivery,)))
 
         return await self.database.write(job)
 
@@ -125,5 +129,6 @@ def values_of(endpoint: Endpoint) -> tuple[Any, ...]:
 
 
 def to_delivery(connection: apsw.Connection, row: tuple[Any, ...]) -> EndpointDelivery:
-    key, session_id, made_ms, due_ms, *values = row
-    return EndpointDelivery(key, session_id, made_ms, due_ms, Delivery(*values, attempts_of(connection, key)))
+    key, session_id, made_ms, due_ms, notice_id, url, event_type, state = row
+    delivery = Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
+    return EndpointDelivery(key, session_id, made_ms, due_ms, delivery)

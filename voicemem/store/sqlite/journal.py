@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import apsw
-import msgspec
 
 from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged

@@ -164,7 +164,9 @@ def note_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, st
     values: tuple[Any, ...] = (endpoint,)
     query = "update endpoints set failing_since_ms = null where key = ? and failing_since_ms is not null"
     if state != "delivered":
-        query = "update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and project not null"
+        query = (
+            "update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and project not null"
+        )
         values = (attempt.started_ms, endpoint)
     connection.execute(query, values)
 
