@@ -29,6 +29,7 @@ from voicemem.server.rest import ROUTES
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
 from voicemem.server.rest.sessions import ListQuery
+from voicemem.server.rest.webhooks import DeliveryQuery
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
@@ -47,7 +48,7 @@ def test_every_route_is_documented_with_its_scope(route: Any) -> None:
     assert f"| `{route.method} {route.path}`{scope} |" in DOCS["rest.md"]
 
 
-@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery])
+@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, DeliveryQuery])
 def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
     """Each query parameter is named in docs/rest.md."""
     missing = [name for name in query.__struct_fields__ if not re.search(rf"`{name}[`=]", DOCS["rest.md"])]
