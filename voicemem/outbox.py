@@ -20,7 +20,7 @@ MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
 REFILL = 5
 """While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
-once: a claim looks through all that waits, and one for each attempt would take the square of their number."""
+once: each claim is a commit."""
 MOMENT_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
