@@ -20,7 +20,8 @@ LISTENING = """
     union all
     select key, event_types from endpoints where disabled_ms is null and project = ?2
     union all
-    select key, '[103]' from endpoints where disabled_ms is null and stream is null and project is null
+    select key, '[103]' from endpoints indexed by endpoints_of_operator
+    where disabled_ms is null and stream is null and project is null
 """
 """Endpoints that hear of a session: its own, its project's, and the operator's, which hears of histories only."""
 INSERT = """

@@ -16,7 +16,8 @@ create index endpoints_of_operator on endpoints (key) where stream is null and p
 -- A lease moves `due_ms` to its end, so that a claim does not look through what is leased.
 alter table exports add column made_ms integer not null default 0;
 alter table exports add column restarted_at integer not null default 0;
-update exports set made_ms = ifnull(json_extract(closing, '$.stopped_ms'), 0);
+update exports set made_ms = ifnull(json_extract(cast(closing as text), '$.stopped_ms'), 0)
+    where json_valid(cast(closing as text));
 create index exports_waiting on exports (endpoint, due_ms) where due_ms is not null;
 create index exports_failed on exports (endpoint, made_ms) where state = 'failed';
 create index exports_by_endpoint on exports (endpoint);
