@@ -26,10 +26,10 @@ from voicemem.events import Event, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
 from voicemem.server.rest import ROUTES
+from voicemem.server.rest.deliveries import DeliveryQuery
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
 from voicemem.server.rest.sessions import ListQuery
-from voicemem.server.rest.webhooks import DeliveryQuery
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}

@@ -11,7 +11,7 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import events, history, operations, sessions, webhooks
+from voicemem.server.rest import deliveries, events, history, operations, sessions, webhooks
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
@@ -22,6 +22,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *events.ROUTES,
     *operations.ROUTES,
     *webhooks.ROUTES,
+    *deliveries.ROUTES,
 )
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: the endpoints of the project, and what was sent to them."""
+"""Webhooks: the endpoints of the project, tried out, and their secrets."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.checks import check_text
 from voicemem.config import EventTypes, Url
-from voicemem.events import MAX_INTEGER, SessionId
 from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as
-from voicemem.server.rest.routes import JSON, Answer, Body, DeliveryId, Route, one
-from voicemem.store.base import DeliveryFilter, Endpoint, EndpointDelivery
+from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
+from voicemem.store.base import Endpoint
 
 MAX_DAYS = 7
 Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
 Secret = Annotated[str, Meta(pattern=r"^[!-~]{8,256}\Z", extra_json_schema={"writeOnly": True})]
 """Printable ASCII, since receivers keep it in their environments."""
-DeliveryState = Literal["pending", "delivered", "failed"]
 
 
 class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,22 +49,6 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
     overlap_seconds: Annotated[int, Meta(ge=0, le=MAX_DAYS * 86_400)] = 86_400
 
 
-class Since(Struct, frozen=True, forbid_unknown_fields=True):
-    """A time, Unix ms."""
-
-    since: Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
-
-
-class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the `next_before` of the page before."""
-
-    session_id: SessionId | None = None
-    event_type: Literal[101, 102, 103, 111, 112] | None = None
-    state: DeliveryState | None = None
-    before: DeliveryId | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-
-
 class Webhook(Struct, frozen=True):
     """An endpoint as it is shown. `failing_since` is the first failed attempt since the last success."""
 
@@ -95,16 +77,6 @@ class WebhookList(Struct, frozen=True):
     webhooks: list[Webhook]
 
 
-class DeliveryAttempt(Struct, frozen=True):
-    """`error` is a short word where there was no answer, or a redirect; `excerpt` the first bytes of the answer."""
-
-    started_at: int
-    duration_ms: int
-    status: int | None
-    error: str | None
-    excerpt: str
-
-
 class CheckResult(Struct, frozen=True):
     """What came of one test callback."""
 
@@ -121,32 +93,6 @@ class CheckResults(Struct, frozen=True):
 
     passed: bool
     results: list[CheckResult]
-
-
-class WebhookDelivery(Struct, frozen=True):
-    """One notice to this endpoint. `next_attempt_at` is null when none is to come."""
-
-    id: DeliveryId
-    notice_id: str
-    session_id: str
-    event_type: int
-    state: DeliveryState
-    created_at: int
-    next_attempt_at: int | None
-    attempts: list[DeliveryAttempt]
-
-
-class DeliveryPage(Struct, frozen=True):
-    """The newest come first; `next_before` is null on the last page."""
-
-    deliveries: list[WebhookDelivery]
-    next_before: DeliveryId | None
-
-
-class Recovered(Struct, frozen=True):
-    """How many deliveries are due again."""
-
-    recovered: int
 
 
 def shown(endpoint: Endpoint) -> dict[str, Any]:
@@ -167,20 +113,6 @@ def shown(endpoint: Endpoint) -> dict[str, Any]:
 
 def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
     return WebhookWithSecret(**shown(endpoint), secret=endpoint.secret or "")
-
-
-def shown_delivery(made: EndpointDelivery) -> WebhookDelivery:
-    delivery: Any = made.delivery
-    return WebhookDelivery(
-        id=str(made.key),
-        notice_id=delivery.notice_id,
-        session_id=made.session_id,
-        event_type=delivery.event_type,
-        state=delivery.state,
-        created_at=made.made_ms,
-        next_attempt_at=made.due_ms,
-        attempts=[DeliveryAttempt(*attempt) for attempt in delivery.attempts],
-    )
 
 
 def place_of(request: web.Request) -> tuple[str, str]:
@@ -261,32 +193,6 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
     return answer(CheckResults(all(result.passed for result in results), results))
 
 
-async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
-    """What was and is to be sent to an endpoint, with every attempt; the newest first."""
-    wanted = DeliveryFilter(
-        session_id=query.session_id,
-        event_type=query.event_type,
-        state=query.state,
-        before=None if query.before is None else int(query.before),
-        limit=query.limit,
-    )
-    page, following = await parts_of(request).webhooks.deliveries(*place_of(request), wanted)
-    return answer(DeliveryPage([shown_delivery(one) for one in page], None if following is None else str(following)))
-
-
-async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
-    """Send one notice again, whatever became of it; its schedule begins anew."""
-    delivery = request.match_info["delivery"]
-    number = int(delivery) if delivery.isdecimal() and delivery.isascii() and len(delivery) <= 18 else 0
-    return answer(shown_delivery(await parts_of(request).webhooks.resend(*place_of(request), number)), 202)
-
-
-async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
-    """Send again what has failed of the notices made since a time."""
-    given = read_as(await object_of(request), Since)
-    return answer(Recovered(await parts_of(request).webhooks.recover(*place_of(request), given.since)), 202)
-
-
 UNKNOWN = ("unknown_webhook",)
 SETTING = ("invalid_field", "address_not_allowed")
 HOOK = "/v1/webhooks/{id}"
@@ -315,16 +221,6 @@ ROUTES = (
         (*SETTING, *UNKNOWN),
     ),
     Route("DELETE", HOOK, delete_webhook, "admin", NoQuery, {204: Answer()}, codes=UNKNOWN),
-    Route("GET", f"{HOOK}/deliveries", list_deliveries, "admin", DeliveryQuery, one(DeliveryPage), codes=UNKNOWN),
-    Route(
-        "POST",
-        f"{HOOK}/deliveries/{{delivery}}/resend",
-        resend_delivery,
-        "admin",
-        NoQuery,
-        one(WebhookDelivery, HTTPStatus.ACCEPTED),
-        codes=(*UNKNOWN, "unknown_delivery", "webhook_disabled"),
-    ),
     Route("POST", f"{HOOK}/test", check_webhook, "admin", NoQuery, one(CheckResults), codes=UNKNOWN),
     Route(
         "POST",
@@ -335,15 +231,5 @@ ROUTES = (
         one(WebhookWithSecret),
         Body({JSON: NewSecret}, required=False),
         UNKNOWN,
-    ),
-    Route(
-        "POST",
-        f"{HOOK}/recover",
-        recover_deliveries,
-        "admin",
-        NoQuery,
-        one(Recovered, HTTPStatus.ACCEPTED),
-        Body({JSON: Since}),
-        (*UNKNOWN, "webhook_disabled"),
     ),
 )
