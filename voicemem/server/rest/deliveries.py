@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, SessionId
 from voicemem.server.rest.parts import NoQuery, answer, object_of, parts_of, read_as
-from voicemem.server.rest.routes import JSON, Body, DeliveryId, Route, one
+from voicemem.server.rest.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
 from voicemem.server.rest.webhooks import HOOK, UNKNOWN, place_of
 from voicemem.store.base import DeliveryFilter, EndpointDelivery
 
+DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
 DeliveryState = Literal["pending", "delivered", "failed"]
 
 
@@ -98,9 +101,10 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
 
 async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     """Send one notice again, whatever became of it; its schedule begins anew."""
-    delivery = request.match_info["delivery"]
-    number = int(delivery) if delivery.isdecimal() and delivery.isascii() and len(delivery) <= 18 else 0
-    return answer(shown_delivery(await parts_of(request).webhooks.resend(*place_of(request), number)), 202)
+    place, delivery = place_of(request), request.match_info["delivery"]
+    if not DELIVERY_ID.match(delivery):
+        raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
+    return answer(shown_delivery(await parts_of(request).webhooks.resend(*place, int(delivery))), 202)
 
 
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:

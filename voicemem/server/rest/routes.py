@@ -21,7 +21,8 @@ Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-DeliveryId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
+DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
+DeliveryId = Annotated[str, Meta(pattern=DELIVERY_ID_PATTERN)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "delivery": DeliveryId})
 """The types of what stands in braces in paths."""
 

@@ -10,7 +10,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.checks import check_text
 from voicemem.config import EventTypes, Url
-from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.errors import Refused
+from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
 from voicemem.store.base import Endpoint
 
@@ -116,8 +117,11 @@ def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
 
 
 def place_of(request: web.Request) -> tuple[str, str]:
-    """The caller's project, and the endpoint that the path names."""
-    return request[GRANT].project, request.match_info["id"]
+    """The caller's project, and the endpoint that the path names. Raises `Refused` for what cannot be an id."""
+    endpoint_id = request.match_info["id"]
+    if not SESSION_ID.match(endpoint_id):
+        raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
+    return request[GRANT].project, endpoint_id
 
 
 def given_fields(given: Struct) -> dict[str, Any]:
