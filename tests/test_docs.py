@@ -31,6 +31,7 @@ from voicemem.server.agora.agents import ListQuery as AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
 from voicemem.server.rest import ROUTES
+from voicemem.server.rest.deliveries import DeliveryQuery
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
 from voicemem.server.rest.sessions import ListQuery
@@ -68,12 +69,16 @@ def test_every_query_parameter_of_agoras_is_documented(query: type[msgspec.Struc
 
 def test_every_reason_of_agoras_is_documented() -> None:
     """Each reason that an error may have stands in docs/agora.md, with its status."""
-    answered = {(agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status not in (405, 406)}
+    answered = {
+        (agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status not in (405, 406)
+    }
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS["agora.md"], re.MULTILINE)
     assert {(reason, int(status)) for status, reason in rows} == answered
 
 
-@pytest.mark.parametrize("query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SeveralQuery])
+@pytest.mark.parametrize(
+    "query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SeveralQuery, DeliveryQuery]
+)
 def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
     """Each query parameter is named in docs/rest.md."""
     missing = [name for name in query.__struct_fields__ if not re.search(rf"`{name}[`=]", DOCS["rest.md"])]

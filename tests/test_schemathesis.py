@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from callers import LOOPBACK
 from services import Serve
 
 from voicemem.app import App
@@ -47,10 +48,12 @@ async def call_everything(app: App, folder: Path, examples: int, *options: str, 
 
 async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_path: Path) -> None:
     """All checks hold for every route, and none lets anybody in without a key."""
-    app = await serve(store=f"sqlite:{tmp_path / 'calls.db'}", admin_key=KEY)
+    app = await serve(store=f"sqlite:{tmp_path / 'calls.db'}", admin_key=KEY, allow_addresses=LOOPBACK)
     await call_everything(app, tmp_path, EXAMPLES, "--header", f"Authorization: Bearer {KEY}")
 
 
 async def test_calls_that_build_on_each_other_without_keys(serve: Serve, tmp_path: Path) -> None:
     """All checks hold where nobody needs a key, also for what was made, changed and erased before."""
-    await call_everything(await serve(), tmp_path, 6 * EXAMPLES, "--phases", "stateful", VOICEMEM_WITHOUT_KEYS="1")
+    await call_everything(
+        await serve(allow_addresses=LOOPBACK), tmp_path, 6 * EXAMPLES, "--phases", "stateful", VOICEMEM_WITHOUT_KEYS="1"
+    )

@@ -42,6 +42,7 @@ from voicemem.store.sqlite import SqliteStore
 from voicemem.tail import Sources
 from voicemem.tails import Tails
 from voicemem.tracing import NoTracer, Tracer
+from voicemem.webhooks import Webhooks
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -76,14 +77,20 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
 
 def webhook_check(settings: Settings) -> Callable[[Settled], None]:
     """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
-    allowed = allowed_networks(settings.allow_addresses)
+    check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
         url = webhook_url(settled)
         if url is not None:
-            check_url(url, allowed)
+            check_address(url)
 
     return check
+
+
+def address_check(settings: Settings) -> Callable[[str], None]:
+    """Refuses a URL that came through the API and may not be called, as far as its text shows."""
+    allowed = allowed_networks(settings.allow_addresses)
+    return lambda url: check_url(url, allowed)
 
 
 class App:
@@ -110,6 +117,7 @@ class App:
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
+        self.webhooks = Webhooks(store, send, clock, new_id, self.sessions.closed, address_check(settings))
         tails = Tails(Sources(store, self.memories, clock, self.draining), self.recorder)
         self.gauges = Gauges(
             self.metrics, store, self.memories, self.sessions, clock, self.open_connections, self.draining.is_set
@@ -125,6 +133,7 @@ class App:
             self.metrics,
             self.gauges,
             tails,
+            self.webhooks,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)

@@ -19,6 +19,10 @@ Act = Literal[
     "token_created",
     "calling_out_changed",
     "session_erased",
+    "webhook_created",
+    "webhook_changed",
+    "webhook_deleted",
+    "webhook_secret_rotated",
     "backup",
     "restore",
 ]

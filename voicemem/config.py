@@ -27,6 +27,10 @@ Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=204
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
 
 
+EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112], ...], Meta(min_length=1, max_length=5)]
+"""What a receiver hears of (`voicemem.notices`)."""
+
+
 class SystemMessage(Struct, frozen=True):
     """What every LLM call begins with, as OpenAI has it; fields beside these pass through."""
 
@@ -55,6 +59,7 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     url: Url | None = None
     secret: str | None = None
     contents: Literal["full", "standard"] = "full"
+    event_types: EventTypes = (103,)
 
 
 class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):

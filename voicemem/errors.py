@@ -83,6 +83,11 @@ CODES: dict[str, Code] = {
     "invalid_position": Code(400, None, "Last-Event-ID is no position that was given out for this."),
     "other_incarnation": Code(409, None, "The position is of another incarnation of the store; begin without it."),
     "too_many_sessions": Code(409, None, "Too many running sessions match; narrow the filter."),
+    # Webhooks
+    "unknown_webhook": Code(404, None, "There is no such webhook."),
+    "unknown_delivery": Code(404, None, "There is no such delivery."),
+    "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
+    "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
 }
 
 

@@ -61,6 +61,8 @@ class Shipment(Struct, frozen=True):
     body: bytes
     timestamp_s: int
     """Unix seconds of this attempt."""
+    old_secret: str | None = None
+    """Signs as well, while a receiver may still hold the secret of before."""
 
 
 class Answer(Struct, frozen=True):
@@ -117,11 +119,20 @@ def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str
     )
 
 
-def signature_headers(body: bytes, *, secret: str | None, notice_id: str, timestamp_s: int) -> dict[str, str]:
-    """The headers that identify and sign one attempt; without a secret they only identify it."""
+def signature_headers(
+    body: bytes, *, secret: str | None, notice_id: str, timestamp_s: int, old_secret: str | None = None
+) -> dict[str, str]:
+    """The headers that identify and sign one attempt; without a secret they only identify it.
+
+    With an old secret Standard Webhooks' header holds both signatures; Agora's hold one, since receivers compare all
+    of it.
+    """
     headers = {WEBHOOK_ID: notice_id, WEBHOOK_TIMESTAMP: str(timestamp_s)}
     if secret:
         headers |= _signatures(body, secret, notice_id, str(timestamp_s))
+    if secret and old_secret:
+        old = _signatures(body, old_secret, notice_id, str(timestamp_s))
+        headers[WEBHOOK_SIGNATURE] += f" {old[WEBHOOK_SIGNATURE]}"
     return headers
 
 

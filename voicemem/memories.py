@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import TypeVar
 
 from voicemem import wire
 from voicemem.admission import Stream
@@ -21,6 +22,7 @@ from voicemem.messages import Message
 from voicemem.state import VERSION, State, restore, snapshot
 from voicemem.store.base import Journal, Row, Snapshot
 
+T = TypeVar("T")
 PAGE = 500
 """Rows read and folded at once, so that a long journal does not hold up everybody else."""
 SNAPSHOT_EVERY = 2_000
@@ -78,16 +80,20 @@ class Memories:
 
     async def as_of(self, key: int, position: int) -> list[Message]:
         """The messages of a session as they were at a position, whatever came after it."""
+        return await self.made_as_of(key, position, Memory.messages)
+
+    async def made_as_of(self, key: int, position: int, make: Callable[[Memory], T]) -> T:
+        """What `make` makes at once of a session's memory as it was at a position."""
         memory = self.cached.get(key)
         if memory is None or memory.stands_at > position:
             memory = await self.load(key, position)
         async with memory.lock:
             await self.catch_up(key, memory, position)
             if memory.stands_at == position:
-                return memory.messages()
+                return make(memory)
         memory = await self.load(key, position)  # somebody else folded on meanwhile
         await self.catch_up(key, memory, position)
-        return memory.messages()
+        return make(memory)
 
     async def load(self, key: int, position: int) -> Memory:
         saved = await self.journal.load_snapshot(key, VERSION, position)

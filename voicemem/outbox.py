@@ -10,21 +10,24 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from voicemem.errors import StoreUnavailable
-from voicemem.exports import Answer, Shipment, envelope, history_payload, next_delay_s, verdict
+from voicemem.exports import DAY_S, HISTORY_EVENT, Answer, Shipment, envelope, history_payload, next_delay_s, verdict
 from voicemem.memories import Memories
-from voicemem.store.base import Attempt, Export, Store
+from voicemem.notices import METRICS, about, metrics_payload, turns_payload
+from voicemem.store.base import Attempt, Endpoint, Export, Store
 
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
 REFILL = 5
 """While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
-once: a claim looks through all that waits, and one for each attempt would take the square of their number."""
+once: each claim is a commit."""
 MOMENT_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
 """Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
+FAILING_MS = 5 * DAY_S * 1000
+"""A project's endpoint to which nothing gets through for so long is disabled."""
 LONGEST_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
@@ -123,8 +126,14 @@ class Outbox:
             asyncio.get_running_loop().call_later(MOMENT_S, self.fill_up)
 
     async def make_payload(self, export: Export) -> bytes:
-        """The memory at the position of the close, whatever has followed since."""
+        """What a notice says, at the position of the close, whatever has followed since."""
         closing = export.closing
+        if export.event_type != HISTORY_EVENT:
+            session = about(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
+            write = metrics_payload if export.event_type == METRICS else turns_payload
+            return await self.memories.made_as_of(
+                export.stream, export.position, lambda memory: write(session, closing.stopped_ms, memory.state)
+            )
         return history_payload(
             session_id=closing.session_id,
             name=closing.name,
@@ -148,28 +157,45 @@ class Outbox:
                 await self.store.disable_endpoint(export.endpoint.key, self.clock())
             case "retry":
                 now = self.clock()
-                delay = next_delay_s(export.attempts + 1, answer, self.jitter(), now // 1000)
+                made = export.attempts + 1 - export.restarted_at
+                delay = next_delay_s(made, answer, self.jitter(), now // 1000)
                 due = None if delay is None else now + int(delay * 1000)
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
                 LOG.warning("Webhook attempt to %s failed (%s), %s", host, answer.error or answer.status, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
                 if due == now:
                     self.wake.set()
+                since = export.endpoint.failing_since_ms
+                if since is not None and since <= now - FAILING_MS:
+                    await self.disable_failing(export.endpoint, now)
+
+    async def disable_failing(self, endpoint: Endpoint, now_ms: int) -> None:
+        """Disable an endpoint that has failed for days, unless something got through meanwhile."""
+        if await self.store.disable_failing(endpoint.key, now_ms - FAILING_MS, now_ms):
+            LOG.warning("Webhooks to %s are disabled: they failed for days", urlsplit(endpoint.url).hostname)
 
 
 def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:
     """One attempt: the frozen payload, with the time of this attempt around it."""
-    return Shipment(
-        url=export.endpoint.url,
-        secret=export.endpoint.secret,
-        public_only=export.endpoint.public_only,
+    body = envelope(
         notice_id=export.notice_id,
-        body=envelope(
-            notice_id=export.notice_id,
-            event_type=export.event_type,
-            notify_ms=now_ms,
-            session_id=export.closing.session_id,
-            payload=payload,
-        ),
+        event_type=export.event_type,
+        notify_ms=now_ms,
+        session_id=export.closing.session_id,
+        payload=payload,
+    )
+    return addressed(export.endpoint, export.notice_id, body, now_ms)
+
+
+def addressed(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> Shipment:
+    """A body on its way to an endpoint."""
+    overlap = now_ms < (endpoint.old_secret_until_ms or 0)
+    return Shipment(
+        url=endpoint.url,
+        secret=endpoint.secret,
+        public_only=endpoint.public_only,
+        notice_id=notice_id,
+        body=body,
         timestamp_s=now_ms // 1000,
+        old_secret=endpoint.old_secret if overlap else None,
     )

@@ -67,6 +67,10 @@ def metrics_of(turn: Turn) -> dict[str, Any]:
     return metrics if whole is None else {"e2e_latency_ms": plain_number(whole.latency_ms), **metrics}
 
 
+def is_end_to_end(name: str) -> bool:
+    return name in END_TO_END
+
+
 def segment_of(latency: Latency) -> dict[str, Any]:
     return {"name": latency.name, "latency": plain_number(latency.latency_ms)}
 

@@ -93,7 +93,7 @@ async def test_ids_that_cannot_be_are_refused_on_every_path(api: Caller, session
 @pytest.mark.parametrize("query", ["nonsense=1", "nonsense", "=1", "session_id=s", "token=x", "api_key=x", "%00=1"])
 async def test_unknown_parameters_are_refused_on_every_path(api: Caller, query: str) -> None:
     """A parameter that a path does not know is never passed over."""
-    for route in ROUTES:
+    for route in (route for route in ROUTES if query.partition("=")[0] not in route.query.__struct_fields__):
         answered = await api.call(route.method, f"{filled(route.path)}?{query}")
         assert (400, "invalid_query") == answered.told
     assert "running" == (await api.session())["state"]

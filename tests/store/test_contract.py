@@ -20,9 +20,23 @@ from voicemem import config
 from voicemem.admission import GRACE_MS, Ending, Offer, Outcome, Stream
 from voicemem.config import MAX_LABELS, settle
 from voicemem.errors import Refused
-from voicemem.store.base import Attempt, Closing, Delivery, Endpoint, Export, Key, Opened, Snapshot, Store, StreamFilter
+from voicemem.store.base import (
+    Attempt,
+    Closing,
+    Delivery,
+    DeliveryFilter,
+    Endpoint,
+    EndpointDelivery,
+    Export,
+    Key,
+    Opened,
+    Snapshot,
+    Store,
+    StreamFilter,
+)
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.outbox import FRONT
 
 NOW = 1_778_390_400_000
 IDLE_MS = 60_000
@@ -1258,6 +1272,322 @@ async def test_when_the_next_export_is_due(store: Store) -> None:
     for claimed in await claim(store, NOW + 7):
         await store.finish_export(claimed, attempt(), "delivered", None)
     assert await store.next_export_ms() is None
+
+
+async def test_busy_receivers_hide_nobody(store: Store) -> None:
+    """However much waits for receivers that are busy, or were taken away, what is due for others is found."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    for number in range(FRONT + 20):
+        await finished(store, f"s{number}", hook=None, now_ms=NOW + number)
+    await finished(store, "late", HOOK + "/late", now_ms=NOW + 10**6)
+    await finished(store, "own", HOOK, now_ms=NOW + 10**6 + 1)
+    later = NOW + 10**6 + 2
+
+    found = await claim(store, later, busy=[OPERATOR])
+    assert [HOOK + "/late", HOOK] == [export.endpoint.url for export in found]
+    assert [] == await claim(store, later, busy=[OPERATOR])
+    await store.set_operator_endpoint(None, None)
+    await finished(store, "last", HOOK, now_ms=later)
+    assert [HOOK] == [export.endpoint.url for export in await claim(store, later)]
+
+
+# Notices, and the endpoints of projects
+
+
+def made_endpoint(endpoint_id: str = "e1", *event_types: int, project: str = "p", **more: Any) -> Endpoint:
+    """An endpoint that is to be added; its key is the store's."""
+    endpoint = Endpoint(
+        0, None, f"https://{endpoint_id}.example/", "whsec_AAAA", "full", True, None, endpoint_id, project
+    )
+    return replace(endpoint, event_types=event_types or (103,), created_ms=NOW, **more)
+
+
+async def add(store: Store, endpoint: Endpoint) -> Endpoint:
+    added = await store.add_endpoint(endpoint, 100)
+    assert added is not None
+    return added
+
+
+async def failed(store: Store, key: int, count: int = 1, now_ms: int = NOW) -> None:
+    """Let what is due for an endpoint fail for good."""
+    exports = [export for export in await claim(store, now_ms) if export.endpoint.key == key]
+    assert count == len(exports)
+    for export in exports:
+        assert await store.finish_export(export, attempt(500, started_ms=now_ms), "failed", None)
+
+
+def told(exports: Sequence[Export]) -> list[tuple[int, str, int]]:
+    return [(export.event_type, export.notice_id, export.position) for export in exports]
+
+
+async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> None:
+    """Each notice is of one position of the journal, has an id of its own, and goes to who subscribed to it."""
+    endpoint = await add(store, made_endpoint("e1", 101, 102, 103, 111, 112))
+    await add(store, made_endpoint("e2", 103))
+    key = await begun(store, given={"name": "joker", "labels": {"a": "1"}})
+    (start,) = await claim(store)
+    await send(store, key, *offers(1, 2))
+    await close(store, key, END, "n", NOW + 5000)
+    closing = await claim(store, NOW + 5000)
+
+    assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
+    assert start.notice_id.endswith("-101")
+    assert start.payload == b'{"agent_id":"s","name":"joker","channel":"","start_ts":1778390400,"labels":{"a":"1"}}'
+    mine = [export for export in closing if export.endpoint.id == "e1"]
+    assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == told(mine)
+    left = msgspec.json.decode(mine[0].payload or b"")
+    assert (1_778_390_405, "STOPPED", "OK") == (left["stop_ts"], left["status"], left["message"])
+    assert [None] * 3 == [export.payload for export in mine[1:]]
+    assert [(103, "n", 3)] == told([export for export in closing if export.endpoint.id == "e2"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("idle", "Idle for too long"), ("max_duration", "Task lifetime limit exceeded"), ("left", "OK")],
+)
+async def test_how_a_session_left(store: Store, reason: str, message: str) -> None:
+    """The notice of leaving says why in Agora's words."""
+    await add(store, made_endpoint("e1", 102))
+    await close(store, await begun(store), Ending(NOW, reason))
+    assert message == msgspec.json.decode((await claim_one(store)).payload or b"")["message"]
+
+
+async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
+    """By an open or by an event; whoever opens one that runs starts nothing."""
+    await add(store, made_endpoint("e1", 101))
+    key = await begun(store)
+    await begin(store)
+    assert 1 == len(await claim(store))
+    await close_idle(store, key)
+    await send(store, key, offer(1))
+    await close_idle(store, key)
+    await begin(store)
+    exports = await claim(store)
+
+    assert [2, 5] == [export.position for export in exports]
+    assert 2 == len({export.notice_id for export in exports})
+
+
+async def test_only_the_own_project_is_heard(store: Store) -> None:
+    """A project's endpoint hears of no other project's sessions, the operator's of histories of all."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await add(store, made_endpoint("e1", 101, 102, 103))
+    await add(store, made_endpoint("e2", 101, 102, 103, project="other"))
+    await finished(store, hook=None)
+    heard = [(export.endpoint.id, export.event_type) for export in await claim(store)]
+
+    assert [("e1", 101), ("e1", 102), ("e1", 103), (None, 103)] == sorted(heard, key=str)
+
+
+async def test_an_own_receiver_may_hear_more(store: Store) -> None:
+    """A session's receiver gets the types of its configuration; taken away, they are histories again."""
+    key = await begun(store, given={"webhook": {"url": HOOK, "event_types": [101, 112]}})
+    await send(store, key, update(1, {"webhook": {"event_types": [102]}}))
+    await close_idle(store, key)
+    await send(store, key, update(2, {"webhook": {"event_types": None}}), now_ms=NOW + 1)
+    await close(store, key, END, "n2", NOW + 2)
+
+    assert [101, 102, 103] == [export.event_type for export in await claim(store, NOW + 2)]
+
+
+async def test_endpoints_are_kept_by_project(store: Store) -> None:
+    """They are found by project and id, in the order in which they were made, as they were given."""
+    first = await add(store, made_endpoint("e1", 101, 112, description="ours", contents="standard"))
+    second = await add(store, made_endpoint("e2", disabled_ms=NOW, disabled_reason="request"))
+    other = await add(store, made_endpoint("e1", project="other"))
+
+    assert [first, second] == await store.endpoints("p")
+    assert (first, other, None) == (
+        await store.endpoint("p", "e1"),
+        await store.endpoint("other", "e1"),
+        await store.endpoint("other", "e2"),
+    )
+    assert replace(made_endpoint("e1", 101, 112, description="ours", contents="standard"), key=first.key) == first
+    assert await store.add_endpoint(made_endpoint("e3"), 2) is None
+    assert [first, second] == await store.endpoints("p")
+
+
+async def test_changing_an_endpoint(store: Store) -> None:
+    """Every field may change; what waits goes where it is then, and what is unknown stays unknown."""
+    endpoint = await add(store, made_endpoint())
+    await finished(store, hook=None)
+    new = {"url": HOOK, "secret": "new", "old_secret": "old", "old_secret_until_ms": NOW, "event_types": (101,)}
+    changed = await store.change_endpoint("p", "e1", lambda old: replace(old, **new))
+
+    assert replace(endpoint, **new) == changed == await store.endpoint("p", "e1") == (await claim_one(store)).endpoint
+    assert await store.change_endpoint("other", "e1", lambda old: replace(old, url=OPERATOR)) is None
+    assert await store.change_endpoint("p", "e2", lambda old: replace(old, url=OPERATOR)) is None
+
+
+async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> None:
+    """What waits is failed, and nothing new is made, until it is enabled."""
+    endpoint = await add(store, made_endpoint())
+    await finished(store, "s1", hook=None)
+    await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=NOW))
+    await finished(store, "s2", hook=None)
+    assert ([], None) == (await claim(store), await store.next_export_ms())
+    await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=None))
+    await finished(store, "s3", hook=None)
+
+    assert ["s3"] == [export.closing.session_id for export in await claim(store)]
+    states = [(one.session_id, one.delivery.state) for one in await delivering(store, endpoint)]
+    assert [("s3", "pending"), ("s1", "failed")] == states
+
+
+async def test_an_endpoint_that_is_gone_says_so(store: Store) -> None:
+    """Its reason can be read."""
+    endpoint = await add(store, made_endpoint())
+    await store.disable_endpoint(endpoint.key, NOW + 1)
+
+    assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.endpoint("p", "e1")
+
+
+async def test_deleting_an_endpoint(store: Store) -> None:
+    """Nothing is sent to it or known of it any more; what was on its way comes to its end without harm."""
+    endpoint = await add(store, made_endpoint())
+    await finished(store, "s1", hook=None)
+    on_its_way = await claim_one(store)
+    await finished(store, "s2", hook=None)
+    assert not await store.delete_endpoint("other", "e1")
+    assert await store.delete_endpoint("p", "e1")
+    assert not await store.delete_endpoint("p", "e1")
+    await store.finish_export(on_its_way, attempt(500), "pending", NOW + 1)
+
+    assert ([], None, []) == (
+        await store.endpoints("p"),
+        await store.endpoint("p", "e1"),
+        await claim(store, NOW + 10**9),
+    )
+    assert ([], None) == (await delivering(store, endpoint), await store.next_export_ms())
+
+
+async def delivering(store: Store, endpoint: Endpoint, **wanted: Any) -> list[EndpointDelivery]:
+    return await store.endpoint_deliveries(endpoint.key, DeliveryFilter(**wanted))
+
+
+async def test_deliveries_of_an_endpoint(store: Store) -> None:
+    """They are listed with their attempts, the newest first, by what is asked for."""
+    endpoint = await add(store, made_endpoint("e1", 102, 103))
+    await add(store, made_endpoint("e2"))
+    for number in (1, 2):
+        await finished(store, f"s{number}", hook=None, notice_id=f"n{number}", now_ms=NOW + number)
+    for export in await claim(store, NOW + 1):
+        await store.finish_export(export, attempt(), "delivered", None)
+    everyone = await delivering(store, endpoint)
+
+    assert ["n2", "n2-102", "n1", "n1-102"] == [one.delivery.notice_id for one in everyone]
+    url = endpoint.url
+    assert [
+        EndpointDelivery(everyone[0].key, "s2", NOW + 2, NOW + 2, Delivery("n2", url, 103, "pending", [])),
+        EndpointDelivery(everyone[2].key, "s1", NOW + 1, None, Delivery("n1", url, 103, "delivered", [attempt()])),
+    ] == await delivering(store, endpoint, event_type=103)
+    assert (
+        everyone[2:]
+        == await delivering(store, endpoint, session_id="s1")
+        == await delivering(store, endpoint, state="delivered")
+    )
+    assert everyone[1:3] == await delivering(store, endpoint, before=everyone[0].key, limit=2)
+
+
+async def test_sending_again(store: Store) -> None:
+    """What was delivered, has failed or waits is due at once; the attempts of before count for the log only."""
+    endpoint, other = await add(store, made_endpoint()), await add(store, made_endpoint("e2", 101, project="other"))
+    stream = await finished(store, hook=None)
+    await send_until(store, endpoint, "delivered")
+    (delivered,) = await delivering(store, endpoint)
+    assert await store.send_again(other.key, delivered.key, NOW) is None
+    assert await store.send_again(endpoint.key, delivered.key + 100, NOW) is None
+    again = await store.send_again(endpoint.key, delivered.key, NOW + 9)
+
+    assert again is not None
+    assert ("pending", NOW + 9) == (again.delivery.state, again.due_ms)
+    export = await claim_one(store, NOW + 9)
+    assert (b"body", 1, 1) == (export.payload, export.attempts, export.restarted_at)
+    assert await store.finish_export(export, attempt(500), "pending", NOW + 10**6)
+    assert await store.send_again(endpoint.key, delivered.key, NOW + 10) is not None
+    export = await claim_one(store, NOW + 10)
+    assert (2, 2) == (export.attempts, export.restarted_at)
+    await store.erase(stream.key, NOW)
+    assert await store.send_again(endpoint.key, delivered.key, NOW + 11) is None
+    assert [] == await delivering(store, endpoint)
+
+
+async def send_until(store: Store, endpoint: Endpoint, state: Any) -> None:
+    """One attempt of the one export that is due."""
+    export = await claim_one(store)
+    assert endpoint.key == export.endpoint.key
+    await store.freeze(export, b"body")
+    await store.finish_export(export, attempt(), state, None)
+
+
+async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
+    """Sending again what is leased makes no second attempt beside it, and a success then stands."""
+    endpoint = await add(store, made_endpoint())
+    await finished(store, hook=None)
+    export = await claim_one(store)
+    (delivery,) = await delivering(store, endpoint)
+    await store.send_again(endpoint.key, delivery.key, NOW + 1)
+
+    assert [] == await claim(store, NOW + 1)
+    assert await store.finish_export(export, attempt(), "delivered", None)
+    assert ["delivered"] == [one.delivery.state for one in await delivering(store, endpoint)]
+    assert [] == await claim(store, NOW + 10**9)
+
+
+async def test_recovering(store: Store) -> None:
+    """What failed since a time is due; not what failed before, was delivered, waits, or is another endpoint's."""
+    endpoint, other = await add(store, made_endpoint()), await add(store, made_endpoint("e2"))
+    await finished(store, "old", hook=None, now_ms=NOW)
+    await failed(store, endpoint.key)
+    await store.change_endpoint("p", "e2", lambda old: replace(old, disabled_ms=NOW))
+    for number in (1, 2):
+        await finished(store, f"s{number}", hook=None, now_ms=NOW + number)
+    await failed(store, endpoint.key, 2, NOW + 2)
+    await finished(store, "waits", hook=None, now_ms=NOW + 10**6)
+    gone = await finished(store, "gone", hook=None, now_ms=NOW + 3)
+    await failed(store, endpoint.key, 1, NOW + 3)
+    await store.erase(gone.key, NOW + 3)
+
+    assert 2 == await store.recover(endpoint.key, NOW + 1, NOW + 4)
+    assert {"s1", "s2"} == {export.closing.session_id for export in await claim(store, NOW + 4)}
+    assert 1 == await store.recover(endpoint.key, 0, NOW + 4)
+    assert 1 == await store.recover(other.key, 0, NOW + 4)
+
+
+async def test_an_endpoint_that_only_fails(store: Store) -> None:
+    """It is disabled when its failures began long enough ago; a success is a new beginning."""
+    endpoint = await add(store, made_endpoint())
+    await finished(store, "s1", hook=None)
+    await failed(store, endpoint.key, now_ms=NOW)
+    await finished(store, "s2", hook=None, now_ms=NOW + 5)
+    await failed(store, endpoint.key, now_ms=NOW + 5)
+    assert NOW == (await store.endpoints("p"))[0].failing_since_ms
+    assert not await store.disable_failing(endpoint.key, NOW - 1, NOW + 10)
+    await finished(store, "s3", hook=None)
+    assert await store.finish_export(await claim_one(store), attempt(), "delivered", None)
+    assert not await store.disable_failing(endpoint.key, NOW + 100, NOW + 100)
+    await finished(store, "s4", hook=None, now_ms=NOW + 7)
+    await failed(store, endpoint.key, now_ms=NOW + 7)
+    await finished(store, "s5", hook=None, now_ms=NOW + 8)
+    assert await store.disable_failing(endpoint.key, NOW + 7, NOW + 10)
+
+    (disabled,) = await store.endpoints("p")
+    assert (NOW + 10, "failing", NOW + 7) == (
+        disabled.disabled_ms,
+        disabled.disabled_reason,
+        disabled.failing_since_ms,
+    )
+    assert [] == await claim(store, NOW + 10)
+    assert not await store.disable_failing(endpoint.key, NOW + 7, NOW + 11)
+
+
+async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> None:
+    """The operator's and a session's own are tried as long as sessions end."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store)
+    for export in await claim(store):
+        await store.finish_export(export, attempt(500), "failed", None)
+        assert not await store.disable_failing(export.endpoint.key, NOW + 10, NOW + 10)
 
 
 async def test_deliveries_stand_in_their_order(store: Store) -> None:

@@ -288,6 +288,14 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     assert "ok" == store.database.writer.pragma("integrity_check")
 
 
+NOTICES = {
+    "endpoints": "id project description event_types created_ms old_secret old_secret_until_ms failing_since_ms"
+    " disabled_reason",
+    "exports": "made_ms restarted_at",
+}
+"""What the sixth migration adds."""
+
+
 async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteStore, path: str) -> None:
     """What had ended before this schema is compacted and expires by its configuration, or by the default."""
     keys = []
@@ -297,6 +305,11 @@ async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteS
             assert await store.close(keys[-1], END, f"notice {name}", NOW) is not None
     await store.close_store()
     with closing(apsw.Connection(path)) as older:
+        for index in ("endpoints_by_project", "endpoints_of_operator", "exports_waiting", "exports_failed"):
+            older.execute(f"drop index {index}")
+        for table, columns in NOTICES.items():
+            for column in columns.split():
+                older.execute(f"alter table {table} drop column {column}")
         older.execute("drop index journal_waypoints; alter table journal drop column waypoint")
         older.execute("create unique index journal_by_seq on journal (stream, producer, seq) where seq is not null")
         older.execute("drop table archives; drop table retention; pragma user_version = 2")

@@ -148,7 +148,11 @@ async def _deliver(
 
 async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]) -> None:
     headers = signature_headers(
-        shipment.body, secret=shipment.secret, notice_id=shipment.notice_id, timestamp_s=shipment.timestamp_s
+        shipment.body,
+        secret=shipment.secret,
+        notice_id=shipment.notice_id,
+        timestamp_s=shipment.timestamp_s,
+        old_secret=shipment.old_secret,
     )
     response = await session.post(
         shipment.url,

@@ -9,13 +9,14 @@ its outcome is unknown. Times are Unix ms, given by the caller; they come from o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from voicemem.admission import Batch, Ending, Outcome, Stream
 from voicemem.config import Settled
+from voicemem.exports import HISTORY_EVENT
 
 
 class Row(NamedTuple):
@@ -144,7 +145,7 @@ class Journal(Protocol):
 
 
 class Endpoint(Struct, frozen=True):
-    """A receiver of webhooks. `stream` is the session that it belongs to; None for the operator's."""
+    """A receiver of webhooks. A session's own has its `stream`, a project's its `project`, the operator's neither."""
 
     key: int
     stream: int | None
@@ -154,10 +155,23 @@ class Endpoint(Struct, frozen=True):
     public_only: bool
     """Whether its address must be a public one: true for what came through the API."""
     disabled_ms: int | None
+    id: str | None = None
+    """Of a project's."""
+    project: str | None = None
+    description: str = ""
+    event_types: tuple[int, ...] = (HISTORY_EVENT,)
+    created_ms: int = 0
+    old_secret: str | None = None
+    """Signs beside the new one until `old_secret_until_ms`."""
+    old_secret_until_ms: int | None = None
+    failing_since_ms: int | None = None
+    """The first failed attempt since the last success."""
+    disabled_reason: str | None = None
+    """`request`, `gone` (it answered 410) or `failing`."""
 
 
 class Closing(Struct, frozen=True):
-    """What stands around the contents of an export, as it was at the close."""
+    """What stands around the contents of an export, as it was when that was made (a start has stopped no session)."""
 
     session_id: str
     name: str | None
@@ -168,7 +182,7 @@ class Closing(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True):
-    """A finished session on its way to one endpoint."""
+    """A notice of a session on its way to one endpoint."""
 
     key: int
     stream: int
@@ -183,6 +197,8 @@ class Export(Struct, frozen=True):
     attempts: int
     lease: int
     """Raised by every claim; a finish counts only under the lease that it was claimed with."""
+    restarted_at: int = 0
+    """How many of the attempts were made before it was sent again by hand."""
 
 
 class Attempt(NamedTuple):
@@ -206,8 +222,29 @@ class Delivery(NamedTuple):
     attempts: list[Attempt]
 
 
+class EndpointDelivery(NamedTuple):
+    """A delivery as the owner of its endpoint sees it."""
+
+    key: int
+    session_id: str
+    made_ms: int
+    due_ms: int | None
+    """When the next attempt is due; while one is under way, when it counts as lost."""
+    delivery: Delivery
+
+
+class DeliveryFilter(Struct, frozen=True, kw_only=True):
+    """Which deliveries to list: all conditions hold at once. `before` is the key of the last one seen."""
+
+    session_id: str | None = None
+    event_type: int | None = None
+    state: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
 class Outbox(Protocol):
-    """Exports: made by `Journal.close`, claimed, attempted, finished."""
+    """Exports: made where the journal says what they tell of (start, close), claimed, attempted, finished."""
 
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
         """Lease due exports, the oldest first, but for URLs that are `busy`; nobody else gets them meanwhile."""
@@ -225,13 +262,48 @@ class Outbox(Protocol):
         """Log an attempt, and what comes next; False, and nothing done, when the lease was lost."""
 
     async def disable_endpoint(self, key: int, now_ms: int) -> None:
-        """Nothing is sent to this endpoint any more; what waits for it is failed."""
+        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed."""
+
+    async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
+        """The same for a project's endpoint, if every attempt since `since_ms` or longer has failed."""
 
     async def next_export_ms(self) -> int | None:
         """When the next export is due; None when none waits."""
 
     async def deliveries(self, stream: int) -> list[Delivery]:
         """What became of a session's exports, with every attempt."""
+
+
+class Endpoints(Protocol):
+    """The endpoints that projects made, and what became of what was sent to them."""
+
+    async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
+        """Keep a project's new endpoint, which gets its key; None when the project has `limit` of them."""
+
+    async def endpoints(self, project: str) -> list[Endpoint]:
+        """In the order in which they were made."""
+
+    async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None: ...
+
+    async def change_endpoint(
+        self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
+    ) -> Endpoint | None:
+        """Put what `change`, a pure function, makes of an endpoint into its place; None when there is none.
+
+        What waits for one that is disabled by it is failed.
+        """
+
+    async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
+        """Forget an endpoint; what waits for it is failed. False when there is none."""
+
+    async def endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
+        """What was and is to be sent to an endpoint, the newest first; nothing of erased sessions."""
+
+    async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
+        """Make a delivery of this endpoint due now, whatever became of it; None when there is none."""
+
+    async def recover(self, key: int, since_ms: int, now_ms: int) -> int:
+        """Make all failed deliveries due now that were made at or after a time; how many they are."""
 
 
 class Retention(Protocol):
@@ -321,7 +393,7 @@ class Operations(Protocol):
         """How the store stands, over all projects."""
 
 
-class Store(Journal, Outbox, Retention, Directory, Operations, Protocol):
+class Store(Journal, Outbox, Endpoints, Retention, Directory, Operations, Protocol):
     """One object per engine."""
 
     @property

@@ -12,7 +12,18 @@ from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import asyncapi, events, history, keys, operations, sessions, tails, tokens
+from voicemem.server.rest import (
+    asyncapi,
+    deliveries,
+    events,
+    history,
+    keys,
+    operations,
+    sessions,
+    tails,
+    tokens,
+    webhooks,
+)
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import ASYNC_DOCUMENT, CHECK_AGAIN, DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
@@ -26,6 +37,8 @@ ROUTES: tuple[Route[Any], ...] = (
     *tokens.ROUTES,
     *keys.ROUTES,
     *tails.ROUTES,
+    *webhooks.ROUTES,
+    *deliveries.ROUTES,
 )
 
 

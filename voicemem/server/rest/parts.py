@@ -26,6 +26,7 @@ from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
 from voicemem.tails import Tails
+from voicemem.webhooks import Webhooks
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     metrics: Metrics
     gauges: Gauges
     tails: Tails
+    webhooks: Webhooks
 
 
 PARTS = web.AppKey("parts", Parts)

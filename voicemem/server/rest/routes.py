@@ -23,7 +23,9 @@ JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId})
+DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
+DeliveryId = Annotated[str, Meta(pattern=DELIVERY_ID_PATTERN)]
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId, "delivery": DeliveryId})
 """The types of what stands in braces in paths."""
 
 

@@ -9,8 +9,10 @@ import msgspec
 from voicemem.admission import Batch, Offer, Outcome, Producer, Stream, admit, admits_all, may_reopen
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused
+from voicemem.exports import HISTORY_EVENT
 from voicemem.store.base import Appended
 from voicemem.store.sqlite.archive import known_around
+from voicemem.store.sqlite.notices import tell_start
 from voicemem.store.sqlite.plans import call_off
 from voicemem.store.sqlite.rows import Rows
 from voicemem.store.sqlite.runs import Run
@@ -163,6 +165,7 @@ def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
     call_off(rows.connection, stream)
+    tell_start(rows, stream, now_ms)
 
 
 def apply_settled(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:
@@ -189,7 +192,10 @@ def save_endpoint(rows: Rows, stream: Stream, now_ms: int) -> None:
         execute("update endpoints set disabled_ms = ? where stream = ?", (now_ms, stream.key))
         return
     secret = execute("select value from secrets where stream = ? and name = 'webhook.secret'", (stream.key,)).fetchone()
-    values = (url, secret[0] if secret else None, webhook.get("contents", "full"), stream.key)
-    execute("update endpoints set url = ?, secret = ?, contents = ?, disabled_ms = null where stream = ?", values)
+    event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode()
+    values = (url, secret[0] if secret else None, webhook.get("contents", "full"), event_types, stream.key)
+    columns = "url = ?, secret = ?, contents = ?, event_types = ?, disabled_ms = null, disabled_reason = null"
+    execute(f"update endpoints set {columns} where stream = ?", values)
     if not rows.connection.changes():
-        execute("insert into endpoints (url, secret, contents, stream, public_only) values (?, ?, ?, ?, 1)", values)
+        columns = "url, secret, contents, event_types, stream, public_only"
+        execute(f"insert into endpoints ({columns}) values (?, ?, ?, ?, ?, 1)", values)

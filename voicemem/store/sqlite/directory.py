@@ -11,6 +11,7 @@ import msgspec
 from voicemem.store.base import Key
 from voicemem.store.sqlite.database import Database
 
+OPERATORS = "stream is null and project is null"
 KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
 
 
@@ -66,16 +67,18 @@ class SqliteDirectory:
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
         def job(connection: apsw.Connection) -> None:
-            row = connection.execute("select key from endpoints where stream is null").fetchone()
+            row = connection.execute(f"select key from endpoints where {OPERATORS}").fetchone()
             if url is None:
-                connection.execute("update endpoints set disabled_ms = 0 where stream is null")
+                connection.execute(f"update endpoints set disabled_ms = 0 where {OPERATORS}")
             elif row is None:
                 connection.execute(
                     "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)", (url, secret)
                 )
             else:
                 connection.execute(
-                    "update endpoints set url = ?, secret = ?, disabled_ms = null where key = ?", (url, secret, row[0])
+                    "update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null"
+                    " where key = ?",
+                    (url, secret, row[0]),
                 )
 
         await self.database.write(job)

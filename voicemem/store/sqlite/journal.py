@@ -10,15 +10,14 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem import config
 from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.exports import HISTORY_EVENT
-from voicemem.store.base import Appended, Closing, Opened, Row, Snapshot, StreamFilter
+from voicemem.store.base import Appended, Opened, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
 from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.notices import tell_close, tell_start
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
 from voicemem.wire import MALFORMED, SORTED, pieces_of
@@ -243,6 +242,7 @@ def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_
     )
     rows.add_stream(stream)
     save_secrets(rows, stream, settled, now_ms)
+    tell_start(rows, stream, now_ms)
     return stream
 
 
@@ -253,23 +253,14 @@ def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Endin
 
 
 def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms: int) -> Stream:
-    """Journal the close, and make an export for each endpoint that hears of this session."""
+    """Journal the close, and make the exports for each endpoint that hears of it."""
     rows.append_own(stream, now_ms, {"type": "session.closed", "ts": how.ts, "reason": how.reason})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, how.reason, how.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
     rows.save_producers(stream.key)
     plan(rows.connection, stream)
-    settings = config.read(stream.config)
-    closing = msgspec.json.encode(
-        Closing(stream.id, settings.name, settings.channel, settings.labels, stream.started_ms, now_ms)
-    )
-    rows.connection.execute(
-        "insert into exports (stream, endpoint, notice_id, event_type, position, closing, state, attempts, due_ms,"
-        " lease, leased_until_ms) select ?, key, ?, ?, ?, ?, 'pending', 0, ?, 0, 0 from endpoints"
-        " where disabled_ms is null and (stream = ? or stream is null)",
-        (stream.key, notice_id, HISTORY_EVENT, stream.position, closing, now_ms, stream.key),
-    )
+    tell_close(rows, stream, notice_id, now_ms)
     return stream
 
 

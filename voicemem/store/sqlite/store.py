@@ -10,6 +10,7 @@ from voicemem.errors import StoreRuined
 from voicemem.store.sqlite.archive import SqliteArchive
 from voicemem.store.sqlite.database import RUINED, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
+from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.erasure import SqliteErasure
 from voicemem.store.sqlite.figures import SqliteFigures
 from voicemem.store.sqlite.journal import SqliteJournal
@@ -18,7 +19,9 @@ from voicemem.store.sqlite.outbox import SqliteOutbox
 PROBE_BYTES = 64 * 1024
 
 
-class SqliteStore(SqliteJournal, SqliteOutbox, SqliteErasure, SqliteArchive, SqliteDirectory, SqliteFigures):
+class SqliteStore(
+    SqliteJournal, SqliteOutbox, SqliteEndpoints, SqliteErasure, SqliteArchive, SqliteDirectory, SqliteFigures
+):
     """A `voicemem.store.base.Store` on one SQLite file.
 
     `exclusive` takes the file for this process; commands that work beside a server open it without.

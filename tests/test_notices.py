@@ -1,0 +1,54 @@
+"""The payloads of notices: latencies by Agora's names, and ids that tell notices apart."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+
+from calls import event, final, folded
+
+from voicemem.notices import AT_CLOSE, about, latencies_of, metrics_payload, notice_id, turns_payload
+from voicemem.state import Latency
+
+SESSION = about("s", None, None, {}, 1_999)
+
+
+def measured(**latencies: float) -> list[Latency]:
+    return [Latency(name, ms, 0) for name, ms in latencies.items()]
+
+
+def test_what_is_missing_is_empty() -> None:
+    """A session without name and channel has empty ones, and its start is in whole seconds."""
+    assert {"agent_id": "s", "name": "", "channel": "", "start_ts": 1, "labels": {}} == SESSION
+
+
+def test_notices_of_a_close_have_their_own_ids() -> None:
+    """The history's is that of the close."""
+    ids = [notice_id("n", event_type) for event_type in AT_CLOSE]
+    assert ["n-102", "n", "n-111", "n-112"] == ids
+
+
+def test_latencies_have_agoras_names() -> None:
+    """The newest of each name counts; a time to first token is Agora's time to first byte, unless that is there too."""
+    assert {"llm_ttfb": 2, "tts_ttfb": 1.5} == latencies_of(measured(llm_ttft=2.0, tts_ttfb=1.5))
+    assert {"llm_ttfb": 3} == latencies_of(measured(llm_ttfb=3, llm_ttft=2))
+    assert {"llm_ttfb": 3} == latencies_of([*measured(llm_ttfb=2), *measured(llm_ttfb=3)])
+
+
+def test_a_latency_cannot_pass_for_a_turn() -> None:
+    """What a producer names `turn_id` is left out, and so is the latency of the whole turn."""
+    assert {} == latencies_of(measured(turn_id=9, e2e=800))
+
+
+def test_turns_without_latencies_are_not_measured() -> None:
+    """The notice of metrics holds those that are, the one of turns all."""
+    state = folded(final(1, "Hi.", 5), final(2, "Hello?", 6), event("metric", 2, 7, name="asr_ttlw", latency_ms=40))
+    metrics = json.loads(metrics_payload(SESSION, 9_000, state))
+    turns = json.loads(turns_payload(SESSION, 9_000, state))
+
+    assert [{"turn_id": 2, "asr_ttlw": 40}] == metrics["metrics"]
+    assert ([1, 2], [{}, {"asr_ttlw": 40}]) == (
+        [turn["turn_id"] for turn in turns["turns"]],
+        [turn["metrics"]["segmented_latency_ms"] for turn in turns["turns"]],
+    )
+    assert (9, 9) == (metrics["stop_ts"], turns["stop_ts"])

@@ -1,0 +1,251 @@
+"""Webhooks: the endpoints of the project, tried out, and their secrets."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from voicemem.audit import Act, audit
+from voicemem.checks import check_text
+from voicemem.config import EventTypes, Url
+from voicemem.errors import Refused
+from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
+from voicemem.store.base import Endpoint
+
+MAX_DAYS = 7
+Contents = Literal["full", "standard"]
+Description = Annotated[str, Meta(max_length=1000)]
+Secret = Annotated[str, Meta(pattern=r"^[!-~]{8,256}\Z", extra_json_schema={"writeOnly": True})]
+"""Printable ASCII, since receivers keep it in their environments."""
+
+
+class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
+    """An endpoint as it is given; without a secret the server makes one."""
+
+    url: Url
+    description: Description = ""
+    event_types: EventTypes = (103,)
+    contents: Contents = "full"
+    enabled: bool = True
+    secret: Secret | UnsetType = UNSET
+
+
+class WebhookChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed; the rest stays."""
+
+    url: Url | UnsetType = UNSET
+    description: Description | UnsetType = UNSET
+    event_types: EventTypes | UnsetType = UNSET
+    contents: Contents | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
+    """The next secret (the server makes one otherwise), and for how long the one before signs as well."""
+
+    secret: Secret | UnsetType = UNSET
+    overlap_seconds: Annotated[int, Meta(ge=0, le=MAX_DAYS * 86_400)] = 86_400
+
+
+class Webhook(Struct, frozen=True):
+    """An endpoint as it is shown. `failing_since` is the first failed attempt since the last success."""
+
+    id: str
+    url: str
+    description: str
+    event_types: tuple[int, ...]
+    contents: Contents
+    enabled: bool
+    disabled_at: int | None
+    disabled_reason: Literal["request", "gone", "failing"] | None
+    failing_since: int | None
+    old_secret_until: int | None
+    created_at: int
+
+
+class WebhookWithSecret(Webhook, frozen=True):
+    """The only answers that show a secret."""
+
+    secret: str
+
+
+class WebhookList(Struct, frozen=True):
+    """In the order in which they were made."""
+
+    webhooks: list[Webhook]
+
+
+class CheckResult(Struct, frozen=True):
+    """What came of one test callback."""
+
+    event_type: int
+    passed: bool
+    duration_ms: int
+    status: int | None
+    error: str | None
+    excerpt: str
+
+
+class CheckResults(Struct, frozen=True):
+    """`passed` when every callback was answered with 2xx."""
+
+    passed: bool
+    results: list[CheckResult]
+
+
+def shown(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "id": endpoint.id,
+        "url": endpoint.url,
+        "description": endpoint.description,
+        "event_types": endpoint.event_types,
+        "contents": endpoint.contents,
+        "enabled": endpoint.disabled_ms is None,
+        "disabled_at": endpoint.disabled_ms,
+        "disabled_reason": endpoint.disabled_reason,
+        "failing_since": endpoint.failing_since_ms,
+        "old_secret_until": endpoint.old_secret_until_ms,
+        "created_at": endpoint.created_ms,
+    }
+
+
+def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
+    return WebhookWithSecret(**shown(endpoint), secret=endpoint.secret or "")
+
+
+def place_of(request: web.Request) -> tuple[str, str]:
+    """The caller's project, and the endpoint that the path names. Raises `Refused` for what cannot be an id."""
+    endpoint_id = request.match_info["id"]
+    if not SESSION_ID.match(endpoint_id):
+        raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
+    return request[GRANT].project, endpoint_id
+
+
+def given_fields(given: Struct) -> dict[str, Any]:
+    """What was given, without what was left out; event types in order, each once."""
+    values = {name: getattr(given, name) for name in given.__struct_fields__}
+    values = {name: value for name, value in values.items() if value is not UNSET}
+    check_text(values.get("description"))
+    if "event_types" in values:
+        values["event_types"] = tuple(sorted(set(values["event_types"])))
+    return values
+
+
+def note(request: web.Request, act: Act, endpoint_id: str | None) -> None:
+    audit(act, request[GRANT].key_id, request[GRANT].project, webhook=endpoint_id)
+
+
+async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
+    """Add an endpoint that hears of the project's sessions. The answer shows its secret."""
+    values = given_fields(read_as(await object_of(request), NewWebhook))
+    disabled = None if values.pop("enabled") else 0
+    new = Endpoint(
+        key=0,
+        stream=None,
+        public_only=True,
+        disabled_ms=disabled,
+        disabled_reason=None if disabled is None else "request",
+        **{"secret": None, **values},
+    )
+    created = await parts_of(request).webhooks.create(request[GRANT].project, new)
+    note(request, "webhook_created", created.id)
+    return answer(with_secret(created), 201)
+
+
+async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
+    """The endpoints of the project."""
+    endpoints = await parts_of(request).webhooks.list(request[GRANT].project)
+    return answer(WebhookList([Webhook(**shown(endpoint)) for endpoint in endpoints]))
+
+
+async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
+    """An endpoint, and whether it is well."""
+    return answer(Webhook(**shown(await parts_of(request).webhooks.get(*place_of(request)))))
+
+
+async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
+    """Change an endpoint, turn it off or on. What waits for one that is turned off is failed."""
+    changes = given_fields(read_as(await object_of(request), WebhookChange))
+    enabled = changes.pop("enabled", None)
+    changed = await parts_of(request).webhooks.change(*place_of(request), changes, enabled)
+    note(request, "webhook_changed", changed.id)
+    return answer(Webhook(**shown(changed)))
+
+
+async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
+    """Forget an endpoint, its secret and its deliveries."""
+    await parts_of(request).webhooks.delete(*place_of(request))
+    note(request, "webhook_deleted", request.match_info["id"])
+    return web.Response(status=HTTPStatus.NO_CONTENT)
+
+
+async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
+    """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
+    given = read_as(await object_of(request), NewSecret)
+    secret = None if given.secret is UNSET else given.secret
+    webhooks = parts_of(request).webhooks
+    rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
+    note(request, "webhook_secret_rotated", rotated.id)
+    return answer(with_secret(rotated))
+
+
+async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
+    """Send Agora's test callback for each event type now, and say what was answered."""
+    results = [
+        CheckResult(
+            tried.event_type,
+            tried.answer.status is not None and tried.answer.status // 100 == 2,
+            tried.answer.duration_ms,
+            tried.answer.status,
+            tried.answer.error,
+            tried.answer.excerpt,
+        )
+        for tried in await parts_of(request).webhooks.test(*place_of(request))
+    ]
+    return answer(CheckResults(all(result.passed for result in results), results))
+
+
+UNKNOWN = ("unknown_webhook",)
+SETTING = ("invalid_field", "address_not_allowed")
+HOOK = "/v1/webhooks/{id}"
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/webhooks",
+        create_webhook,
+        "admin",
+        NoQuery,
+        {201: Answer({JSON: WebhookWithSecret}, id_field="id")},
+        Body({JSON: NewWebhook}),
+        (*SETTING, "too_many_webhooks"),
+    ),
+    Route("GET", "/v1/webhooks", list_webhooks, "admin", NoQuery, one(WebhookList)),
+    Route("GET", HOOK, read_webhook, "admin", NoQuery, one(Webhook), codes=UNKNOWN),
+    Route(
+        "PATCH",
+        HOOK,
+        change_webhook,
+        "admin",
+        NoQuery,
+        one(Webhook),
+        Body({JSON: WebhookChange}, required=False),
+        (*SETTING, *UNKNOWN),
+    ),
+    Route("DELETE", HOOK, delete_webhook, "admin", NoQuery, {204: Answer()}, codes=UNKNOWN),
+    Route("POST", f"{HOOK}/test", check_webhook, "admin", NoQuery, one(CheckResults), codes=UNKNOWN),
+    Route(
+        "POST",
+        f"{HOOK}/rotate-secret",
+        rotate_secret,
+        "admin",
+        NoQuery,
+        one(WebhookWithSecret),
+        Body({JSON: NewSecret}, required=False),
+        UNKNOWN,
+    ),
+)
