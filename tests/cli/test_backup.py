@@ -123,6 +123,7 @@ def test_nothing_is_overwritten_without_being_told(store: str, file: Path) -> No
     for name in ("backup", "restore"):
         code, output = command(name, "--store", store, file)
         assert (1, True) == (code, "--force" in output), output
+        assert [] == [word for word in ("restored", "copied", "is a backup") if word in output]
     assert "an older one" == file.read_text()
     assert 0 == command("backup", "--store", store, "--force", file)[0]
     assert 0 == command("restore", "--store", store, "--force", file)[0]

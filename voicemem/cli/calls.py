@@ -48,7 +48,7 @@ def replay(file: Path, session: str | None, url: str, key: str | None, pace: flo
 
 async def send(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
     events = load(file)
-    with click.progressbar(length=len(events), label="acknowledged", file=sys.stderr) as bar:
+    with click.progressbar(length=len(events), label="sending", file=sys.stderr) as bar:
         done = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
     for error in done.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)

@@ -27,7 +27,7 @@ def backup(store: str, force: bool, file: str) -> None:
     The file holds everything, keys (hashed) and webhook secrets included: only its owner may read it.
     """
     path = path_of(store)
-    copied("copied", lambda progress: back_up(path, file, force, progress))
+    copied("copying", lambda progress: back_up(path, file, force, progress))
     click.echo(f"{file} is a backup of {path}")
 
 
@@ -41,7 +41,7 @@ def restore(store: str, force: bool, file: str) -> None:
     Producers see another incarnation then, and send on from what they still have.
     """
     path = path_of(store)
-    copied("restored", lambda progress: restore_copy(file, path, force, progress))
+    copied("restoring", lambda progress: restore_copy(file, path, force, progress))
     click.echo(f"{path} is restored from {file}")
 
 
@@ -54,7 +54,7 @@ def path_of(store: str) -> str:
 
 
 def copied(label: str, work: Callable[[Progress], None]) -> None:
-    """Do it with a bar that shows the pages."""
+    """Do it with a bar that shows the pages; `label` says what is being done, since it stands there when that fails."""
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:
