@@ -190,6 +190,13 @@ def test_everything_of_the_client_is_documented() -> None:
         assert f"{getattr(Options, name):g}" in row.split("|")[2], name
 
 
+def test_the_client_s_own_codes_are_documented() -> None:
+    """Codes that the server does not have stand in docs/client.md, with the error that has them."""
+    own = [client.BufferFull(1, 1), client.Unreachable(""), client.Unacknowledged({}), client.Closed()]
+    rows = [f"| `{error.code}` | `{type(error).__name__}` |" for error in own]
+    assert [row for row in [*rows, "| `no_rest_url` | `ClientError` |"] if row not in DOCS["client.md"]] == []
+
+
 async def start(program: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-u", "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
