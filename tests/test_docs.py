@@ -25,6 +25,7 @@ from voicemem.errors import CODES
 from voicemem.events import Event, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
+from voicemem.replay import Replay, load
 from voicemem.server.rest import ROUTES
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
@@ -154,6 +155,17 @@ async def test_the_readme_programs_run(serve: Serve) -> None:
     finally:
         listening.terminate()
         await listening.communicate()
+
+
+async def test_the_readme_s_context_is_that_of_the_recorded_call(serve: Serve) -> None:
+    """What the README shows of `enrich` is what the call that it replays gives."""
+    app = await serve()
+    replay = Replay(load(ROOT / "fixtures" / "voicemem" / "seed_call.jsonl"))
+    await replay.run(f"ws://{app.ingest_address}/v1/ingest", "my-first-call")
+    shown = next(block for block in blocks(DOCS["README.md"], "json") if "messages" in block)
+    (path,) = re.findall(r"http://127.0.0.1:8080(/\S*enrich\S*)'", DOCS["README.md"])
+    async with aiohttp.ClientSession() as http, http.get(f"http://{app.rest_address}{path}") as response:
+        assert json.loads(shown) == await response.json()
 
 
 PROGRAMS = [block for name in ("README.md", "client.md") for block in blocks(DOCS[name], "python")]
