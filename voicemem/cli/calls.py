@@ -79,7 +79,10 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
     query = "?open=true" if unfinished else ""
     address = f"{url.rstrip('/')}/v1/sessions/{session}/history{query}"
     async with aiohttp.ClientSession(headers=headers) as http, http.get(address) as response:
-        body = await response.json(content_type=None)
+        try:
+            body = await response.json(content_type=None)
+        except ValueError:
+            raise Failed(f"{url} is not the REST API: it answered HTTP {response.status} without JSON.") from None
     if response.status != 200:
         raise Failed(f"{body.get('detail', response.reason)} ({body.get('reason', response.status)})")
     return body

@@ -10,7 +10,7 @@ import click
 from voicemem.cli.common import Failed, setting
 from voicemem.errors import CannotStart
 from voicemem.settings import MEMORY, SQLITE, Settings
-from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up
+from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, opened, refuse_existing
 from voicemem.store.sqlite.backup import restore as restore_copy
 
 STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
@@ -41,7 +41,14 @@ def restore(store: str, force: bool, file: str) -> None:
     Producers see another incarnation then, and send on from what they still have.
     """
     path = path_of(store)
-    copied("restoring", lambda progress: restore_copy(file, path, force, progress))
+
+    def work(progress: Progress) -> None:
+        refuse_existing(path, force)
+        with opened(file):  # what is no backup is refused before the store is locked, which makes a file
+            pass
+        restore_copy(file, path, force, progress)
+
+    copied("restoring", work)
     click.echo(f"{path} is restored from {file}")
 
 
