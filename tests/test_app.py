@@ -263,7 +263,7 @@ async def test_a_port_that_is_taken(path: str, port: str) -> None:
     """The service does not start, and leaves neither a listener nor the file behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(OSError, match=f"^--{port}: .*in use"):
             async with service(store=f"sqlite:{path}", **{port: address}):
                 pass
     async with service(store=f"sqlite:{path}", **{port: address}) as app:

@@ -109,6 +109,38 @@ def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> 
     assert not any(part in refused.value.detail for part in ("s3", "cret"))
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"idle_timeot": 5}, "`idle_timeot`"),
+        ({"llm": {"temperature": None}}, "`llm.temperature`"),
+        ({"webhook": {"it's s3cret": 1}}, "in `webhook`"),
+        ({"it's s3cret": 1}, "not known."),
+    ],
+    ids=str,
+)
+def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) -> None:
+    """A name that is a plain word is said; other text of the sender's is not."""
+    with pytest.raises(Refused) as refused:
+        settle(given)
+    assert (named in refused.value.detail, "s3cret" in refused.value.detail) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"llm": {"style": "cohere"}}, "(openai, anthropic, gemini): `llm.style`"),
+        ({"webhook": {"contents": "some"}}, "(full, standard): `webhook.contents`"),
+    ],
+    ids=str,
+)
+def test_refusal_lists_the_values_that_can_be(given: Fields, values: str) -> None:
+    """Where a setting is a choice, the choice is shown."""
+    with pytest.raises(Refused) as refused:
+        settle(given)
+    assert refused.value.detail.endswith(f"one of those that it can have {values}")
+
+
 def test_labels_are_limited() -> None:
     """A session has at most 64 labels, given at once or one after the other."""
     labels = {str(number): "x" for number in range(MAX_LABELS)}

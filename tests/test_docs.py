@@ -26,6 +26,7 @@ from voicemem.events import Event, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
 from voicemem.metrics import Metrics
+from voicemem.replay import Replay, load
 from voicemem.server import agora
 from voicemem.server.agora.agents import ListQuery as AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
@@ -215,6 +216,17 @@ async def test_the_readme_programs_run(serve: Serve) -> None:
         await listening.communicate()
 
 
+async def test_the_readme_s_context_is_that_of_the_recorded_call(serve: Serve) -> None:
+    """What the README shows of `enrich` is what the call that it replays gives."""
+    app = await serve()
+    replay = Replay(load(ROOT / "fixtures" / "voicemem" / "seed_call.jsonl"))
+    await replay.run(f"ws://{app.ingest_address}/v1/ingest", "my-first-call")
+    shown = next(block for block in blocks(DOCS["README.md"], "json") if "messages" in block)
+    (path,) = re.findall(r"http://127.0.0.1:8080(/\S*enrich\S*)'", DOCS["README.md"])
+    async with aiohttp.ClientSession() as http, http.get(f"http://{app.rest_address}{path}") as response:
+        assert json.loads(shown) == await response.json()
+
+
 PROGRAMS = [block for name in ("README.md", "client.md") for block in blocks(DOCS[name], "python")]
 CLIENTS = [program for program in PROGRAMS if "voicemem.client" in program]
 SHOWN = [
@@ -256,6 +268,13 @@ def test_everything_of_the_client_is_documented() -> None:
     for name in ("first_delay_s", "longest_delay_s", "fallback_after", "websocket_every_s", "close_timeout_s"):
         row = next(line for line in DOCS["client.md"].splitlines() if line.startswith("| ") and f"`{name}`" in line)
         assert f"{getattr(Options, name):g}" in row.split("|")[2], name
+
+
+def test_the_client_s_own_codes_are_documented() -> None:
+    """Codes that the server does not have stand in docs/client.md, with the error that has them."""
+    own = [client.BufferFull(1, 1), client.Unreachable(""), client.Unacknowledged({}), client.Closed()]
+    rows = [f"| `{error.code}` | `{type(error).__name__}` |" for error in own]
+    assert [row for row in [*rows, "| `no_rest_url` | `ClientError` |"] if row not in DOCS["client.md"]] == []
 
 
 async def start(program: str) -> asyncio.subprocess.Process:

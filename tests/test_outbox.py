@@ -223,13 +223,15 @@ async def test_every_2xx_is_success(office: Office, hook: Receiver, status: int)
 
 
 @pytest.mark.fault(47)
-async def test_a_receiver_that_is_down_is_tried_again(office: Office) -> None:
+async def test_a_receiver_that_is_down_is_tried_again(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     """A refused connection is logged with its word, and the notice comes when the receiver does."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
     await office.store.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
     key = await office.closed()
     await office.attempt()
+    assert "attempt 1 of notice n1 to 127.0.0.1 failed (refused)" in caplog.text
+    assert "/hook" not in caplog.text
     assert [(None, "refused")] == [(one.status, one.error) for one in (await office.delivery(key)).attempts]
     async with receiving() as receiver:
         await office.store.set_operator_endpoint(receiver.url(), SECRET)

@@ -701,3 +701,15 @@ def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, e
     """Numbers that JSON readers cannot hold are seen there too."""
     if decode_ordinary(with_number(field, number)) is not None:
         assert expected == TAKEN, name
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ('"role":"x","source":"llm"', "(user, assistant): `role`"),
+        ('"role":"assistant","source":"llm","metadata":{"heard":"x"}', "(aligned, estimated): `heard`"),
+    ],
+)
+def test_refusal_of_a_choice_lists_what_can_be(fields: str, detail: str) -> None:
+    """Where a field is a choice, the sentence shows it."""
+    assert rejected(b'{"type":"message","turn_id":1,"text":"a",%b}' % fields.encode()).detail.endswith(detail)

@@ -9,7 +9,7 @@ import random
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -159,9 +159,11 @@ class App:
         self.run_in_background(compact_forever(self.retention))
         self.run_in_background(look_after_forever(self.memories))
         await self.runner.setup()
-        self.rest_server = await listen(self.runner, self.settings.rest)
+        with binding("--rest"):
+            self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
-        self.ingest_address = await self.ingest.start(self.settings.ingest)
+        with binding("--ingest"):
+            self.ingest_address = await self.ingest.start(self.settings.ingest)
 
     def open_connections(self) -> dict[str, int]:
         rest = self.runner.server
@@ -196,6 +198,15 @@ class App:
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
         await self.sender.close()
+
+
+@contextlib.contextmanager
+def binding(flag: str) -> Iterator[None]:
+    """Says which setting is to be changed when the service cannot listen. Raises `OSError`."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{flag}: {error.strerror or error}") from None
 
 
 @contextlib.asynccontextmanager

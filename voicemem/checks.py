@@ -102,7 +102,7 @@ def check_message(event: Whole) -> None:
     try:
         carried = msgspec.convert(event.metadata or {}, Carried)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the metadata: {config.plain(error)}") from None
+        raise Refused("invalid_field", f"In the metadata: {config.plain(error, Carried)}") from None
     given = {key for key in RESERVED_METADATA if getattr(carried, key) is not UNSET}
     allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
     if carried.interrupted is True and event.role == "assistant":

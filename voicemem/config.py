@@ -5,8 +5,10 @@ A configuration is kept as the JSON object that was given, without its secrets; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,6 +22,8 @@ SECRETS = (("llm", "api_key"), ("webhook", "secret"))
 """Never journaled, never shown: where each stands in a configuration."""
 CALLING_OUT = frozenset({"url", "api_key"})
 """Of `llm`; these and `webhook` make the server call somebody, so setting them needs the scope `admin`."""
+
+PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
@@ -99,8 +103,8 @@ def settle(given: Fields) -> Settled:
     """
     tidy, replaced = dict(given), None
     check_names(tidy, {*SessionConfig.__struct_fields__, "system_messages"})
-    check_names(tidy.get("llm"), LlmConfig.__struct_fields__)
-    check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__)
+    check_names(tidy.get("llm"), LlmConfig.__struct_fields__, "llm.")
+    check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__, "webhook.")
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
@@ -114,7 +118,7 @@ def settle(given: Fields) -> Settled:
         for messages in (replaced, config.llm.system_messages):
             msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the configuration: {plain(error)}") from None
+        raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = tidy.get(section)
@@ -126,10 +130,13 @@ def settle(given: Fields) -> Settled:
     return Settled(tidy, secrets)
 
 
-def check_names(given: Any, known: Iterable[str]) -> None:
+def check_names(given: Any, known: Iterable[str], section: str = "") -> None:
     """Refuse unknown settings here, where a patch takes them away: what it sets is decoded."""
-    if isinstance(given, dict) and not given.keys() <= set(known):
-        raise Refused("invalid_field", "In the configuration: there is a setting that is not known.")
+    unknown = given.keys() - set(known) if isinstance(given, dict) else ()
+    if unknown:
+        plain_names = sorted(name for name in unknown if PLAIN_NAME.match(name))  # no other text of a sender's is shown
+        named = f": `{section}{plain_names[0]}`" if plain_names else f" in `{section[:-1]}`" if section else ""
+        raise Refused("invalid_field", f"In the configuration: there is a setting that is not known{named}.")
 
 
 def without_nulls(value: Any) -> Any:
@@ -139,14 +146,34 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def plain(error: msgspec.ValidationError) -> str:
-    """What a validation error says, without the value that was sent."""
+def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
+    """What a validation error says, without the value that was sent; `kinds` are what may have been decoded."""
     sentence, at, path = str(error).rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         sentence = "The value is not one of those that it can have"
+        values = choices(kinds, path.strip("`.")) if path else ()
+        sentence += f" ({', '.join(values)})" if values else ""
     return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
+
+
+@lru_cache(maxsize=256)
+def choices(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
+    """The values that a field with a choice can have, by its dotted path in one of some structs; else nothing."""
+    name, _, rest = path.partition(".")
+    for kind in kinds:
+        fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
+        inner = fields.get(name)
+        members = (inner, *get_args(inner))  # the choice itself, or one of a union
+        found = choices(members, rest) if rest else next(map(get_args, filter(is_choice, members)), ())
+        if found:
+            return found
+    return ()
+
+
+def is_choice(kind: Any) -> bool:
+    return get_origin(kind) is Literal
 
 
 def merged(config: Fields, patch: Fields) -> Fields:

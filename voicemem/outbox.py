@@ -161,7 +161,8 @@ class Outbox:
                 delay = next_delay_s(made, answer, self.jitter(), now // 1000)
                 due = None if delay is None else now + int(delay * 1000)
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
-                LOG.warning("Webhook attempt to %s failed (%s), %s", host, answer.error or answer.status, then)
+                which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
+                LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
                 if due == now:
                     self.wake.set()

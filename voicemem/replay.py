@@ -85,6 +85,10 @@ class Replay:
         except Unreachable as error:
             raise ReplayFailed(error.detail) from None
         except RequestRefused as error:
+            if error.code == "not_found":
+                raise ReplayFailed(
+                    f"{url} is not the ingest: {error.detail} REST has a port of its own; `voicemem serve` shows both."
+                ) from None
             raise ReplayFailed(f"The server did not let us in: {error.detail}") from None
         except ClientError as error:
             raise ReplayFailed(f"The replay cannot go on: {error.detail}") from None

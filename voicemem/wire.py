@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -241,7 +241,7 @@ def explain(error: msgspec.ValidationError) -> tuple[str, str]:
         return "unknown_type", CODES["unknown_type"].sentence
     if message.startswith("Object missing required field"):
         return "missing_field", config.plain(error)
-    return "invalid_field", config.plain(error)
+    return "invalid_field", config.plain(error, *get_args(Incoming))
 
 
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:

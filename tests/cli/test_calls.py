@@ -67,7 +67,23 @@ async def test_a_server_that_is_not_there_is_one_sentence() -> None:
     code, _, errors = await voicemem("replay", str(SEED), "--url", "ws://127.0.0.1:1/v1/ingest")
     assert code == 1
     assert "The connection to ws://127.0.0.1:1/v1/ingest failed" in errors
-    assert "Traceback" not in errors
+    assert [word for word in ("Traceback", "acknowledged") if word in errors] == []
+
+
+async def test_history_of_a_server_that_is_not_there_is_one_sentence() -> None:
+    """It says where there was no connection, and nothing of TLS."""
+    code, _, errors = await voicemem("history", "nobody", "--url", "http://127.0.0.1:1")
+    assert (code, errors.count("\n"), "ssl" in errors) == (1, 1, False)
+    assert "The connection to 127.0.0.1:1 failed: " in errors
+
+
+async def test_ports_that_are_mixed_up_are_said(serve: Serve) -> None:
+    """`replay` to the REST port, `history` from the ingest's."""
+    app = await serve()
+    code, _, errors = await voicemem("replay", str(SEED), "--url", f"ws://{app.rest_address}/v1/ingest")
+    assert (code, "is not the ingest" in errors, "Traceback" in errors) == (1, True, False)
+    code, _, errors = await voicemem("history", "seed", "--url", f"http://{app.ingest_address}")
+    assert (code, "ingest" in errors or "REST" in errors, "Traceback" in errors) == (1, True, False)
 
 
 async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:

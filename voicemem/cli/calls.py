@@ -48,7 +48,7 @@ def replay(file: Path, session: str | None, url: str, key: str | None, pace: flo
 
 async def send(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
     events = load(file)
-    with click.progressbar(length=len(events), label="acknowledged", file=sys.stderr) as bar:
+    with click.progressbar(length=len(events), label="sending", file=sys.stderr) as bar:
         done = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
     for error in done.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
@@ -79,7 +79,10 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
     query = "?open=true" if unfinished else ""
     address = f"{url.rstrip('/')}/v1/sessions/{session}/history{query}"
     async with aiohttp.ClientSession(headers=headers) as http, http.get(address) as response:
-        body = await response.json(content_type=None)
+        try:
+            body = await response.json(content_type=None)
+        except ValueError:
+            raise Failed(f"{url} is not the REST API: it answered HTTP {response.status} without JSON.") from None
     if response.status != 200:
         raise Failed(f"{body.get('detail', response.reason)} ({body.get('reason', response.status)})")
     return body

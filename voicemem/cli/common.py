@@ -47,6 +47,9 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         raise
     except VoicememError as error:
         raise Failed(error.detail) from None
+    except aiohttp.ClientConnectorError as error:  # whose own text speaks of "ssl:default"
+        why = error.os_error.strerror or error.os_error
+        raise Failed(f"The connection to {error.host}:{error.port} failed: {why}.") from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:
         raise Failed(str(error)) from None
 

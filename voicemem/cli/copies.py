@@ -11,7 +11,7 @@ from voicemem.audit import COMMAND_LINE, audit
 from voicemem.cli.common import Failed, audit_to_terminal, setting
 from voicemem.errors import CannotStart
 from voicemem.settings import MEMORY, SQLITE, Settings
-from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up
+from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, opened, refuse_existing
 from voicemem.store.sqlite.backup import restore as restore_copy
 
 STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
@@ -28,7 +28,7 @@ def backup(store: str, force: bool, file: str) -> None:
     The file holds everything, keys (hashed) and webhook secrets included: only its owner may read it.
     """
     path = path_of(store)
-    copied("copied", lambda progress: back_up(path, file, force, progress))
+    copied("copying", lambda progress: back_up(path, file, force, progress))
     audit("backup", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{file} is a backup of {path}")
 
@@ -43,7 +43,14 @@ def restore(store: str, force: bool, file: str) -> None:
     Producers see another incarnation then, and send on from what they still have.
     """
     path = path_of(store)
-    copied("restored", lambda progress: restore_copy(file, path, force, progress))
+
+    def work(progress: Progress) -> None:
+        refuse_existing(path, force)
+        with opened(file):  # what is no backup is refused before the store is locked, which makes a file
+            pass
+        restore_copy(file, path, force, progress)
+
+    copied("restoring", work)
     audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 
@@ -57,7 +64,7 @@ def path_of(store: str) -> str:
 
 
 def copied(label: str, work: Callable[[Progress], None]) -> None:
-    """Do it with a bar that shows the pages."""
+    """Do it with a bar that shows the pages; `label` says what is being done, since it stands there when that fails."""
     audit_to_terminal()
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 

@@ -84,7 +84,7 @@ def query_of(request: web.Request, kind: type[T]) -> T:
     try:
         query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_query", plain(error)) from None
+        raise Refused("invalid_query", plain(error, kind)) from None
     if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
     if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
@@ -129,7 +129,7 @@ def read_as(value: Fields, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", plain(error)) from None
+        raise Refused("invalid_field", plain(error, kind)) from None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
