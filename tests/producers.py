@@ -182,6 +182,7 @@ async def down_store(app: App) -> AsyncIterator[None]:
 def held_store(path: str) -> Iterator[None]:
     """Until the block ends somebody else writes to the database, so that no commit comes through."""
     connection = apsw.Connection(path)
+    connection.set_busy_timeout(5_000)  # the server may be writing at this moment
     try:
         connection.execute("begin immediate")
         yield

@@ -747,7 +747,7 @@ async def test_over_the_window_the_server_stops_reading(on_file: App, tmp_path: 
             sending = asyncio.create_task(producer.send(*events))
             done, _ = await asyncio.wait({sending}, timeout=1.0)
             assert not done
-            assert max(one.unanswered for one in on_file.ingest.connections) <= 1.2 * MIB
+            assert max(one.unanswered for one in on_file.ingest.connections) <= 1.3 * MIB  # a read brings up to 256 KiB
         await producer.expect_ack(200)
         await sending
     assert 200 == (await Caller(on_file).session())["position"]
