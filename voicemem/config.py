@@ -154,7 +154,7 @@ def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         sentence = "The value is not one of those that it can have"
         values = choices(kinds, path.strip("`.")) if path else ()
-        sentence += f" ({', '.join(values)})" if values else ""
+        sentence += f" ({', '.join(map(str, values))})" if values else ""
     return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
 
 
