@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from callers import Caller, make_key
+from callers import Caller, make_key, until
 from clients import Fields, behind_proxy, client_of, line, lines_up_to, send_lines, settled, stored
 from producers import connected, down_store
 from services import Serve
@@ -335,9 +335,11 @@ async def test_reading_what_was_acknowledged(app: App) -> None:
         body = await session.context(style="anthropic", max_history=1, enrich=["timestamps", "users"])
         assert ("m", "user", 1) == (body["model"], body["messages"][0]["role"], len(body["messages"]))
         await session.end()
-        async with asyncio.timeout(10):  # the close is a commit of its own, behind the end's
-            while (await session.history())["state"] != "ended":
-                await asyncio.sleep(0.01)
+
+        async def state() -> Any:
+            return (await session.history())["state"]
+
+        await until("ended", state)  # the close is a commit of its own, behind the end's
 
 
 async def test_a_refused_request_says_why(app: App) -> None:
