@@ -35,6 +35,8 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which only OpenMetrics has a meaning for
         self.registry = registry or CollectorRegistry()
+        self.answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """The series of requests by method, route and status: finding them by labels takes longer than counting."""
         self.count_ingest()
         self.count_edges()
         self.gauge_all()
@@ -137,8 +139,12 @@ class Metrics:
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """A REST request was answered; `route` is the path with placeholders."""
-        self.http_requests.labels(method if method in METHODS else "other", route, str(status)).inc()
-        self.http_request_seconds.labels(route).observe(seconds)
+        known = self.answered.get((method, route, status))
+        if known is None:
+            requests = self.http_requests.labels(method if method in METHODS else "other", route, str(status))
+            known = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
+        known[0].inc()
+        known[1].observe(seconds)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
