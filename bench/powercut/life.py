@@ -97,20 +97,17 @@ class Life:
     async def cut(self) -> dict[str, bytes]:
         """Work on the disk until its power goes; what is on it then."""
         disk = Disk(self.choice, "database" if self.broken == "lying" else None)
-        opened: list[apsw.Connection] = []
-        apsw.connection_hooks.append(opened.append)
         try:
             for _ in range(1 if self.sync_errors else self.choice.choice((0, 0, 1, 2))):
                 self.arm(disk, cut=False)
                 disk.sync_error = self.choice.randint(1, 30) if self.sync_errors else 0
-                await self.live(disk, opened)
+                await self.live(disk)
                 self.summary.kills += 1
                 self.summary.sync_errors += disk.failed
                 disk.revive()
             self.arm(disk, cut=True)
-            await self.live(disk, opened)
+            await self.live(disk)
         finally:
-            apsw.connection_hooks.remove(opened.append)
             disk.unregister()
         self.summary.fates += disk.fates
         self.ended = disk.last
@@ -128,12 +125,11 @@ class Life:
         (aim,) = self.choice.choices(list(AIMS), WEIGHTS)
         disk.arm(aim, self.choice.randint(*AIMS[aim]), cut)
 
-    async def live(self, disk: Disk, opened: list[apsw.Connection]) -> None:
+    async def live(self, disk: Disk) -> None:
         """One process: it opens the store, works, and ends with the disk."""
         for call in self.ledger.calls.values():
             for producer in call.producers.values():
                 producer.epoch = None
-        opened.clear()
         try:
             store = SqliteStore(str(self.folder / NAME))
         except CannotStart as error:
