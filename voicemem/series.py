@@ -58,6 +58,14 @@ class Series(Struct, gc=False):
         value = self.values[index]
         return Mark(self.times[index], value >> 1, bool(value & 1))
 
+    def marks(self, until: int, since: int = ALWAYS) -> list[Mark]:
+        """All values said from `since` up to `until`, both included, in the order of their times."""
+        first, stop = bisect_left(self.times, since), bisect_right(self.times, until)
+        return [
+            Mark(ts, value >> 1, bool(value & 1))
+            for ts, value in zip(self.times[first:stop], self.values[first:stop], strict=True)
+        ]
+
     def largest(self, until: int, since: int = ALWAYS) -> int | None:
         """The largest value said from `since` up to `until`, both included."""
         said = self.values[bisect_left(self.times, since) : bisect_right(self.times, until)]

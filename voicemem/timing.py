@@ -48,12 +48,10 @@ def utterance_times(utterance: Utterance) -> Times:
 
 
 def reply_times(told: Told) -> Times:
-    starts, ends = [], []
+    starts: list[int] = []
+    ends: list[int] = []
     for track in told.spoken.tracks:
-        audio = track.playback.audio
-        for ts, value in zip(audio.times, audio.values, strict=True):
-            if track.since <= ts <= track.until:
-                starts.append(ts - (value >> 1))
-                ends.append(ts)
-        ends += [ts for ts in track.playback.ends.times if track.since <= ts <= track.until]
+        positions = track.playback.audio.marks(track.until, track.since)
+        starts += [mark.ts - mark.value for mark in positions]
+        ends += [mark.ts for mark in (*positions, *track.playback.ends.marks(track.until, track.since))]
     return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
