@@ -98,10 +98,13 @@ class Connection:
         if self.granted is None and self.work is None:
             self.fail(InvalidFrame("unauthorized", "No key came in time."))
 
-    async def drain(self) -> None:
-        """Take nothing more, answer what came, close with 1012."""
+    def take_no_more(self) -> None:
         self.deaf = True
         self.backlog.clear()
+
+    async def drain(self) -> None:
+        """Take nothing more, answer what came, close with 1012."""
+        self.take_no_more()
         self.websocket.tell(GOAWAY)
         await self.flush()
         await self.websocket.close(1012, "draining")
@@ -110,8 +113,7 @@ class Connection:
         """Take nothing more, answer what came, then say why it is over, and close with the code's close code."""
         if self.deaf:
             return
-        self.deaf = True
-        self.backlog.clear()
+        self.take_no_more()
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         answered = asyncio.create_task(self.flush())
         await asyncio.wait([answered], timeout=LAST_ANSWERS_S)
@@ -139,8 +141,7 @@ class Connection:
         """Say what is wrong, and close with the code's close code."""
         if self.deaf:
             return
-        self.deaf = True
-        self.backlog.clear()
+        self.take_no_more()
         self.host.metrics.connections_rejected.labels(error.code).inc()
         self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
