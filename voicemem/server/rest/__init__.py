@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.access import Grant, token_of
+from voicemem.access import Grant
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
@@ -25,7 +25,7 @@ from voicemem.server.rest import (
     webhooks,
 )
 from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import ASYNC_DOCUMENT, CHECK_AGAIN, DOCUMENT, GRANT, PARTS, Parts, query_of
+from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
 from voicemem.tracing import Tracer
 
@@ -60,17 +60,9 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
-            authorization, scope = request.headers.get("Authorization"), route.scope
-            session = session_of(request, route)
-            grant: Grant = await gate.grant(authorization, needed, request.remote)
-            grant.require(scope, session)
+            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
+            grant.require(route.scope, session_of(request, route))
             request[GRANT] = grant
-
-            async def check_again() -> None:
-                if needed:
-                    (await gate.access.grant(token_of(authorization))).require(scope, session)
-
-            request[CHECK_AGAIN] = check_again
         return await route.handler(request, query_of(request, route.query))
 
     return handler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -52,7 +51,6 @@ class Parts(NamedTuple):
 
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
-CHECK_AGAIN: web.RequestKey[Callable[[], Awaitable[None]]] = web.RequestKey("check_again")
 """Whether the caller still may what it asked for, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
 ASYNC_DOCUMENT = web.AppKey("async_document", bytes)

@@ -17,7 +17,7 @@ from voicemem.keyed import Upsert
 from voicemem.messages import Message
 from voicemem.server.problems import Reason
 from voicemem.server.rest.entries import TailEntry, spliced
-from voicemem.server.rest.parts import CHECK_AGAIN, GRANT, parts_of
+from voicemem.server.rest.parts import GRANT, parts_of
 from voicemem.server.rest.routes import EVENT_STREAM, Answer, Route
 from voicemem.server.rest.sessions import LABEL, label_of
 from voicemem.store.base import StreamFilter
@@ -170,7 +170,10 @@ async def write_all(request: web.Request, response: web.StreamResponse, tail: Ta
 
 async def check_reader(request: web.Request) -> None:
     """Whether the reader is still there, and still allowed. Raises `ConnectionResetError`, `Refused`."""
-    await request[CHECK_AGAIN]()
+    grant = request[GRANT]
+    over = await parts_of(request).access.over([grant])
+    if grant in over:
+        raise over[grant]
     if request.transport is None or request.transport.is_closing():
         raise ConnectionResetError
 
