@@ -139,9 +139,10 @@ class Metrics:
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """A REST request was answered; `route` is the path with placeholders."""
+        method = method if method in METHODS else "other"
         known = self.answered.get((method, route, status))
         if known is None:
-            requests = self.http_requests.labels(method if method in METHODS else "other", route, str(status))
+            requests = self.http_requests.labels(method, route, str(status))
             known = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
         known[0].inc()
         known[1].observe(seconds)

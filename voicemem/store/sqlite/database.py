@@ -66,8 +66,7 @@ class Database:
                 make_private(path)
                 secure_log(path)
             self.writer = connect(path)
-            # What a process before this one wrote and could not sync may be readable, and not on the disk: with this
-            # it is on the disk, before anything is acknowledged behind it.
+            # The log begins anew, so that the next start finds little to secure.
             self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
             migrate(self.writer)
             self.rows = Rows(self.writer, keep=exclusive)
