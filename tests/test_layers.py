@@ -14,9 +14,9 @@ ROWS = (
     " admission settings checks limits tokens keyed places notices",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access audit context summaries documents gateway outbox sweeper"
+    "batches recorder memory memories sessions access audit context usage summaries documents gateway outbox sweeper"
     " retention metrics gauges tracing tail tail_of_several tails webhooks",
-    "server outbound otel llm client replay",
+    "server outbound otel llm plugins client replay",
     "app demo",
     "cli __main__ integrations",
 )

@@ -17,13 +17,15 @@ from aiohttp import web
 from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, webhook_url
-from voicemem.errors import StoreRuined
+from voicemem.errors import Refused, StoreRuined
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
 from voicemem.memories import Memories, look_after_forever
 from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
+from voicemem.plugins import policies_of
+from voicemem.policies import Policies
 from voicemem.recorder import Recorder
 from voicemem.retention import Retention, compact_forever, erase_forever
 from voicemem.server import agora
@@ -39,6 +41,7 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.summaries import Summaries, Written, summarise_forever
 from voicemem.tail import Sources
 from voicemem.tails import Tails
 from voicemem.tracing import NoTracer, Tracer
@@ -75,14 +78,18 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
     return Access(store, clock, new_secret, admin_key)
 
 
-def webhook_check(settings: Settings) -> Callable[[Settled], None]:
-    """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
+def settings_check(settings: Settings, policies: Policies) -> Callable[[Settled], None]:
+    """Refuses what only this service can tell: policies that it has not, and receivers that it may not call.
+
+    Only those whose address shows it by its text; the others are seen at connect.
+    """
     check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
         url = webhook_url(settled)
         if url is not None:
             check_address(url)
+        policies.check(settled.public.get("memory"))
 
     return check
 
@@ -91,6 +98,10 @@ def address_check(settings: Settings) -> Callable[[str], None]:
     """Refuses a URL that came through the API and may not be called, as far as its text shows."""
     allowed = allowed_networks(settings.allow_addresses)
     return lambda url: check_url(url, allowed)
+
+
+async def write_nothing(*_: object) -> Written:
+    raise Refused("llm_not_configured")
 
 
 class App:
@@ -107,11 +118,14 @@ class App:
         self.metrics = Metrics()
         self.access = make_access(store, settings.admin_key, clock)
         self.memories = Memories(store)
-        check_settings = webhook_check(settings)
+        policies = policies_of(settings)
+        check_settings = settings_check(settings, policies)
         self.sessions = Sessions(store, clock, new_id, check_settings)
         self.recorder = Recorder(store, self.memories, clock, check_settings, self.metrics, self.tracer)
         send = observe_webhooks(sender.send, self.metrics, self.tracer)
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
+        self.summaries = Summaries(store, self.memories, policies, write_nothing, clock, random.random)
+        self.recorder.listeners.append(self.summaries.note)
         self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
@@ -134,6 +148,8 @@ class App:
             self.gauges,
             tails,
             self.webhooks,
+            policies,
+            self.summaries,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)
@@ -158,6 +174,7 @@ class App:
         self.run_in_background(erase_forever(self.retention))
         self.run_in_background(compact_forever(self.retention))
         self.run_in_background(look_after_forever(self.memories))
+        self.run_in_background(summarise_forever(self.summaries))
         await self.runner.setup()
         with binding("--rest"):
             self.rest_server = await listen(self.runner, self.settings.rest)
@@ -195,6 +212,7 @@ class App:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.summaries.stop()
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
         await self.sender.close()

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
+from voicemem.policies.parameters import MemoryConfig, check_memory
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
@@ -76,6 +77,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     llm: LlmConfig = LlmConfig()
     interruptable: bool = True
     webhook: WebhookConfig = WebhookConfig()
+    memory: MemoryConfig = MemoryConfig()
     idle_timeout: Seconds = 60
     reopen_window: Seconds = 3600
     max_duration: Seconds = 72 * 3600
@@ -105,6 +107,7 @@ def settle(given: Fields) -> Settled:
     check_names(tidy, {*SessionConfig.__struct_fields__, "system_messages"})
     check_names(tidy.get("llm"), LlmConfig.__struct_fields__, "llm.")
     check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__, "webhook.")
+    check_names(tidy.get("memory"), MemoryConfig.__struct_fields__, "memory.")
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
@@ -119,6 +122,7 @@ def settle(given: Fields) -> Settled:
             msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
+    check_memory(tidy.get("memory"))
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = tidy.get(section)

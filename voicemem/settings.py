@@ -51,6 +51,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0 is without limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0 is without limit."""
+    memory: str | None = None
+    """The memory policy of sessions that choose none, as JSON: `{"policy":"window","max_tokens":4000}`."""
+    policies: tuple[str, ...] = ()
+    """Of the operator's own: NAME=MODULE:CLASS."""
+    model_windows: tuple[str, ...] = ()
+    """Tokens of models' contexts: MODEL=TOKENS."""
     log_format: str = "text"
     log_level: str = "warning"
 

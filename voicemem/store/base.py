@@ -102,6 +102,12 @@ class Journal(Protocol):
     async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
         """Apply a merge patch of the configuration, and journal it as the server's own event."""
 
+    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        """Journal an event of the server's own right behind position `expected`; None when more is there already.
+
+        Also for a session that has ended. Raises `Refused` (`unknown_session`).
+        """
+
     async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
         """Journal `session.closed` and make its exports, in one transaction; None when the session is not running.
 

@@ -113,6 +113,19 @@ class SqliteJournal:
 
         return await self.database.write(job)
 
+    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        def job(connection: apsw.Connection) -> Stream | None:
+            stream = self.database.rows.stream(key)
+            if stream is None or stream.state == "erased":
+                raise Refused("unknown_session")
+            if stream.position != expected:
+                return None
+            self.database.rows.append_own(stream, now_ms, payload)
+            self.database.rows.save_stream(stream)
+            return stream
+
+        return await self.database.write(job)
+
     async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
