@@ -46,6 +46,7 @@ from voicemem.tail import Sources
 from voicemem.tails import Tails
 from voicemem.tracing import NoTracer, Tracer
 from voicemem.webhooks import Webhooks
+from voicemem.working_memory import WorkingMemory
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -126,6 +127,7 @@ class App:
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
         self.summaries = Summaries(store, self.memories, policies, write_nothing, clock, random.random)
         self.recorder.listeners.append(self.summaries.note)
+        self.working_memory = WorkingMemory(store, self.memories, clock)
         self.retention = Retention(store, self.memories, clock)
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
@@ -150,6 +152,7 @@ class App:
             self.webhooks,
             policies,
             self.summaries,
+            self.working_memory,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)

@@ -11,6 +11,8 @@ from msgspec import Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.config import SessionConfig
+from voicemem.documents import Document, WorkingMemoryConfig, data_shown, form_for, form_of
+from voicemem.documents import shown as shown_document
 from voicemem.formats import Format, request_body
 from voicemem.formats.values import json_text
 from voicemem.memories import Memories
@@ -32,6 +34,8 @@ class Wishes(Struct, frozen=True, kw_only=True):
     max_history: int | None = None
     memory: MemoryConfig | None = None
     """Another policy for this call, or other parameters of the session's."""
+    data: bool = False
+    """Whether the session's data are shown."""
 
 
 class Chosen(NamedTuple):
@@ -43,6 +47,8 @@ class Chosen(NamedTuple):
     remembered: Remembered
     choice: Choice
     counter: Counter
+    kept: tuple[dict[str, Any], ...] = ()
+    """System messages of what is kept beside the call: working memory, data."""
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -73,7 +79,7 @@ class Chosen(NamedTuple):
     def system_messages(self) -> tuple[dict[str, Any], ...]:
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
-        own = self.settings.llm.system_messages
+        own = (*self.settings.llm.system_messages, *self.kept)
         return own if summary is None else (*own, {"role": "system", "content": shown(summary)})
 
 
@@ -84,11 +90,50 @@ async def context(memories: Memories, policies: Policies, stream: Stream, wishes
 
 async def choose(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> Chosen:
     """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
-    return chosen(await memories.at(stream), policies, config.read(stream.config), wishes)
+    settings = config.read(stream.config)
+    users = await users_document(memories, stream.project, settings)
+    return chosen(await memories.at(stream), policies, settings, wishes, users)
 
 
-def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: Wishes) -> Chosen:
-    """The same of a memory as it is now."""
+async def users_document(memories: Memories, project: str, settings: SessionConfig) -> dict[str, Any] | None:
+    """The system message of the document that a session shares with others of its user, if it does."""
+    section = settings.working_memory
+    if section is None or section.scope != "user" or settings.user_id is None:
+        return None
+    stream = await memories.journal.user(project, settings.user_id)
+    document = None if stream is None else (await memories.at(stream)).state.document
+    return document_message(document, settings)
+
+
+def document_message(document: Document | None, settings: SessionConfig) -> dict[str, Any]:
+    section = settings.working_memory or WorkingMemoryConfig()
+    found = document or Document()
+    form = form_for(found.content, found.form, form_of(section))
+    return {"role": "system", "content": shown_document(found.content, form, section.scope, section.tools)}
+
+
+def kept_messages(
+    memory: Memory, settings: SessionConfig, wishes: Wishes, users: dict[str, Any] | None
+) -> tuple[dict[str, Any], ...]:
+    section, own = settings.working_memory, memory.state.document
+    messages = [] if users is None else [users]
+    if (section is None and own is not None and own.content is not None) or (
+        section is not None and section.scope == "session"
+    ):
+        messages.append(document_message(own, settings))
+    if wishes.data and memory.state.data:
+        messages.append({"role": "system", "content": data_shown(memory.state.data)})
+    return tuple(messages)
+
+
+def chosen(
+    memory: Memory,
+    policies: Policies,
+    settings: SessionConfig,
+    wishes: Wishes,
+    users: dict[str, Any] | None = None,
+) -> Chosen:
+    """The same of a memory as it is now; `users` is what it shows of its user's document."""
     wanted = wanted_memory(policies.settled(settings.memory), wishes.memory)
     policy = policies.policy(wanted) or Recent(wishes.max_history or settings.llm.max_history)
     model = settings.llm.model or settings.llm.params.get("model")
@@ -103,7 +148,8 @@ def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: 
         summary=memory.state.summary,
         window=policies.window(wanted, model),
     )
-    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter)
+    kept = kept_messages(memory, settings, wishes, users)
+    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter, kept)
 
 
 def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:

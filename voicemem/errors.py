@@ -88,6 +88,10 @@ CODES: dict[str, Code] = {
     "unknown_delivery": Code(404, None, "There is no such delivery."),
     "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
     "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
+    # Working memory
+    "no_user": Code(409, None, "The session has no user_id, whose working memory this would be."),
+    "precondition_failed": Code(412, None, "The document has another version than If-Match says; read it again."),
+    "unknown_version": Code(404, None, "The document has no such version."),
 }
 
 

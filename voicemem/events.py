@@ -160,6 +160,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     interruptable: Any = UNSET
     webhook: Any = UNSET
     memory: Any = UNSET
+    working_memory: Any = UNSET
     idle_timeout: Any = UNSET
     reopen_window: Any = UNSET
     max_duration: Any = UNSET
@@ -201,6 +202,26 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
     output_tokens: Natural | None = None
 
 
+class MemoryDocument(Event, tag="memory.document", frozen=True):
+    """The server's own: what was done to the working memory document of a session or a user.
+
+    With `format` the document has a form of its own from here on. `content` is a text, or a JSON object.
+    """
+
+    operation: Literal["append", "replace", "clear", "form"]
+    content: Any = None
+    format: Literal["text", "markdown", "json"] | None = None
+    template: str | None = None
+    schema: Fields | None = None
+
+
+class MemoryData(Event, tag="memory.data", frozen=True):
+    """The server's own: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
+
+    operation: Literal["patch", "replace"]
+    content: Fields
+
+
 class RefusedEvent(Event, tag="refused", frozen=True):
     """Stands in the journal for an event that could not be taken; its payload is not kept."""
 
@@ -240,7 +261,16 @@ Producible = (
 Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
 """What does nothing but stand in the journal: most of what producers send."""
 
-Journaled = Producible | SessionClosed | SessionReopened | SessionGap | MemorySummary | RefusedEvent
+Journaled = (
+    Producible
+    | SessionClosed
+    | SessionReopened
+    | SessionGap
+    | MemorySummary
+    | RefusedEvent
+    | MemoryDocument
+    | MemoryData
+)
 """What a journal may hold."""
 
 Incoming = Producible | SessionOpen | Auth

@@ -6,9 +6,12 @@ that a producer can send makes it raise, and no event costs more the longer the 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from voicemem.config import merge_patch
+from voicemem.documents import Document, changed, form_of
 from voicemem.events import (
     Asr,
     Incoming,
@@ -17,6 +20,8 @@ from voicemem.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemoryData,
+    MemoryDocument,
     MemorySummary,
     Metric,
     Resume,
@@ -113,6 +118,21 @@ def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
     state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
 
 
+def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
+    document = state.document = state.document or Document()
+    document.content = changed(document.content, event.operation, event.content)
+    document.form = form_of(event) or document.form
+    document.updated_ms = ts
+    if document.positions:
+        document.positions.append(state.position)
+    else:
+        document.positions = array("q", (state.position,))
+
+
+def fold_data(state: State, event: MemoryData, _ts: int) -> None:
+    state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
+
+
 RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
@@ -128,5 +148,7 @@ RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,
+    MemoryDocument: fold_document,
+    MemoryData: fold_data,
 }
 """By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

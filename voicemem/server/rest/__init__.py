@@ -23,6 +23,7 @@ from voicemem.server.rest import (
     tails,
     tokens,
     webhooks,
+    working_memory,
 )
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, PARTS, Parts, query_of
@@ -39,6 +40,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
+    *working_memory.ROUTES,
 )
 
 

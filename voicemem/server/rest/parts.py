@@ -28,6 +28,7 @@ from voicemem.store.base import Store
 from voicemem.summaries import Summaries
 from voicemem.tails import Tails
 from voicemem.webhooks import Webhooks
+from voicemem.working_memory import WorkingMemory
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     webhooks: Webhooks
     policies: Policies
     summaries: Summaries
+    working_memory: WorkingMemory
 
 
 PARTS = web.AppKey("parts", Parts)
