@@ -45,7 +45,7 @@ class Schema(Struct, frozen=True):
     dynamic_ref: Text = field(default=UNSET, name="$dynamicRef")
     defs: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="$defs")
     definitions: dict[str, bool | Schema] | UnsetType = UNSET
-    type: TypeName | list[TypeName] | UnsetType = UNSET
+    type: TypeName | Annotated[list[TypeName], Meta(min_length=1)] | UnsetType = UNSET
     enum: list[Any] | UnsetType = UNSET
     multiple: Annotated[float, Meta(gt=0)] | UnsetType = field(default=UNSET, name="multipleOf")
     maximum: Number = UNSET
@@ -64,15 +64,15 @@ class Schema(Struct, frozen=True):
     min_properties: Count = field(default=UNSET, name="minProperties")
     required: Names = UNSET
     dependent_required: dict[str, list[str]] | UnsetType = field(default=UNSET, name="dependentRequired")
-    all_of: list[bool | Schema] | UnsetType = field(default=UNSET, name="allOf")
-    any_of: list[bool | Schema] | UnsetType = field(default=UNSET, name="anyOf")
-    one_of: list[bool | Schema] | UnsetType = field(default=UNSET, name="oneOf")
+    all_of: Several | UnsetType = field(default=UNSET, name="allOf")
+    any_of: Several | UnsetType = field(default=UNSET, name="anyOf")
+    one_of: Several | UnsetType = field(default=UNSET, name="oneOf")
     not_: bool | Schema | UnsetType = field(default=UNSET, name="not")
     if_: bool | Schema | UnsetType = field(default=UNSET, name="if")
     then: bool | Schema | UnsetType = UNSET
     else_: bool | Schema | UnsetType = field(default=UNSET, name="else")
     dependent_schemas: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="dependentSchemas")
-    prefix_items: list[bool | Schema] | UnsetType = field(default=UNSET, name="prefixItems")
+    prefix_items: Several | UnsetType = field(default=UNSET, name="prefixItems")
     items: bool | Schema | UnsetType = UNSET
     contains: bool | Schema | UnsetType = UNSET
     properties: dict[str, bool | Schema] | UnsetType = UNSET
@@ -86,6 +86,9 @@ class Schema(Struct, frozen=True):
     description: Text = UNSET
 
 
+Several = Annotated[list[bool | Schema], Meta(min_length=1)]
+
+
 def check_schema(given: Fields) -> None:
     """Refuse what is no schema of a JSON object, or none that is taken. Raises `Refused` (`invalid_field`)."""
     root = read(given)
@@ -96,6 +99,8 @@ def check_schema(given: Fields) -> None:
     nodes = list(all_nodes(given, root))
     if any(node is not root and (node.schema, node.id) != (UNSET, UNSET) for node in nodes):
         raise no_schema("there is a `$schema` or an `$id` inside of it")
+    if any(len(set(names)) < len(names) for node in nodes for names in names_of(node)):
+        raise no_schema("a name stands twice where each stands once")
     patterns = {pattern for node in nodes for pattern in patterns_of(node)}
     if len(patterns) > MAX_PATTERNS:
         raise no_schema(f"it has more than {MAX_PATTERNS} patterns")
@@ -156,6 +161,15 @@ def nodes_in(schema: Schema) -> Iterator[Schema]:
         for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,):
             if isinstance(one, Schema):
                 yield from nodes_in(one)
+
+
+def names_of(schema: Schema) -> Iterator[list[Any]]:
+    """Lists in which nothing may stand twice."""
+    for names in (schema.type, schema.required):
+        if isinstance(names, list):
+            yield names
+    if isinstance(schema.dependent_required, dict):
+        yield from schema.dependent_required.values()
 
 
 def patterns_of(schema: Schema) -> Iterator[str]:

@@ -19,7 +19,7 @@ from referencing import Registry
 from voicemem.documents import identity
 from voicemem.errors import Refused
 from voicemem.events import Fields
-from voicemem.json_schemas import compiled, without_names
+from voicemem.json_schemas import check_schema, compiled, without_names
 
 LONGEST_S = 0.5
 """Of the processor's time, for one document."""
@@ -103,7 +103,8 @@ Bounded: Any = extend(  # type: ignore[no-untyped-call]
 
 
 def check_document(document: Fields, schema: Fields) -> None:
-    """Refuse a document that breaks its schema, which `check_schema` has taken. Raises `Refused` (`invalid_field`)."""
+    """Refuse a document that breaks its schema, or a schema that is none. Raises `Refused` (`invalid_field`)."""
+    check_schema(schema)  # patches of a configuration may have made another of it
     began = UNTIL.set(time.thread_time() + LONGEST_S)
     try:
         validator = Bounded(without_names(schema), registry=Registry())
