@@ -191,7 +191,8 @@ def test_contents_are_held_to_format_and_size() -> None:
     """JSON is an object, the others are texts, and all have at most 64 KiB."""
     check_content({}, Form("json"))
     check_content("x" * MAX_DOCUMENT_BYTES, Form("text"))
-    for content, form in (("x", Form("json")), ({}, Form("text")), ({}, Form("markdown"))):
+    misplaced: list[tuple[Any, Form]] = [("x", Form("json")), ({}, Form("text")), ({}, Form("markdown"))]
+    for content, form in misplaced:
         with pytest.raises(Refused, match="invalid_field"):
             check_content(content, form)
     for large, form in (
@@ -204,7 +205,8 @@ def test_contents_are_held_to_format_and_size() -> None:
 
 def test_without_any_form_the_content_decides() -> None:
     """An object is JSON, anything else a text."""
-    assert ["json", "text", "text"] == [form_for(content, None).format for content in ({}, "x", None)]
+    contents: list[Any] = [{}, "x", None]
+    assert ["json", "text", "text"] == [form_for(content, None).format for content in contents]
 
 
 # For an LLM

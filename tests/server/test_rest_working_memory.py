@@ -204,7 +204,7 @@ async def test_writers_that_race_say_which_version_they_know(api: Caller) -> Non
     stale = {"If-Match": '"0"'}
     for method, body in (("PUT", {"content": "two"}), ("PATCH", {"content": "two"}), ("DELETE", None)):
         assert (412, "precondition_failed") == (await api.call(method, OF_SESSION, stale, json=body)).told
-    for tags in ('"1x"', "", 'W/"x"', "one"):
+    for tags in ('"1x"', '"01"', "", 'W/"x"', "one"):
         assert (412, "precondition_failed") == (await put(api, OF_SESSION, {"content": "two"}, If_Match=tags)).told
     assert ("one", 1) == await two(api, "GET", OF_SESSION, "content", "version")
     assert 200 == (await put(api, OF_SESSION, {"content": "two"}, If_Match='"7", "1"')).status
@@ -322,7 +322,8 @@ async def test_what_is_no_form_is_refused_wherever_it_is_given(api: Caller, form
 
 async def test_unknown_settings_are_refused(api: Caller) -> None:
     """A misspelt setting is never passed over."""
-    for section in ({"scop": "user"}, {"scope": "project"}, {"tools": "yes"}, []):
+    sections: list[Any] = [{"scop": "user"}, {"scope": "project"}, {"tools": "yes"}, []]
+    for section in sections:
         assert (400, "invalid_field") == (await api.post("/v1/sessions", {"working_memory": section})).told
 
 

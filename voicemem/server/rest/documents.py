@@ -17,7 +17,7 @@ from voicemem.events import MAX_INTEGER, Fields
 from voicemem.server.rest.parts import GRANT, answer, object_of, parts_of, read_as
 from voicemem.working_memory import Change, Owner, View
 
-TAG = re.compile(r'"([0-9]{1,15})"')
+TAG = re.compile(r'"(0|[1-9][0-9]{0,14})"')
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
