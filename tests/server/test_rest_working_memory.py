@@ -515,7 +515,11 @@ async def test_a_user_is_erased_with_all_sessions(app: App, api: Caller) -> None
         await api.create(session_id, user_id=user_id, working_memory={"scope": "user"})
         await append(api, f"/v1/sessions/{session_id}/working-memory", f"of {session_id}")
     await api.end("t")
+    user = await app.store.user("default", "ann")
+    assert user is not None
+    assert user.key in app.memories.cached
     assert 204 == (await api.delete("/v1/users/ann")).status
+    assert user.key not in app.memories.cached
     for session_id in ("s", "t"):
         for path in ("", "/history", "/working-memory", "/data", "/context"):
             assert (404, "unknown_session") == (await api.get(f"/v1/sessions/{session_id}{path}")).told

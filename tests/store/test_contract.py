@@ -2313,7 +2313,7 @@ async def test_a_user_is_no_session(store: Store) -> None:
     assert [] == await store.to_compact(far, 10)
     found = await store.user("p", "s")
     assert found is not None
-    assert ("running", user.key) == (found.state, found.key)
+    assert ("running", user.key, None) == (found.state, found.key, found.silent_since_ms)
 
 
 async def test_an_erased_user_may_come_back_as_somebody_new(both: tuple[Store, Store]) -> None:
