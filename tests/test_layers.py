@@ -16,7 +16,7 @@ ROWS = (
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context usage summaries gateway outbox sweeper"
     " retention metrics gauges tracing tail tail_of_several tails webhooks validation"
-    " working_memory users",
+    " working_memory kept users",
     "server outbound otel llm plugins client replay",
     "app demo",
     "cli __main__ integrations",

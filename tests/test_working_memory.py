@@ -114,7 +114,7 @@ async def test_a_user_who_is_erased_while_somebody_writes(nodes: list[Node]) -> 
     await nodes[0].documents.change(ANN, Change("append", {"old": [True]}))
     writes = [nodes[n % 2].documents.change(ANN, Change("append", {"n": [n]})) for n in range(12)]
     erasing = erase_user(nodes[0].store, nodes[0].memories, "p", "ann", lambda: NOW)
-    *views, _ = await asyncio.gather(*writes, erasing)
+    views, _ = await asyncio.gather(asyncio.gather(*writes), erasing)
     found = await nodes[1].documents.read(ANN)
     written = [] if found.content is None else found.content["n"]
     assert found.content is None or "old" not in found.content

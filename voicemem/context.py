@@ -11,10 +11,10 @@ from msgspec import Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.config import SessionConfig
-from voicemem.documents import Document, WorkingMemoryConfig, data_shown, form_for, form_of
-from voicemem.documents import shown as shown_document
+from voicemem.events import Fields
 from voicemem.formats import Format, request_body
 from voicemem.formats.values import json_text
+from voicemem.kept import kept_messages, user_message
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.messages import Message, ToolUse
@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
     remembered: Remembered
     choice: Choice
     counter: Counter
-    kept: tuple[dict[str, Any], ...] = ()
+    beside: tuple[Fields, ...] = ()
     """System messages of what is kept beside the call: working memory, data."""
 
     @property
@@ -79,7 +79,7 @@ class Chosen(NamedTuple):
     def system_messages(self) -> tuple[dict[str, Any], ...]:
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
-        own = (*self.settings.llm.system_messages, *self.kept)
+        own = (*self.settings.llm.system_messages, *self.beside)
         return own if summary is None else (*own, {"role": "system", "content": shown(summary)})
 
 
@@ -91,39 +91,8 @@ async def context(memories: Memories, policies: Policies, stream: Stream, wishes
 async def choose(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> Chosen:
     """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
     settings = config.read(stream.config)
-    users = await users_document(memories, stream.project, settings)
-    return chosen(await memories.at(stream), policies, settings, wishes, users)
-
-
-async def users_document(memories: Memories, project: str, settings: SessionConfig) -> dict[str, Any] | None:
-    """The system message of the document that a session shares with others of its user, if it does."""
-    section = settings.working_memory
-    if section is None or section.scope != "user" or settings.user_id is None:
-        return None
-    stream = await memories.journal.user(project, settings.user_id)
-    document = None if stream is None else (await memories.at(stream)).state.document
-    return document_message(document, settings)
-
-
-def document_message(document: Document | None, settings: SessionConfig) -> dict[str, Any]:
-    section = settings.working_memory or WorkingMemoryConfig()
-    found = document or Document()
-    form = form_for(found.content, found.form, form_of(section))
-    return {"role": "system", "content": shown_document(found.content, form, section.scope, section.tools)}
-
-
-def kept_messages(
-    memory: Memory, settings: SessionConfig, wishes: Wishes, users: dict[str, Any] | None
-) -> tuple[dict[str, Any], ...]:
-    section, own = settings.working_memory, memory.state.document
-    messages = [] if users is None else [users]
-    if (section is None and own is not None and own.content is not None) or (
-        section is not None and section.scope == "session"
-    ):
-        messages.append(document_message(own, settings))
-    if wishes.data and memory.state.data:
-        messages.append({"role": "system", "content": data_shown(memory.state.data)})
-    return tuple(messages)
+    of_user = await user_message(memories, stream.project, settings)
+    return chosen(await memories.at(stream), policies, settings, wishes, of_user)
 
 
 def chosen(
@@ -131,9 +100,9 @@ def chosen(
     policies: Policies,
     settings: SessionConfig,
     wishes: Wishes,
-    users: dict[str, Any] | None = None,
+    of_user: Fields | None = None,
 ) -> Chosen:
-    """The same of a memory as it is now; `users` is what it shows of its user's document."""
+    """The same of a memory as it is now; `of_user` shows the document of its user."""
     wanted = wanted_memory(policies.settled(settings.memory), wishes.memory)
     policy = policies.policy(wanted) or Recent(wishes.max_history or settings.llm.max_history)
     model = settings.llm.model or settings.llm.params.get("model")
@@ -148,8 +117,8 @@ def chosen(
         summary=memory.state.summary,
         window=policies.window(wanted, model),
     )
-    kept = kept_messages(memory, settings, wishes, users)
-    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter, kept)
+    beside = kept_messages(memory.state, settings, of_user, wishes.data)
+    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter, beside)
 
 
 def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:
