@@ -16,10 +16,12 @@ from aiohttp import web
 
 from voicemem import settings as rules
 from voicemem.access import Access
-from voicemem.config import Settled, webhook_url
+from voicemem.config import Settled, llm_url, webhook_url
 from voicemem.errors import StoreRuined
+from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
+from voicemem.llm import LanguageModels
 from voicemem.memories import Memories, look_after_forever
 from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
@@ -41,6 +43,7 @@ from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 from voicemem.tail import Sources
 from voicemem.tails import Tails
+from voicemem.targets import Target, Targets
 from voicemem.tracing import NoTracer, Tracer
 from voicemem.webhooks import Webhooks
 
@@ -76,15 +79,22 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
 
 
 def webhook_check(settings: Settings) -> Callable[[Settled], None]:
-    """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
+    """Refuses receivers and LLMs whose address shows by its text that it may not be called; others are seen later."""
     check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
-        url = webhook_url(settled)
-        if url is not None:
-            check_address(url)
+        for url in (webhook_url(settled), llm_url(settled)):
+            if url is not None:
+                check_address(url)
 
     return check
+
+
+def default_llm(settings: Settings) -> Target | None:
+    """The LLM of sessions that give none, if the operator has one."""
+    if settings.llm_url is None:
+        return None
+    return Target(settings.llm_url, settings.llm_api_key, guarded=False, model=settings.llm_model)
 
 
 def address_check(settings: Settings) -> Callable[[str], None]:
@@ -113,6 +123,12 @@ class App:
         send = observe_webhooks(sender.send, self.metrics, self.tracer)
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
         self.retention = Retention(store, self.memories, clock)
+        allowed = allowed_networks(settings.allow_addresses)
+        self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
+        targets = Targets(store, default_llm(settings))
+        self.gateway = Gateway(
+            self.memories, self.recorder, targets, self.llm, clock, new_id, self.metrics, self.tracer
+        )
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
@@ -134,6 +150,7 @@ class App:
             self.gauges,
             tails,
             self.webhooks,
+            self.gateway,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)
@@ -152,6 +169,7 @@ class App:
         await self.store.restart(self.clock())
         await self.store.release_exports(self.clock())
         await self.sender.open()
+        await self.llm.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.ingest.look_after_grants())
         self.run_in_background(self.outbox.run(self.sessions.closed))
@@ -188,6 +206,7 @@ class App:
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
         self.draining.set()
+        await self.gateway.drain()
         await self.ingest.drain()
         if self.rest_server is not None:
             self.rest_server.close()
@@ -198,6 +217,7 @@ class App:
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
         await self.sender.close()
+        await self.llm.close()
 
 
 @contextlib.contextmanager
