@@ -72,7 +72,9 @@ def test_every_query_parameter_of_agoras_is_documented(query: type[msgspec.Struc
 def test_every_reason_of_agoras_is_documented() -> None:
     """Each reason that an error may have stands in docs/agora.md, with its status."""
     answered = {
-        (agora_error(code, "").reason, status_of(code)) for code in CODES if CODES[code].status not in (405, 406)
+        (agora_error(code, "").reason, status_of(code))
+        for code in CODES
+        if CODES[code].status not in (405, 406, 502, 504)
     }
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS["agora.md"], re.MULTILINE)
     assert {(reason, int(status)) for status, reason in rows} == answered

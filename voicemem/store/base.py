@@ -123,6 +123,9 @@ class Journal(Protocol):
     async def stream(self, project: str, session_id: str) -> Stream | None:
         """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
 
+    async def secrets(self, key: int) -> dict[str, str]:
+        """What was taken out of a session's configuration, by dotted path; nothing of an erased one."""
+
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""
 

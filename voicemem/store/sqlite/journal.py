@@ -160,6 +160,13 @@ class SqliteJournal:
             found = await self.database.read(lambda connection: load_stream(connection, where, values))
         return None if found is None or found.state == "erased" else found
 
+    async def secrets(self, key: int) -> dict[str, str]:
+        query = (
+            "select name, value from secrets where stream = ?1"
+            " and exists (select 1 from streams where key = ?1 and state <> 'erased')"
+        )
+        return await self.database.glance(lambda connection: dict(connection.execute(query, (key,))))
+
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
         query = f"select {COLUMNS} from streams where {clauses} order by started_ms desc, key desc limit ?"
