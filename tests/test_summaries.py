@@ -14,6 +14,7 @@ from llm_server import LlmServer, Script, llm_server
 
 from voicemem import summaries
 from voicemem.app import App
+from voicemem.memories import Memories
 from voicemem.store.sqlite import SqliteStore
 
 WORD = "word "
@@ -29,10 +30,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def talk(api: Caller, first: int, last: int, session_id: str = "s") -> None:
-    """Turns of 26 tokens each."""
-    for turn in range(first, last + 1):
-        said = [final(turn, f"Q{turn} " + WORD * 10), delta(turn, f"A{turn} " + WORD * 10), done(turn)]
-        await api.send(*said, session_id=session_id)
+    """Turns of 26 tokens each, journaled together."""
+    await api.send(
+        *(
+            event
+            for turn in range(first, last + 1)
+            for event in (final(turn, f"Q{turn} " + WORD * 10), delta(turn, f"A{turn} " + WORD * 10), done(turn))
+        ),
+        session_id=session_id,
+    )
 
 
 async def state(api: Caller) -> Any:
@@ -199,7 +205,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
         beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
         try:
             other = summaries.Summaries(
-                beside, app.memories.__class__(beside), app.summaries.policies, app.summaries.write, app.clock, float
+                beside, Memories(beside), app.summaries.policies, app.summaries.write, app.clock, float
             )
             stream = await beside.stream("default", "s")
             assert stream is not None

@@ -85,6 +85,7 @@ class Metrics:
         )
         for result in CALLS:
             self.llm_calls.labels("gateway", result)
+            self.llm_calls.labels("summary", result)
         for result in ATTEMPTS:
             self.webhook_attempts.labels(result)
 

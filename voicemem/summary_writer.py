@@ -48,7 +48,7 @@ class SummaryWriter:
         try:
             answer = await self.complete(target, body)
             written = read_summary(answer)
-            result = "succeeded"
+            result = "answered"
         finally:
             self.metrics.llm_calls.labels(USE, result).inc()
         return written
