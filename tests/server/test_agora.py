@@ -95,6 +95,22 @@ async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve) -> None
     assert {"params": {}} == (await api.session(agent))["config"]["llm"]
 
 
+PROMPT = [{"role": "user", "parts": [{"text": "You are brief."}, {"text": "And kind."}]}]
+
+
+async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:
+    """Samples for Gemini send parts in place of a content: they become the system messages, at an update too."""
+    api = Caller(await serve())
+    llm: Fields = {"style": "gemini", "ignore_empty": True, "system_messages": PROMPT, "params": {"model": "g"}}
+    agent = await joined(api, joining(llm=llm))
+    instruction = {"parts": [{"text": "You are brief.\nAnd kind."}]}
+    assert instruction == (await api.context(session_id=agent))["systemInstruction"]
+    update = {"properties": {"llm": {"system_messages": [{"role": "user", "parts": [{"text": "Be long."}]}]}}}
+    assert 200 == (await api.post(f"{AGENTS}/{agent}/update", update)).status
+    config = (await api.session(agent))["config"]["llm"]
+    assert [{"role": "system", "content": "Be long."}] == config["system_messages"]
+
+
 BAD_JOINS: dict[str, tuple[Any, str]] = {
     "no body": (b"", "MissingRequiredField"),
     "an empty object": ({}, "MissingRequiredField"),
@@ -115,6 +131,10 @@ BAD_JOINS: dict[str, tuple[Any, str]] = {
     "a style that nobody knows": (joining(llm={"style": "cubist"}), "InvalidFieldValue"),
     "an llm.url that is none": (joining(llm={"url": "llm.example"}), "InvalidFieldValue"),
     "system messages that are text": (joining(llm={"system_messages": "be brief"}), "InvalidFieldValue"),
+    "a system message of other parts": (
+        joining(llm={"system_messages": [{"role": "user", "parts": [{"inlineData": {}}]}]}),
+        "InvalidFieldValue",
+    ),
     "an idle_timeout of more than three days": (joining(idle_timeout=259_201), "InvalidFieldValue"),
     "an idle_timeout below 0": (joining(idle_timeout=-1), "InvalidFieldValue"),
     "an idle_timeout that is text": (joining(idle_timeout="30"), "InvalidFieldValue"),

@@ -32,6 +32,12 @@ Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
 
 
+class TextPart(Struct, frozen=True):
+    """A part of a message in Gemini's form."""
+
+    text: str
+
+
 class Properties(Struct, frozen=True):
     """Of an agent's properties those that are kept. `idle_timeout` is in seconds."""
 
@@ -98,6 +104,8 @@ def configuration(join: Join) -> Fields:
     """The configuration of the session that an agent is."""
     properties = join.properties
     llm = {name: properties.llm[name] for name in KEPT if name in properties.llm}
+    if "system_messages" in llm:
+        llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") == "dify":  # a style of Agora's that context has no format for
         del llm["style"]
     given: dict[str, Any] = {
@@ -110,12 +118,31 @@ def configuration(join: Join) -> Fields:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
+def with_content(messages: Any) -> Any:
+    """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
+    if not isinstance(messages, list):
+        return messages
+    return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
+
+
+def is_of_parts(message: Any) -> bool:
+    return isinstance(message, dict) and "content" not in message and isinstance(message.get("parts"), list)
+
+
+def text_of(message: Fields) -> str:
+    """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
+    try:
+        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[TextPart]))
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "The parts of a system message are texts.") from None
+
+
 def patch(update: Update, now: LlmConfig) -> Fields:
     """The merge patch of a configuration that an update makes."""
     llm: Fields = {}
     given = update.properties.llm
     if given.system_messages is not UNSET:
-        llm["system_messages"] = given.system_messages
+        llm["system_messages"] = with_content(given.system_messages)
     if given.params is not UNSET:
         llm["params"] = replacing(now.params, given.params)
     return {"llm": llm} if llm else {}
