@@ -53,8 +53,8 @@ class Sessions:
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
         self.joining = asyncio.Lock()
         """Held from the look at a name until it is taken."""
-        self.closed = asyncio.Event()
-        """Set at every close: exports wait."""
+        self.notices_due = asyncio.Event()
+        """Set at every start and close: there may be notices to send."""
 
     # Reading
 
@@ -102,6 +102,8 @@ class Sessions:
         stream, how = await self.store.create(project, session_id or self.new_id(), settled, self.clock())
         if how == "different":
             raise Refused("session_exists")
+        if how == "created":
+            self.notices_due.set()
         return stream, how == "created"
 
     async def join(self, project: str, given: Fields) -> Stream:
@@ -130,7 +132,7 @@ class Sessions:
         closed = await self.store.close(stream.key, Ending(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
         if closed is None:
             return await self.get(stream.project, stream.id)
-        self.closed.set()
+        self.notices_due.set()
         return closed
 
     async def erase(self, stream: Stream) -> None:
@@ -183,7 +185,7 @@ class Sessions:
         """Close a session whose end was committed, unless another connected producer has not ended."""
         connected = list(self.connected.get((line.project, line.session_id), ()))
         if await self.store.close_ended(line.key, connected, self.new_id(), self.clock()) is not None:
-            self.closed.set()
+            self.notices_due.set()
 
     async def sweep(self) -> int:
         """Close what is due; how many sessions were closed."""
@@ -195,7 +197,7 @@ class Sessions:
             if await self.store.close(key, None, self.new_id(), now) is not None:
                 count += 1
         if count:
-            self.closed.set()
+            self.notices_due.set()
         return count
 
 

@@ -13,12 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import LOOPBACK, Answered, Caller, Fields, Notice, Receiver, Reply, Serve, keyed, receiving, service, until
+from callers import (
+    LOOPBACK,
+    Answered,
+    Caller,
+    Fields,
+    Notice,
+    Receiver,
+    Reply,
+    Serve,
+    closed,
+    keyed,
+    opening,
+    receiving,
+    service,
+    until,
+)
 from calls import delta, done, event, final, interrupt, message
 from office import Clock
 from services import ANY_PORT
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from voicemem import outbox
 from voicemem.app import App, now_ms, running
 from voicemem.outbound import allowed_networks
 from voicemem.outbox import FAILING_MS
@@ -208,6 +224,31 @@ async def test_an_idle_close_and_a_return(caller: Caller, hook: Receiver) -> Non
     left = [notice.payload for notice in notices if notice.json["eventType"] == 102]
     assert {"Idle for too long"} <= {one["message"] for one in left}
     assert {"STOPPED"} == {one["status"] for one in left}
+
+
+async def test_a_start_is_told_at_once(hook: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a session comes to run, its 101 does not wait for the outbox's next look."""
+    monkeypatch.setattr(outbox, "LONGEST_WAIT_S", 3600)
+    clock, agent = Clock(), {"name": "n", "properties": {"channel": "c", "idle_timeout": 0}}
+    settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
+    async with running(settings, clock) as app:
+        caller = Caller(app)
+        await add(caller, hook.url(), 101)
+        await caller.create("created")
+        await hook.wait(1)
+        joined = (await caller.post("/api/conversational-ai-agent/v2/projects/p/join", agent)).json["agent_id"]
+        await hook.wait(2)
+        await opening(app, "opened")
+        await hook.wait(3)
+        clock.wait(61)
+        await closed(app, "created")
+        await closed(app, "opened")
+        await opening(app, "opened")
+        await hook.wait(4)
+        await caller.send(final(1, "Hi."), session_id="created")
+
+        heard = [notice.json["sid"] for notice in await hook.wait(5)]
+        assert ["created", joined, "opened", "opened", "created"] == heard
 
 
 async def test_projects_do_not_hear_each_other(serve: Serve, hook: Receiver) -> None:
