@@ -688,12 +688,19 @@ async def test_a_redirect_is_not_followed(caller: Caller, hook: Receiver, status
     assert (await read(caller, made))["failing_since"] == delivery["attempts"][0]["started_at"]
 
 
-async def test_a_receiver_that_is_gone_is_disabled(caller: Caller, hook: Receiver) -> None:
+async def test_a_receiver_that_is_gone_is_disabled(
+    caller: Caller, hook: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
     """410 disables an endpoint, what waits for it is failed, and it hears nothing until it is enabled."""
     hook.replies = [Reply(410)]
-    made = await add(caller, hook.url())
+    made = await add(caller, hook.url("/hook?token=hush"))
     await finish(caller, "first")
-    await settled(caller, made, "failed")
+    (delivery,) = await settled(caller, made, "failed")
+    await until(False, lambda: is_enabled(caller, made))
+    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it answered 410 to notice {delivery['notice_id']}" in (
+        caplog.messages
+    )
+    assert "hush" not in caplog.text
     shown = await read(caller, made)
     await finish(caller, "second")
     assert (False, "gone", True) == (shown["enabled"], shown["disabled_reason"], shown["disabled_at"] > 0)
@@ -704,6 +711,10 @@ async def test_a_receiver_that_is_gone_is_disabled(caller: Caller, hook: Receive
     )
     await finish(caller, "third")
     assert "third" == (await hook.wait(2))[1].json["sid"]
+
+
+async def is_enabled(caller: Caller, made: Fields) -> bool:
+    return bool((await read(caller, made))["enabled"])
 
 
 AFTER = [
@@ -809,7 +820,7 @@ async def test_an_endpoint_that_is_turned_off(caller: Caller, hook: Receiver) ->
     assert (False, "request") == (made["enabled"], made["disabled_reason"])
 
 
-async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver) -> None:
+async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """Five days of failures only; a success begins them anew."""
     hook.otherwise = Reply(500)
     async with at_time() as (caller, clock):
@@ -833,6 +844,7 @@ async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver) -> No
     assert (True, True) == (first["enabled"], first["failing_since"] is not None)
     assert (True, None) == (well["enabled"], well["failing_since"])
     assert (True, None) == (nearly["enabled"], nearly["disabled_reason"])
+    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it failed for days" in caplog.text
     assert (False, "failing", nearly["failing_since"]) == (
         over["enabled"],
         over["disabled_reason"],
