@@ -153,7 +153,7 @@ class Outbox:
             case "gone":
                 LOG.warning("%s is disabled: it answered 410 to notice %s", named(export), export.notice_id)
                 await self.store.finish_export(export, attempt, "failed", None)
-                await self.store.disable_endpoint(export.endpoint.key, self.clock())
+                await self.store.disable_endpoint(export.endpoint, self.clock())
             case "retry":
                 now = self.clock()
                 made = export.attempts + 1 - export.restarted_at

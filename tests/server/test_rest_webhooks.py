@@ -713,6 +713,21 @@ async def test_a_receiver_that_is_gone_is_disabled(
     assert "third" == (await hook.wait(2))[1].json["sid"]
 
 
+async def test_a_receiver_that_was_gone_after_it_had_moved(caller: Caller, hook: Receiver) -> None:
+    """The 410 of the old address, to an attempt that was under way, does not disable the new one."""
+    gate = asyncio.Event()
+    hook.replies = [Reply(410, gate=gate)]
+    made = await add(caller, hook.url("/old"))
+    await finish(caller, "first")
+    await hook.wait(1)
+    await caller.patch(f"/v1/webhooks/{made['id']}", {"url": hook.url("/new")})
+    gate.set()
+    await settled(caller, made, "failed")
+    await finish(caller, "second")
+    assert ["/old", "/new"] == [notice.path for notice in await hook.wait(2)]
+    assert await is_enabled(caller, made)
+
+
 async def is_enabled(caller: Caller, made: Fields) -> bool:
     return bool((await read(caller, made))["enabled"])
 

@@ -1005,7 +1005,7 @@ async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
     await store.set_operator_endpoint(OPERATOR, None)
     first = await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     key = await begun(store, "s2", {"webhook": {"url": HOOK}})
     await send(store, key, update(1, {"webhook": {"url": None}}))
     await close(store, key)
@@ -1072,7 +1072,7 @@ async def test_another_operators_receiver(store: Store) -> None:
     """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     await finished(store, "s2", hook=None)
     assert [] == await claim(store)
     await store.set_operator_endpoint(OPERATOR + "/new", "secret")
@@ -1225,7 +1225,7 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     export = await claim_one(store)
     await store.finish_export(export, attempt(), "delivered", None)
     waiting = await finished(store, "s2", HOOK)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
 
     assert ["delivered"] == [made.state for made in await store.deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
@@ -1241,7 +1241,7 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
         await finished(store, f"s{number}", hook=None)
     gone, failing = await claim(store)
     await store.finish_export(gone, attempt(410), "failed", None)
-    await store.disable_endpoint(gone.endpoint.key, NOW)
+    await store.disable_endpoint(gone.endpoint, NOW)
     await store.finish_export(failing, attempt(500), "pending", NOW + 5000)
 
     assert [] == await claim(store, NOW + 10**9)
@@ -1252,7 +1252,7 @@ async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     """What was delivered after its receiver was disabled is delivered."""
     stream = await finished(store)
     export = await claim_one(store)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
     await store.finish_export(export, attempt(), "delivered", None)
 
     assert [Delivery("n", HOOK, 103, "delivered", [attempt()])] == await store.deliveries(stream.key)
@@ -1437,7 +1437,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
 async def test_an_endpoint_that_is_gone_says_so(store: Store) -> None:
     """Its reason can be read."""
     endpoint = await add(store, made_endpoint())
-    await store.disable_endpoint(endpoint.key, NOW + 1)
+    await store.disable_endpoint(endpoint, NOW + 1)
 
     assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.endpoint("p", "e1")
 
