@@ -194,7 +194,62 @@ async def test_the_operators_endpoint_gets_histories_only(serve: Serve, hook: Re
 
     heard = [notice.json["eventType"] for notice in await hook.wait(6) if notice.path == "/operator"]
     assert [103] == heard
-    assert 1 == len((await caller.get("/v1/webhooks")).json["webhooks"])
+
+
+async def test_what_became_of_the_operators_notices(serve: Serve, hook: Receiver) -> None:
+    """Keys of the project `default` see its deliveries of all projects, and send them again; they change nothing."""
+    url = hook.url("/hook?token=hush").replace("//", "//user:hush@")
+    app = await serve(allow_addresses=LOOPBACK, webhook_url=url, webhook_secret="hush-hush")
+    own, other = await keyed(app, "admin"), await keyed(app, "admin", project="other")
+    hook.replies = [Reply(500)]
+    await finish(other, "theirs")
+    shown = await read(own, OPERATORS)
+    assert ("operator", hook.url("").rstrip("/"), [103], True) == tuple(
+        shown[name] for name in ("id", "url", "event_types", "enabled")
+    )
+    assert {"webhooks": [shown]} == (await own.get("/v1/webhooks")).json
+    (delivery,) = await settled(own, OPERATORS, "delivered")
+    assert ("theirs", [500, 200]) == (delivery["session_id"], [one["status"] for one in delivery["attempts"]])
+    place = "/v1/webhooks/operator"
+    assert 202 == (await own.post(f"{place}/deliveries/{delivery['id']}/resend")).status
+    await settled(own, OPERATORS, "delivered")
+    assert {"recovered": 0} == (await own.post(f"{place}/recover", {"since": 0})).json
+    assert (await own.post(f"{place}/test")).json["passed"]
+    assert 4 == len(hook.notices)
+    for answered in (
+        await own.patch(place, {"enabled": False}),
+        await own.post(f"{place}/rotate-secret"),
+        await own.delete(place),
+    ):
+        assert (403, "forbidden") == answered.told
+        assert b"hush" not in answered.body
+    assert shown == await read(own, OPERATORS)
+    assert b"hush" not in (await own.get(place)).body
+    assert {"webhooks": []} == (await other.get("/v1/webhooks")).json
+    for answered in await everything(other, "operator", delivery["id"]):
+        assert (404, "unknown_webhook") == answered.told
+
+
+OPERATORS = {"id": "operator"}
+
+
+async def test_without_an_operators_webhook_there_is_none(tmp_path: Path, hook: Receiver) -> None:
+    """One that was taken away is not there; one that is gone is disabled, and sends again after the next start."""
+    store = f"sqlite:{tmp_path / 'calls.db'}"
+    hook.replies = [Reply(410)]
+    async with service(store=store, webhook_url=hook.url()) as app:
+        caller = Caller(app)
+        await finish(caller)
+        await settled(caller, OPERATORS, "failed")
+        await until(False, lambda: is_enabled(caller, OPERATORS))
+        recover = "/v1/webhooks/operator/recover"
+        assert (409, "webhook_disabled") == (await caller.post(recover, {"since": 0})).told
+    async with service(store=store) as app:
+        assert (404, "unknown_webhook") == (await Caller(app).get("/v1/webhooks/operator")).told
+        assert {"webhooks": []} == (await Caller(app).get("/v1/webhooks")).json
+    async with service(store=store, webhook_url=hook.url()) as app:
+        assert {"recovered": 1} == (await Caller(app).post(recover, {"since": 0})).json
+        await settled(Caller(app), OPERATORS, "delivered")
 
 
 async def test_a_sessions_own_receiver_may_hear_more(caller: Caller, hook: Receiver) -> None:

@@ -994,6 +994,21 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
     assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
 
 
+async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
+    """One that is disabled is still there; one that the operator gave up is not."""
+    assert await store.operator_endpoint() is None
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, hook=None)
+    export = await claim_one(store)
+    assert export.endpoint == await store.operator_endpoint()
+    await store.disable_endpoint(export.endpoint, NOW)
+    found = await store.operator_endpoint()
+    assert found is not None
+    assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
+    await store.set_operator_endpoint(None, None)
+    assert await store.operator_endpoint() is None
+
+
 async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     """A session that nobody wants to hear of makes no export."""
     stream = await finished(store, hook=None)

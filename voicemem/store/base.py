@@ -288,6 +288,9 @@ class Endpoints(Protocol):
 
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None: ...
 
+    async def operator_endpoint(self) -> Endpoint | None:
+        """The operator's, unless the command line has taken it away."""
+
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
     ) -> Endpoint | None:

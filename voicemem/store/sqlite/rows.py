@@ -114,8 +114,8 @@ class Rows:
 
     def add_stream(self, stream: Stream) -> None:
         self.connection.execute(
-            "insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms, due_ms)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms,"
+            " due_ms) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 stream.project,
                 stream.kind,
