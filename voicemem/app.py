@@ -135,7 +135,7 @@ class App:
             tails,
             self.webhooks,
         )
-        rest = application(parts, gate, self.tracer)
+        rest = application(parts, gate, self.tracer, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()

@@ -8,26 +8,13 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config import Labels, LlmConfig, without_nulls
+from voicemem.config import Labels, LlmConfig, MaxHistory, Url, plain, without_nulls
 from voicemem.errors import Refused
 from voicemem.events import Fields
 from voicemem.server.rest.parts import object_of
-from voicemem.wire import explain
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
-KEPT = (
-    "vendor",
-    "style",
-    "url",
-    "api_key",
-    "params",
-    "max_history",
-    "system_messages",
-    "greeting_message",
-    "failure_message",
-)
-"""The settings of `llm` that a session has too."""
 Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
 
@@ -38,11 +25,25 @@ class TextPart(Struct, frozen=True):
     text: str
 
 
+class Llm(Struct, frozen=True):
+    """The settings of `llm` that a session has too; a style that is `dify` is left out, since context has none."""
+
+    vendor: str | UnsetType = UNSET
+    style: Literal["openai", "anthropic", "gemini", "dify"] | UnsetType = UNSET
+    url: Url | UnsetType = UNSET
+    api_key: str | UnsetType = UNSET
+    params: Fields | UnsetType = UNSET
+    max_history: MaxHistory | UnsetType = UNSET
+    system_messages: list[Fields] | UnsetType = UNSET
+    greeting_message: str | UnsetType = UNSET
+    failure_message: str | UnsetType = UNSET
+
+
 class Properties(Struct, frozen=True):
     """Of an agent's properties those that are kept. `idle_timeout` is in seconds."""
 
     channel: Text
-    llm: Fields = {}
+    llm: Llm = Llm()
     labels: Labels | UnsetType = UNSET
     idle_timeout: Annotated[int, Meta(ge=0, le=259_200)] | UnsetType = UNSET
 
@@ -97,16 +98,17 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(without_nulls(await object_of(request)), kind)
     except msgspec.ValidationError as error:
-        raise Refused(*explain(error)) from None
+        code = "missing_field" if str(error).startswith("Object missing required field") else "invalid_field"
+        raise Refused(code, plain(error, kind)) from None
 
 
 def configuration(join: Join) -> Fields:
     """The configuration of the session that an agent is."""
     properties = join.properties
-    llm = {name: properties.llm[name] for name in KEPT if name in properties.llm}
+    llm = given_in(properties.llm)
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
-    if llm.get("style") == "dify":  # a style of Agora's that context has no format for
+    if llm.get("style") == "dify":
         del llm["style"]
     given: dict[str, Any] = {
         "name": join.name,
@@ -118,15 +120,18 @@ def configuration(join: Join) -> Fields:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def with_content(messages: Any) -> Any:
+def given_in(values: Struct) -> Fields:
+    """The fields of a struct that were given."""
+    return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+
+
+def with_content(messages: list[Fields]) -> list[Fields]:
     """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
-    if not isinstance(messages, list):
-        return messages
     return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
 
 
-def is_of_parts(message: Any) -> bool:
-    return isinstance(message, dict) and "content" not in message and isinstance(message.get("parts"), list)
+def is_of_parts(message: Fields) -> bool:
+    return "content" not in message and "parts" in message
 
 
 def text_of(message: Fields) -> str:
