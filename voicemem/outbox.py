@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from voicemem.errors import StoreUnavailable
 from voicemem.exports import DAY_S, HISTORY_EVENT, Answer, Shipment, envelope, history_payload, next_delay_s, verdict
 from voicemem.memories import Memories
+from voicemem.memory import Memory
 from voicemem.notices import METRICS, about, metrics_payload, turns_payload
 from voicemem.store.base import Attempt, Endpoint, Export, Store
 
@@ -130,10 +131,13 @@ class Outbox:
         closing = export.closing
         if export.event_type != HISTORY_EVENT:
             session = about(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
-            write = metrics_payload if export.event_type == METRICS else turns_payload
-            return await self.memories.made_as_of(
-                export.stream, export.position, lambda memory: write(session, closing.stopped_ms, memory.state)
-            )
+
+            def write(memory: Memory) -> bytes:
+                if export.event_type == METRICS:
+                    return metrics_payload(session, closing.stopped_ms, memory.state, export.endpoint.contents)
+                return turns_payload(session, closing.stopped_ms, memory.state)
+
+            return await self.memories.made_as_of(export.stream, export.position, write)
         return history_payload(
             session_id=closing.session_id,
             name=closing.name,

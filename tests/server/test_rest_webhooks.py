@@ -150,6 +150,39 @@ async def test_every_notice_of_a_call(caller: Caller, hook: Receiver) -> None:
     assert {**about, **stopped, "total_turn_count": 2, "is_truncated": False, "turns": expected} == told[112].payload
 
 
+async def test_a_receiver_that_refuses_other_keys(caller: Caller, hook: Receiver) -> None:
+    """With `standard` every notice has exactly the keys that Agora's have, at each level, and no others."""
+    await add(caller, hook.url(), *ALL, contents="standard")
+    more = (event("metric", 1, 3_400, name="vad", latency_ms=5), event("metric", 2, 5_000, name="vad", latency_ms=5))
+    failed = event("llm.error", 2, 5_100, text="Sorry.", code=503)
+    measured = event("metric", 1, 3_050, name="asr_ttlw", latency_ms=80)
+    asked = final(2, "Still there?", 4_900)
+    await finish(caller, "s", *CALL, measured, *more, asked, failed, labels={"campaign": "x"})
+    told = {number: notice.payload for number, notice in by_type(await hook.wait(5)).items()}
+
+    assert {number: AGORAS | more for number, more in AGORAS_MORE.items()} == {
+        number: set(payload) for number, payload in told.items()
+    }
+    assert {"role", "content"} == {key for one in told[103]["contents"] for key in one}
+    assert [{"turn_id": 1, "asr_ttlw": 80, "llm_ttfb": 210, "tts_ttfb": 90.5}] == told[111]["metrics"]
+    ended = [turn["end"] for turn in told[112]["turns"]]
+    assert ["ok", "interrupted", "error"] == [end["type"] for end in ended]
+    assert {"caused_by": "start_of_speech"} == ended[1]["metadata"]
+    assert {"reason": "LLM_REQUEST_ERR", "details": "503"} == ended[2]["metadata"]
+    assert [{"turn_id", "start", "end", "metrics"}] * 3 == [set(turn) for turn in told[112]["turns"]]
+
+
+AGORAS = {"agent_id", "name", "channel", "start_ts", "labels"}
+AGORAS_MORE = {
+    101: set(),
+    102: {"stop_ts", "status", "message"},
+    103: {"stop_ts", "contents"},
+    111: {"stop_ts", "metrics"},
+    112: {"stop_ts", "total_turn_count", "is_truncated", "turns"},
+}
+"""The keys of all payloads, and those that each has beside them."""
+
+
 async def test_a_very_long_calls_turns_are_truncated(caller: Caller, hook: Receiver) -> None:
     """Of more than 200 turns the notice holds the first 200, and says so."""
     await add(caller, hook.url(), 112)
