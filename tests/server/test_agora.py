@@ -88,14 +88,71 @@ async def test_what_the_sdk_sends_becomes_the_configuration(serve: Serve) -> Non
     assert expected == session["config"]
 
 
+PROMPT = [{"role": "user", "parts": [{"text": "You are brief."}, {"text": "And kind."}]}]
+LLM = {"url": "https://llm.example/v1/chat/completions", "api_key": "k", "params": {"model": "m"}}
+SAMPLES: dict[str, Fields] = {
+    "a quickstart": {
+        "llm": {
+            **LLM,
+            "system_messages": PROMPT,
+            "greeting_message": "Hi.",
+            "failure_message": "Oh.",
+            "max_history": 10,
+        },
+        "tts": {"vendor": "microsoft", "params": {"key": "k", "region": "eastus", "rate": 1.1}},
+        "asr": {"language": "en-US"},
+        "remote_rtc_uids": ["*"],
+        "idle_timeout": 120,
+    },
+    "voice activity and data channels": {
+        "advanced_features": {"enable_aivad": True, "enable_rtm": True, "enable_sal": False},
+        "vad": {"interrupt_duration_ms": 160, "threshold": 0.5},
+        "turn_detection": {
+            "mode": "default",
+            "config": {"start_of_speech": {"vad_config": {"prefix_padding_ms": 800}}},
+        },
+        "parameters": {"data_channel": "rtm", "enable_metrics": True, "silence_config": {"timeout_ms": 0}},
+    },
+    "a hosted model": {
+        "llm": {
+            **LLM,
+            "vendor": "azure",
+            "template_variables": {"name": "Ada"},
+            "mcp_servers": [{"name": "tools", "endpoint": "https://mcp.example", "transport": "streamable_http"}],
+            "greeting_configs": {"mode": "single_first", "delay_ms": 0},
+            "headers": {"x": "y"},
+        }
+    },
+    "no text model": {
+        "advanced_features": {"enable_mllm": True},
+        "mllm": {"url": "wss://llm.example/v1/realtime", "params": {"model": "m"}, "messages": [{"role": "user"}]},
+        "llm": None,
+    },
+    "an avatar": {
+        "avatar": {"enable": True, "vendor": "akool", "params": {}},
+        "sal": {"sal_mode": "locking"},
+        "geofence": {"area": "GLOBAL"},
+        "labels": {"campaign": "x"},
+        "agent_rtc_uid": 1001,
+    },
+}
+
+
+@pytest.mark.parametrize("properties", SAMPLES.values(), ids=SAMPLES)
+async def test_bodies_as_sample_applications_send_them(serve: Serve, properties: Fields) -> None:
+    """Whatever an engine alone needs to know is passed over, and the answer has what samples read."""
+    api = Caller(await serve())
+    answered = await api.post(f"{BASE}/join", {"name": "n", "properties": {"channel": "c", "token": "t", **properties}})
+    assert (200, "RUNNING") == (answered.status, answered.json["status"])
+    assert isinstance(answered.json["create_ts"], int)
+    assert 200 == (await api.get(f"{AGENTS}/{answered.json['agent_id']}")).status
+
+
 async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve) -> None:
     """Agora's style dify is taken; the context then is made in the style of OpenAI."""
     api = Caller(await serve())
     agent = await joined(api, joining(llm={"style": "dify", "params": {}}))
     assert {"params": {}} == (await api.session(agent))["config"]["llm"]
-
-
-PROMPT = [{"role": "user", "parts": [{"text": "You are brief."}, {"text": "And kind."}]}]
 
 
 async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:
@@ -303,6 +360,22 @@ async def test_what_is_said_in_the_newest_turn_interrupts_nothing(serve: Serve) 
     assert [("Welcome.", 3), ("Hold on.", 3), ("Go on.", 4)] == [(one["content"], one["turn_id"]) for one in contents]
     assert not any("interrupted" in one["metadata"] for one in contents)
     assert {"agora.rest", "main"} == {row["producer"] for row in await api.journal(agent)}
+
+
+async def test_whom_an_engines_interrupt_marks_after_speak(serve: Serve) -> None:
+    """With a turn alone it is about what was spoken, the turn's newest reply; an item leads to the reply before it."""
+    app = await serve()
+    api = Caller(app)
+    for number, named in enumerate(({}, {"item": "r1"})):
+        agent = await joined(api, {"name": f"n{number}", "properties": {"channel": "c"}})
+        reply = {"turn_id": 1, "item": "r1", "text": "Once upon a time."}
+        await api.send({"type": "llm.delta", **reply, "ts": 1000}, session_id=agent)
+        await api.post(f"{AGENTS}/{agent}/speak", {"text": "Hold on."})
+        cut = {"type": "interrupt", "turn_id": 1, "heard_text": "", **named}
+        await api.send(cut, {"type": "llm.done", **reply, "ts": 2000}, session_id=agent)
+        contents = (await api.get(f"{AGENTS}/{agent}/history")).json["contents"]
+        marked = [one["metadata"]["original"] for one in contents if "interrupted" in one["metadata"]]
+        assert [["Hold on."], ["Once upon a time."]][number] == marked
 
 
 async def test_an_interrupt_of_nothing_marks_nothing(serve: Serve) -> None:
