@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from agora_clients import llm_settings
 from callers import Answered, Caller, Serve, make_key, produce, until
 from producers import down_store
 from services import ANY_PORT
@@ -138,6 +139,46 @@ SAMPLES: dict[str, Fields] = {
 }
 
 
+@pytest.mark.parametrize("vendor", ["OpenAI", "Gemini", "VertexAILLM", "AmazonBedrock", "Dify", "Anthropic", "Groq"])
+async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str) -> None:
+    """What the SDK makes of a vendor is taken, and its keys are shown to nobody, Gemini's in the URL neither."""
+    given = VENDORS.get(vendor, {"api_key": "hush"}) | {"model": "m", "system_messages": PROMPT}
+    llm = llm_settings(vendor, **given)
+    settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT)
+    async with running(settings) as app:
+        api = Caller(app)
+        agent = await joined(api, joining(llm=llm))
+        shown = (await api.session(agent))["config"]["llm"]
+        assert llm["url"].replace("&key=hush", "") == shown["url"]
+        assert b"hush" not in (await api.get(f"/v1/sessions/{agent}")).body
+        secrets = app.store.database.writer.execute("select name, value from secrets").fetchall()  # type: ignore[attr-defined]
+        assert ([] if vendor == "AmazonBedrock" else [("llm.api_key", "hush")]) == secrets
+
+
+VENDORS: dict[str, Fields] = {
+    "OpenAI": {"api_key": "hush", "base_url": "https://llm.example/v1/chat/completions"},
+    "VertexAILLM": {"api_key": "hush", "project_id": "p", "location": "eu"},
+    "AmazonBedrock": {"access_key": "hush", "secret_key": "hush", "region": "eu"},
+    "Dify": {"api_key": "hush", "url": "https://llm.example/v1/chat-messages"},
+    "Anthropic": {
+        "api_key": "hush",
+        "url": "https://llm.example/v1/messages",
+        "max_tokens": 9,
+        "headers": {"anthropic-version": "2023-06-01"},
+    },
+    "Groq": {"api_key": "hush", "base_url": "https://llm.example/openai/v1/chat/completions"},
+}
+STYLES = {"dify": {"params": {}}, "bedrock": {"model": "m", "params": {"max_tokens": 9}}}
+
+
+@pytest.mark.parametrize(("style", "kept"), STYLES.items(), ids=STYLES)
+async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve, style: str, kept: Fields) -> None:
+    """Styles of Agora's alone are taken; the context then is made in the style of OpenAI."""
+    api = Caller(await serve())
+    agent = await joined(api, joining(llm={"style": style, "access_key": "k", **kept}))
+    assert kept == (await api.session(agent))["config"]["llm"]
+
+
 @pytest.mark.parametrize("properties", SAMPLES.values(), ids=SAMPLES)
 async def test_bodies_as_sample_applications_send_them(serve: Serve, properties: Fields) -> None:
     """Whatever an engine alone needs to know is passed over, and the answer has what samples read."""
@@ -146,13 +187,6 @@ async def test_bodies_as_sample_applications_send_them(serve: Serve, properties:
     assert (200, "RUNNING") == (answered.status, answered.json["status"])
     assert isinstance(answered.json["create_ts"], int)
     assert 200 == (await api.get(f"{AGENTS}/{answered.json['agent_id']}")).status
-
-
-async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve) -> None:
-    """Agora's style dify is taken; the context then is made in the style of OpenAI."""
-    api = Caller(await serve())
-    agent = await joined(api, joining(llm={"style": "dify", "params": {}}))
-    assert {"params": {}} == (await api.session(agent))["config"]["llm"]
 
 
 async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 from aiohttp import web
@@ -26,10 +27,11 @@ class TextPart(Struct, frozen=True):
 
 
 class Llm(Struct, frozen=True):
-    """The settings of `llm` that a session has too; a style that is `dify` is left out, since context has none."""
+    """The settings of `llm` that a session has too; styles that context has no format for are left out."""
 
     vendor: str | UnsetType = UNSET
-    style: Literal["openai", "anthropic", "gemini", "dify"] | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    style: Literal["openai", "anthropic", "gemini", "dify", "bedrock"] | UnsetType = UNSET
     url: Url | UnsetType = UNSET
     api_key: str | UnsetType = UNSET
     params: Fields | UnsetType = UNSET
@@ -105,10 +107,10 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 def configuration(join: Join) -> Fields:
     """The configuration of the session that an agent is."""
     properties = join.properties
-    llm = given_in(properties.llm)
+    llm = with_key_apart(given_in(properties.llm))
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
-    if llm.get("style") == "dify":
+    if llm.get("style") in ("dify", "bedrock"):
         del llm["style"]
     given: dict[str, Any] = {
         "name": join.name,
@@ -123,6 +125,17 @@ def configuration(join: Join) -> Fields:
 def given_in(values: Struct) -> Fields:
     """The fields of a struct that were given."""
     return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+
+
+def with_key_apart(llm: Fields) -> Fields:
+    """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
+    url = urlsplit(llm.get("url", ""))
+    pairs = url.query.split("&")
+    keys = [pair.removeprefix("key=") for pair in pairs if pair.startswith("key=")]
+    if not keys:
+        return llm
+    query = "&".join(pair for pair in pairs if not pair.startswith("key="))
+    return {"api_key": unquote(keys[0]), **llm, "url": urlunsplit(url._replace(query=query))}
 
 
 def with_content(messages: list[Fields]) -> list[Fields]:
