@@ -240,6 +240,20 @@ async def test_a_newer_schema_is_refused(path: str) -> None:
         SqliteStore(path)
 
 
+async def test_names_of_an_older_version_are_taken(path: str) -> None:
+    """Who runs under a name when the schema changes is found by it; a damaged row is nobody's trouble."""
+    async with opened(path) as store:
+        for number, name in enumerate(("desk", "door", "damaged")):
+            await begin(store, f"s{number}", {"name": name})
+        await store.close(2, Ending(NOW, "over"), "n1", NOW)
+    connection = apsw.Connection(path)
+    connection.execute("update streams set config = cast('{\"name\":' as blob) where id = 's2'")
+    connection.execute("drop index streams_by_name; alter table streams drop column name; pragma user_version = 6")
+    connection.close()
+    async with opened(path) as store:
+        assert [True, False, False] == [await store.is_running("p", name) for name in ("desk", "door", "damaged")]
+
+
 def test_what_is_no_database_is_refused(path: str) -> None:
     """A file of something else is refused and left as it is."""
     other = b"These are no pages of a database. " * 1000

@@ -350,6 +350,8 @@ class Connection:
                 raise
             self.refuse(error, frame.session_id, frame.producer)
             return
+        if opened.created or opened.reopened:
+            sessions.notices_due.set()
         line = Line(opened.stream, producer, opened.epoch, may_call_out, granted.session_id is None, granted.key_id)
         before = self.lines.put(line)
         if before is not None:
