@@ -62,8 +62,9 @@ class Database:
         self.path = path
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
         try:
-            if exclusive and path != IN_MEMORY:
+            if path != IN_MEMORY:
                 make_private(path)
+            if exclusive and path != IN_MEMORY:
                 secure_log(path)
             self.writer = connect(path)
             # The log begins anew, so that the next start finds little to secure.
