@@ -99,6 +99,19 @@ async def test_the_service_writes_its_audit_to_standard_error(tmp_path: Path) ->
     assert '"act":"key_created"' in line
 
 
+async def test_in_a_log_of_json_the_audit_is_fields(tmp_path: Path) -> None:
+    """With `--log-format json` the line is one object: the message is the act, and what names it are fields."""
+    log = tmp_path / "log"
+    env = {"VOICEMEM_ADMIN_KEY": ADMIN_KEY}
+    async with running_process(tmp_path / "v.db", "--log-format", "json", env=env, log=log) as process:
+        key = (await Caller(process.rest, ADMIN_KEY).post("/v1/keys", {"scopes": ["read"]})).json
+        assert 0 == await process.stop()
+    line = json.loads(log.read_text())
+    del line["time"]
+    act = {"act": "key_created", "by": "environment", "project": "default", "key": key["id"], "scopes": ["read"]}
+    assert {"level": "info", "logger": "voicemem.audit", "message": "key_created", **act} == line
+
+
 async def test_acts_of_the_command_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Keys, backups and restores by the commands; the line names the files and no key's text."""
     path = f"{tmp_path}/v.db"
