@@ -92,6 +92,11 @@ class Connection:
             asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.expect_key)
         self.websocket.listen(self.hear)
         await self.websocket.wait_closed()
+        if not self.deaf and self.websocket.failed_with == CODES["too_big"].close:  # which the library sees first
+            self.count_rejected("too_big")
+
+    def count_rejected(self, code: str) -> None:
+        self.host.metrics.connections_rejected.labels(code).inc()
 
     def expect_key(self) -> None:
         """Where a key is needed and none came with the handshake, the first frame must bring it, soon."""
@@ -114,6 +119,7 @@ class Connection:
         if self.deaf:
             return
         self.take_no_more()
+        self.count_rejected(error.code)
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         answered = asyncio.create_task(self.flush())
         await asyncio.wait([answered], timeout=LAST_ANSWERS_S)
@@ -142,7 +148,7 @@ class Connection:
         if self.deaf:
             return
         self.take_no_more()
-        self.host.metrics.connections_rejected.labels(error.code).inc()
+        self.count_rejected(error.code)
         self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         self.start(self.websocket.close(CODES[error.code].close or 1011, error.code))
