@@ -25,6 +25,9 @@ Act = Literal[
     "webhook_changed",
     "webhook_deleted",
     "webhook_secret_rotated",
+    "webhook_tested",
+    "delivery_resent",
+    "deliveries_recovered",
     "backup",
     "restore",
 ]
