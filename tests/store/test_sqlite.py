@@ -250,6 +250,18 @@ def test_what_is_no_database_is_refused(path: str) -> None:
     assert other == Path(path).read_bytes()
 
 
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_database_of_another_program_is_refused(path: str, exclusive: bool) -> None:
+    """Whatever its version says, nothing is written into it."""
+    other = apsw.Connection(path)
+    other.execute("create table calls (id integer); pragma user_version = 3")
+    other.close()
+    before = Path(path).read_bytes()
+    with pytest.raises(CannotStart, match="another program"):
+        SqliteStore(path, exclusive)
+    assert before == Path(path).read_bytes()
+
+
 async def test_what_is_refused_is_let_go(path: str) -> None:
     """A file that was refused is held by nobody, and opens once it is right."""
     async with opened(path):

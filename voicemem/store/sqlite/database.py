@@ -235,6 +235,7 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
         connection.execute("pragma query_only = on")
         connection.execute("pragma wal_autocheckpoint = 0")  # only the writer checkpoints
         return connection
+    refuse_foreign(connection, path)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     connection.execute("pragma cache_size = -16384")
@@ -244,6 +245,13 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
         raise CannotStart(f"The database {path} cannot be put into WAL mode.")
     return connection
+
+
+def refuse_foreign(connection: apsw.Connection, path: str) -> None:
+    """Raise `CannotStart` for a database of another program, before anything is written into it."""
+    tables = {name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")}
+    if tables and not {"meta", "streams", "journal"} <= tables:
+        raise CannotStart(f"{path} is a database of another program.")
 
 
 def migrate(connection: apsw.Connection) -> None:
