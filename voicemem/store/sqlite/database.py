@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
@@ -69,7 +70,7 @@ class Database:
             self.writer = connect(path)
             # The log begins anew, so that the next start finds little to secure.
             self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
-            migrate(self.writer)
+            migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
             self.rows = Rows(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
             self.glancer = None if path == IN_MEMORY else connect(path, read_only=True)
@@ -254,13 +255,32 @@ def refuse_foreign(connection: apsw.Connection, path: str) -> None:
         raise CannotStart(f"{path} is a database of another program.")
 
 
-def migrate(connection: apsw.Connection) -> None:
-    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program."""
+def migrate(connection: apsw.Connection, beside: str | None = None) -> None:
+    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program.
+
+    `beside` is a file that a server may have: one of an older version must not meet a newer schema.
+    """
     folder = resources.files("voicemem.store.sqlite") / "migrations"
     files = sorted((int(f.name[:4]), f) for f in folder.iterdir() if f.name.endswith(".sql"))
     version = connection.pragma("user_version")
     if version > files[-1][0]:
         raise CannotStart(f"The database has schema {version}, newer than this program's {files[-1][0]}.")
+    lock = lock_older(beside) if beside is not None and 0 < version < files[-1][0] else None
+    try:
+        apply(connection, files, version)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def lock_older(path: str) -> int:
+    try:
+        return lock_file(path)
+    except CannotStart:
+        raise CannotStart(f"The server on {path} is of an older version; restart it first.") from None
+
+
+def apply(connection: apsw.Connection, files: list[tuple[int, Traversable]], version: int) -> None:
     for number, file in files:
         if number > version:
             with connection:
