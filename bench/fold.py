@@ -27,6 +27,7 @@ from voicemem.config import settle
 from voicemem.context import Wishes, context
 from voicemem.memories import Memories
 from voicemem.memory import Memory
+from voicemem.policies import Policies
 from voicemem.recorder import Recorder
 from voicemem.state import State, restore, snapshot
 from voicemem.store.base import Store
@@ -190,7 +191,7 @@ async def contexts() -> list[Measured]:
 
 async def context_time(memories: Memories, stream: Stream, wishes: Wishes) -> float:
     begin = time.perf_counter()
-    await context(memories, stream, wishes)
+    await context(memories, Policies(), stream, wishes)
     return time.perf_counter() - begin
 
 

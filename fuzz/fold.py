@@ -35,11 +35,11 @@ from fuzz.driving import drive
 
 OWN = (SessionClosed, SessionReopened, SessionGap, RefusedEvent)
 """What only the server journals."""
-READER = Format(enrich=tuple(ENRICHERS), tools=True, alternate=True, max_history=1024)
+READER = Format(enrich=tuple(ENRICHERS), tools=True, alternate=True)
 READERS = [
-    msgspec.structs.replace(READER, vendor=vendor, style=style, max_history=kept)
+    msgspec.structs.replace(READER, vendor=vendor, style=style)
     for vendor in (None, "custom")
-    for style, kept in (("openai", 1024), ("anthropic", 3), ("gemini", 1024))
+    for style in ("openai", "anthropic", "gemini")
 ]
 
 

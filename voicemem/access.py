@@ -28,8 +28,9 @@ PROJECT = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
 SETS_NOTHING = "A session token changes no configuration."
 TOKEN_SCOPES = ("ingest", "read")
-ASK_AGAIN_MS = 2
-"""Every request asks whether there is a first key, which a command beside the server may have made just now."""
+ASK_AGAIN_MS = 20
+"""Every request asks whether there is a first key, which a command beside the server may have made just now: one that
+takes longer than this to end after its commit."""
 
 
 class Grant(Struct, frozen=True):

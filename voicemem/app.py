@@ -16,14 +16,18 @@ from aiohttp import web
 
 from voicemem import settings as rules
 from voicemem.access import Access
-from voicemem.config import Settled, webhook_url
+from voicemem.config import Settled, llm_url, webhook_url
 from voicemem.errors import StoreRuined
+from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
+from voicemem.llm import LanguageModels
 from voicemem.memories import Memories, look_after_forever
 from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
 from voicemem.outbox import Outbox
+from voicemem.plugins import policies_of
+from voicemem.policies import Policies
 from voicemem.recorder import Recorder
 from voicemem.retention import Retention, compact_forever, erase_forever
 from voicemem.server import agora
@@ -39,8 +43,11 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
+from voicemem.summaries import Summaries, summarise_forever
+from voicemem.summary_writer import SummaryWriter
 from voicemem.tail import Sources
 from voicemem.tails import Tails
+from voicemem.targets import Target, Targets
 from voicemem.tracing import NoTracer, Tracer
 from voicemem.webhooks import Webhooks
 
@@ -75,16 +82,27 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
     return Access(store, clock, new_secret, admin_key)
 
 
-def webhook_check(settings: Settings) -> Callable[[Settled], None]:
-    """Refuses receivers whose address shows by its text that it may not be called; the others are seen at connect."""
+def settings_check(settings: Settings, policies: Policies) -> Callable[[Settled], None]:
+    """Refuses what only this service can tell: policies that it has not, receivers and LLMs that it may not call.
+
+    Only those whose address shows it by its text; the others are seen at connect.
+    """
     check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
-        url = webhook_url(settled)
-        if url is not None:
-            check_address(url)
+        for url in (webhook_url(settled), llm_url(settled)):
+            if url is not None:
+                check_address(url)
+        policies.check(settled.public.get("memory"))
 
     return check
+
+
+def default_llm(settings: Settings) -> Target | None:
+    """The LLM of sessions that give none, if the operator has one."""
+    if settings.llm_url is None:
+        return None
+    return Target(settings.llm_url, settings.llm_api_key, guarded=False, model=settings.llm_model)
 
 
 def address_check(settings: Settings) -> Callable[[str], None]:
@@ -107,12 +125,22 @@ class App:
         self.metrics = Metrics()
         self.access = make_access(store, settings.admin_key, clock)
         self.memories = Memories(store)
-        check_settings = webhook_check(settings)
+        policies = policies_of(settings)
+        check_settings = settings_check(settings, policies)
         self.sessions = Sessions(store, clock, new_id, check_settings)
         self.recorder = Recorder(store, self.memories, clock, check_settings, self.metrics, self.tracer)
         send = observe_webhooks(sender.send, self.metrics, self.tracer)
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
         self.retention = Retention(store, self.memories, clock)
+        allowed = allowed_networks(settings.allow_addresses)
+        self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
+        targets = Targets(store, default_llm(settings))
+        self.gateway = Gateway(
+            self.memories, policies, self.recorder, targets, self.llm, clock, new_id, self.metrics, self.tracer
+        )
+        write = SummaryWriter(targets, self.llm.complete, self.metrics).write
+        self.summaries = Summaries(store, self.memories, policies, write, clock, random.random)
+        self.recorder.listeners.append(self.summaries.note)
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
@@ -134,6 +162,9 @@ class App:
             self.gauges,
             tails,
             self.webhooks,
+            policies,
+            self.summaries,
+            self.gateway,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)
@@ -152,12 +183,14 @@ class App:
         await self.store.restart(self.clock())
         await self.store.release_exports(self.clock())
         await self.sender.open()
+        await self.llm.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.ingest.look_after_grants())
         self.run_in_background(self.outbox.run(self.sessions.closed))
         self.run_in_background(erase_forever(self.retention))
         self.run_in_background(compact_forever(self.retention))
         self.run_in_background(look_after_forever(self.memories))
+        self.run_in_background(summarise_forever(self.summaries))
         await self.runner.setup()
         with binding("--rest"):
             self.rest_server = await listen(self.runner, self.settings.rest)
@@ -188,6 +221,7 @@ class App:
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
         self.draining.set()
+        await self.gateway.drain()
         await self.ingest.drain()
         if self.rest_server is not None:
             self.rest_server.close()
@@ -195,9 +229,11 @@ class App:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.summaries.stop()
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
         await self.sender.close()
+        await self.llm.close()
 
 
 @contextlib.contextmanager

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.config import SessionConfig
 from voicemem.formats import Format, request_body
+from voicemem.formats.values import json_text
 from voicemem.memories import Memories
+from voicemem.memory import Memory
+from voicemem.messages import Message, ToolUse
+from voicemem.policies import Choice, MemoryConfig, Policies, Policy, Remembered
+from voicemem.policies.counters import Counter
+from voicemem.policies.recent import Recent
+from voicemem.policies.summary import shown
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -20,26 +30,105 @@ class Wishes(Struct, frozen=True, kw_only=True):
     alternate: bool = False
     tools: bool = False
     max_history: int | None = None
+    memory: MemoryConfig | None = None
+    """Another policy for this call, or other parameters of the session's."""
 
 
-async def context(memories: Memories, stream: Stream, wishes: Wishes) -> dict[str, Any]:
-    """The whole body of the next LLM call. Raises `Refused` for an unknown enricher."""
-    memory = await memories.at(stream)
-    return request_body(memory.messages(), memory.tool_uses(), wanted_format(stream, wishes))
+class Chosen(NamedTuple):
+    """What a policy chose of a memory, and how it was counted."""
+
+    settings: SessionConfig
+    memory: MemoryConfig
+    policy: Policy
+    remembered: Remembered
+    choice: Choice
+    counter: Counter
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        messages, kept = self.remembered.messages, self.choice.kept
+        if isinstance(kept, range):
+            return messages[kept.start : kept.stop]
+        return [messages[index] for index in kept]
+
+    @property
+    def tools(self) -> Sequence[ToolUse]:
+        """Those of the turns that are shown; between neighbouring messages all of them."""
+        tools, kept = self.remembered.tools, self.choice.kept
+        if not tools or not self.choice.tools:
+            return ()
+        if isinstance(kept, range):
+            since = self.remembered.messages[kept.start].turn_id if kept and kept.start else -1
+            return [use for use in tools if use.turn_id >= since]
+        turns = {message.turn_id for message in self.messages}
+        return [use for use in tools if use.turn_id in turns]
+
+    @property
+    def cut(self) -> bool:
+        """Whether older messages were left out."""
+        kept = self.choice.kept
+        return bool(self.remembered.messages) and (not kept or kept[0] > 0)
+
+    @property
+    def system_messages(self) -> tuple[dict[str, Any], ...]:
+        """The session's own, and what the memory adds to them."""
+        summary = self.choice.summary
+        own = self.settings.llm.system_messages
+        return own if summary is None else (*own, {"role": "system", "content": shown(summary)})
 
 
-def wanted_format(stream: Stream, wishes: Wishes) -> Format:
-    settings = config.read(stream.config)
-    llm = settings.llm
-    return Format(
+async def context(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> dict[str, Any]:
+    """The whole body of the next LLM call. Raises `Refused` for an unknown enricher or policy."""
+    return body_of(await choose(memories, policies, stream, wishes), wishes)
+
+
+async def choose(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> Chosen:
+    """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
+    return chosen(await memories.at(stream), policies, config.read(stream.config), wishes)
+
+
+def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: Wishes) -> Chosen:
+    """The same of a memory as it is now."""
+    wanted = wanted_memory(policies.settled(settings.memory), wishes.memory)
+    policy = policies.policy(wanted) or Recent(wishes.max_history or settings.llm.max_history)
+    model = settings.llm.model or settings.llm.params.get("model")
+    model = model if isinstance(model, str) else None
+    counter = policies.counter(model)
+    remembered = Remembered(
+        messages=memory.made_messages(),
+        tools=[use for use in memory.tool_uses() if use.answered] if wishes.tools else [],
+        tokens=memory.tokens(counter),
+        tool_tokens=lambda use: tool_tokens(use, counter),
+        text_tokens=counter.count,
+        summary=memory.state.summary,
+        window=policies.window(wanted, model),
+    )
+    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter)
+
+
+def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:
+    """The settings of a call: another policy brings its own parameters, the same one takes those that are given."""
+    if wished is None or wished.policy not in (None, own.policy):
+        return own if wished is None else wished
+    given = {name: value for name in wished.__struct_fields__ if (value := getattr(wished, name)) not in (None, {})}
+    return msgspec.structs.replace(own, **given)
+
+
+def tool_tokens(use: ToolUse, counter: Counter) -> int:
+    return sum(counter.count(text) for text in (use.name, json_text(use.arguments), json_text(use.result)))
+
+
+def body_of(chosen: Chosen, wishes: Wishes) -> dict[str, Any]:
+    settings, llm = chosen.settings, chosen.settings.llm
+    format = Format(
         vendor=llm.vendor,
         model=llm.model,
         style=wishes.style or llm.style,
         params=llm.params,
-        system_messages=llm.system_messages,
+        system_messages=chosen.system_messages,
         interruptable=settings.interruptable,
-        max_history=wishes.max_history or llm.max_history,
         enrich=wishes.enrich,
         alternate=wishes.alternate,
         tools=wishes.tools,
     )
+    return request_body(chosen.messages, chosen.tools, format, cut=chosen.cut)

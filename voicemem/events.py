@@ -159,6 +159,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     system_messages: Any = UNSET
     interruptable: Any = UNSET
     webhook: Any = UNSET
+    memory: Any = UNSET
     idle_timeout: Any = UNSET
     reopen_window: Any = UNSET
     max_duration: Any = UNSET
@@ -187,6 +188,17 @@ class SessionGap(Event, tag="session.gap", frozen=True):
 
     from_seq: Sequence
     to_seq: Sequence
+
+
+class MemorySummary(Event, tag="memory.summary", frozen=True):
+    """The server's own: a summary of all messages up to `through_turn`, and what an LLM took to write it, in tokens."""
+
+    through_turn: Natural
+    text: str
+    messages: Natural
+    model: str | None = None
+    input_tokens: Natural | None = None
+    output_tokens: Natural | None = None
 
 
 class RefusedEvent(Event, tag="refused", frozen=True):
@@ -228,7 +240,7 @@ Producible = (
 Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
 """What does nothing but stand in the journal: most of what producers send."""
 
-Journaled = Producible | SessionClosed | SessionReopened | SessionGap | RefusedEvent
+Journaled = Producible | SessionClosed | SessionReopened | SessionGap | MemorySummary | RefusedEvent
 """What a journal may hold."""
 
 Incoming = Producible | SessionOpen | Auth

@@ -17,6 +17,7 @@ from voicemem.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemorySummary,
     Metric,
     Resume,
     SessionClosed,
@@ -26,6 +27,7 @@ from voicemem.events import (
     Tts,
     Whole,
 )
+from voicemem.messages import Summary
 from voicemem.playing import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
 from voicemem.replies import fold_delta, fold_llm, fold_message
 from voicemem.speech import fold_asr
@@ -104,6 +106,13 @@ def call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
     state.calls[event.call_id] = turn.number
 
 
+# What the server does to a memory
+
+
+def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
+    state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
+
+
 RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
@@ -118,5 +127,6 @@ RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Metric: fold_trace,
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
+    MemorySummary: fold_summary,
 }
 """By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

@@ -146,6 +146,8 @@ def interruption(original: str, found: Heard, cuts: list[Cut]) -> dict[str, Any]
 
 def tool_uses(state: State) -> list[ToolUse]:
     """The tool calls of the memory, in the order of turns and then of arrival."""
+    if not state.calls:
+        return []
     return [
         ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered)
         for number in state.numbers

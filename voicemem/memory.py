@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from voicemem import history
 from voicemem.fold import Entry, fold_all
 from voicemem.messages import Message, ToolUse
+from voicemem.policies.counters import Counter
 from voicemem.state import State, restore, snapshot
 from voicemem.timing import Times, turn_times
 
@@ -23,8 +24,8 @@ class Memory:
     """
 
     __slots__ = (
-        "begins", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "position", "saved", "text",
-        "times", "unpacked", "used",
+        "begins", "counts", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "position", "saved",
+        "text", "times", "unpacked", "used",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -39,6 +40,8 @@ class Memory:
         self.times: dict[int, list[Times]] = {}
         """Of these messages, where somebody asked for them."""
         self.joined: list[Message] = []
+        self.counts: dict[str, list[int]] = {}
+        """How many tokens the joined ones have, by the name of the counter; -1 where nobody has asked."""
         self.begins: dict[int, int] = {}
         """Where each turn's messages begin among the joined ones."""
         self.text = b"[]"
@@ -75,6 +78,7 @@ class Memory:
             self.packed = zlib.compress(snapshot(self.unpacked), 1)
             self.unpacked = None
             self.made, self.times, self.joined, self.begins = {}, {}, [], {}
+            self.counts = {}
             self.text, self.ends = b"[]", []
 
     def fold(self, entries: Iterable[Entry]) -> None:
@@ -84,8 +88,12 @@ class Memory:
         """The memory in its order; with `unfinished`, what is in progress as well."""
         if unfinished:
             return history.messages(self.state, unfinished=True)
+        return self.made_messages().copy()
+
+    def made_messages(self) -> list[Message]:
+        """The memory in its order, not to be changed, and only to be read until somebody else has their turn."""
         self.make()
-        return self.joined.copy()
+        return self.joined
 
     def timed_messages(self) -> list[tuple[Message, Times]]:
         """The memory in its order, each message with when it could be heard."""
@@ -122,10 +130,27 @@ class Memory:
         state.dirty.clear()
         before = state.numbers[place - 1] if place else None
         del self.ends[place:]
-        del self.joined[0 if before is None else self.begins[before] + len(self.made[before]) :]
+        kept = 0 if before is None else self.begins[before] + len(self.made[before])
+        del self.joined[kept:]
+        for known in self.counts.values():
+            del known[kept:]
         for number in state.numbers[place:]:
             self.begins[number] = len(self.joined)
             self.joined += self.made[number]
+
+    def tokens(self, counter: Counter) -> Callable[[int], int]:
+        """How many tokens the content of the message at an index has, as long as the memory does not change."""
+        self.make()
+        joined = self.joined
+        known = self.counts.setdefault(counter.name, [])
+        known.extend([-1] * (len(joined) - len(known)))
+
+        def tokens(index: int) -> int:
+            if known[index] < 0:
+                known[index] = counter.count(joined[index].content)
+            return known[index]
+
+        return tokens
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)

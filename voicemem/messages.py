@@ -43,6 +43,17 @@ class ToolUse(Struct, frozen=True, gc=False):
     """Whether the result has come; an unanswered call is not shown to an LLM."""
 
 
+class Summary(Struct, frozen=True, gc=False):
+    """What stands for the first turns of a call, as an LLM wrote it."""
+
+    through_turn: int
+    """It stands for all messages up to this turn, it included."""
+    text: str
+    messages: int
+    """How many these are."""
+    model: str | None = None
+
+
 def ordered_metadata(values: dict[str, Any]) -> dict[str, Any]:
     """The same metadata with voicemem's own keys first, in their documented order."""
     own = {key: values[key] for key in METADATA_ORDER if key in values}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from voicemem.access import SETS_NOTHING
 from voicemem.admission import Outcome
@@ -58,8 +58,8 @@ class Recorder:
         self.waiting_since = 0.0
         """When the first of them came, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
-        self.on_commit: Callable[[Iterable[Appended]], None] | None = None
-        """Told after every commit, while somebody wants to know."""
+        self.listeners: list[Callable[[Sequence[Appended]], None]] = []
+        """Told after every commit."""
 
     async def open(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -159,8 +159,8 @@ class Recorder:
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
         size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
         self.metrics.committed(batches, appended, answers, size)
-        if self.on_commit is not None:
-            self.on_commit(appended)
+        for tell in self.listeners:
+            tell(appended)
         return True
 
     def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:

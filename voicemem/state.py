@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Struct, field
 
 from voicemem.heard import Cut, Playback
+from voicemem.messages import Summary
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 3
+VERSION = 4
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -189,6 +190,8 @@ class State(Struct, gc=False):
     newest_reply: tuple[int, int] | None = None
     """Turn and order of the reply that the LLM began last."""
     closed_ts: int | None = None
+    summary: Summary | None = None
+    """The newest one; none shortens the history."""
     dirty: set[int] = set()
     """Turns that changed since their messages were last made."""
 

@@ -24,15 +24,16 @@ class Tails:
 
     async def tell(self, tail: Tail) -> AsyncGenerator[list[Told], None]:
         """What a tail tells, told as soon as it is journaled. See `Tail.tell`."""
+        if not self.open:
+            self.recorder.listeners.append(self.ring)
         self.open.add(tail)
-        self.recorder.on_commit = self.ring
         try:
             async for told in tail.tell():
                 yield told
         finally:
             self.open.discard(tail)
             if not self.open:
-                self.recorder.on_commit = None
+                self.recorder.listeners.remove(self.ring)
 
     def ring(self, appended: Iterable[Appended]) -> None:
         """Wake those who follow these sessions, or would."""

@@ -65,7 +65,6 @@ formats = st.builds(
     params=st.dictionaries(st.sampled_from(["messages", "model", "turn_id", "max_tokens", "system", "top_p"]), values),
     system_messages=st.lists(st.fixed_dictionaries({"role": st.just("system"), "content": values})).map(tuple),
     interruptable=st.booleans(),
-    max_history=st.integers(1, 9),
     enrich=st.lists(st.sampled_from(sorted(ENRICHERS))).map(tuple),
     alternate=st.booleans(),
     tools=st.booleans(),

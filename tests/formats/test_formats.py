@@ -56,24 +56,10 @@ def test_params_stand_last_and_replace_nothing() -> None:
     assert list(body.items()) == [("messages", []), ("model", "a"), ("top_p", 0.5), ("stop", ["x"])]
 
 
-def test_max_history_keeps_the_newest() -> None:
-    """The newest messages stay, and system messages do not count."""
-    system = {"role": "system", "content": "Be brief."}
-    body = request_body(SEED_CALL, [], Format(max_history=2, system_messages=(system,)))
-    assert [message["content"] for message in body["messages"][1:]] == [each.content for each in SEED_CALL[-2:]]
-
-
-def test_max_history_bounds_before_enriching() -> None:
+def test_what_was_left_out_is_not_enriched() -> None:
     """Of a reply that is no longer shown, no note is made."""
-    body = request_body(SEED_CALL, [], Format(max_history=3, enrich=("originals",)))
+    body = request_body(SEED_CALL[3:], [], Format(enrich=("originals",)), cut=True)
     assert body["messages"][0]["content"] == SEED_CALL[3].content
-
-
-@pytest.mark.parametrize("limit", [0, 1025])
-def test_max_history_has_bounds(limit: int) -> None:
-    """A configuration with a history of no message, or of more than 1024, cannot be read."""
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"max_history": limit}, Format)
 
 
 def test_unknown_enricher_is_refused_even_without_messages() -> None:

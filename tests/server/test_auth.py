@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from callers import Caller, Fields, Serve, keyed, make_key, talk
 from calls import final
 
-from voicemem.access import SCOPES
+from voicemem.access import ASK_AGAIN_MS, SCOPES
 from voicemem.app import make_access
 from voicemem.server.rest import ROUTES
 from voicemem.store.sqlite import SqliteStore
@@ -251,6 +252,7 @@ async def test_a_revoked_key_is_refused_at_once(serve: Serve, tmp_path: Path) ->
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
         key, text = await make_access(beside).create_key("default", "", ["read"])
+        await asyncio.sleep(ASK_AGAIN_MS / 1000)
         url, headers = f"http://{app.rest_address}/v1/sessions", {"Authorization": f"Bearer {text}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             async with session.get(url) as answer:
@@ -263,12 +265,13 @@ async def test_a_revoked_key_is_refused_at_once(serve: Serve, tmp_path: Path) ->
 
 
 async def test_the_first_key_closes_a_running_service(serve: Serve, tmp_path: Path) -> None:
-    """From the moment the first key is made, nobody gets in without one; revoking it opens nothing."""
+    """Once a first key, made beside the service, is noticed, nobody gets in without one; revoking it opens nothing."""
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     await Caller(app).create()
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
         key, _ = await make_access(beside).create_key("default", "", ["read"])
+        await asyncio.sleep(ASK_AGAIN_MS / 1000)
         assert (401, "unauthorized") == (await Caller(app).get("/v1/sessions/s")).told
         await beside.revoke_key(key.id, 1)
         assert (401, "unauthorized") == (await Caller(app).get("/v1/sessions/s")).told

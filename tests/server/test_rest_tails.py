@@ -44,7 +44,7 @@ async def api(app: App) -> Caller:
 
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
-    await until(None, lambda: asyncio.sleep(0, app.recorder.on_commit))
+    await until([app.summaries.note], lambda: asyncio.sleep(0, app.recorder.listeners))
 
 
 @pytest.fixture
@@ -283,11 +283,11 @@ async def test_a_quiet_tail_is_kept_alive(api: Caller) -> None:
 
 async def test_nobody_is_told_when_nobody_tails(api: Caller, app: App) -> None:
     """Commits tell of themselves while there is a tail; a reader that has gone is noticed without anything to tell."""
-    assert app.recorder.on_commit is None
+    assert [app.summaries.note] == app.recorder.listeners
     async with tailing(api), tailing(api, SEVERAL) as tail:
         await api.send(final(1, "One."))
         await tail.some(1)
-        assert app.recorder.on_commit is not None
+        assert 2 == len(app.recorder.listeners)
     await nobody_tails(app)
 
 

@@ -438,6 +438,33 @@ async def test_positions_have_no_holes(store: Store) -> None:
     assert {"main": [1, 2, 3], "asr": [1, 2]} == await producers(store, key)
 
 
+async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(store: Store) -> None:
+    """Of two that expect the same position one is journaled; the other is told that the journal has gone on."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 2))
+    payloads = [b'{"type":"memory.summary","n":%d}' % n for n in (1, 2)]
+    first, second = await asyncio.gather(*(store.append_own(key, payload, 2, NOW + 7) for payload in payloads))
+
+    assert [3] == [stream.position for stream in (first, second) if stream is not None]
+    won = payloads[0] if first is not None else payloads[1]
+    assert [(3, None, None, NOW + 7, won)] == await store.rows(key, 2, 10)
+    assert None is await store.append_own(key, payloads[0], 4, NOW)
+    assert stored(4) == await send(store, key, offer(3))
+
+
+async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) -> None:
+    """What is remembered can still change; what was exported stays, and an erased session takes nothing."""
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    closed = await close(store, key)
+    appended = await store.append_own(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
+    assert appended is not None
+    assert ("ended", closed.position + 1) == (appended.state, (await reread(store, key)).position)
+    assert closed.position == (await claim_one(store)).position
+    await store.erase(key, NOW)
+    with pytest.raises(Refused, match="There is no such session"):
+        await store.append_own(key, b"{}", closed.position + 1, NOW)
+
+
 async def test_an_empty_batch_is_nothing(store: Store) -> None:
     """A batch without events changes nothing and tells how things stand."""
     key = await begun(store)

@@ -20,7 +20,8 @@ from voicemem.cli.notify import notify
 from voicemem.errors import VoicememError
 from voicemem.otel import tracer_of, wanted
 from voicemem.outbound import allowed_networks
-from voicemem.settings import Settings, check, parse_address
+from voicemem.plugins import policies_of
+from voicemem.settings import Address, Settings, check, parse_address
 from voicemem.tracing import Tracer
 
 LOG = logging.getLogger("voicemem")
@@ -52,6 +53,9 @@ SERVE_OPTIONS = (
         default=Settings().agora_contents,
         show_default=True,
     ),
+    setting("--llm-url", "The LLM of the gateway for sessions that give none: a base URL, or …/chat/completions."),
+    setting("--llm-api-key", "Its key; better given in the variable, since others may see a command's flags."),
+    setting("--llm-model", "Its model, for sessions that name none."),
     setting(
         "--request-rate",
         "HTTP requests and handshakes per second and key; 0 is without limit.",
@@ -65,6 +69,22 @@ SERVE_OPTIONS = (
         type=float,
         default=Settings().event_rate,
         show_default=True,
+    ),
+    setting(
+        "--memory",
+        "Memory policy of sessions that choose none, as JSON, such as"
+        ' {"policy": "window", "max_tokens": 4000}. Without it: the newest llm.max_history messages.',
+    ),
+    setting(
+        "--policy",
+        "A memory policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable: with spaces between).",
+        multiple=True,
+    ),
+    setting(
+        "--model-window",
+        "How many tokens a model's context holds, MODEL=TOKENS; extends the built-in table. May be repeated (in the"
+        " variable: with spaces between).",
+        multiple=True,
     ),
 )
 
@@ -88,13 +108,20 @@ def to_settings(options: dict[str, Any]) -> Settings:
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
         agora_contents=options["agora_contents"],
+        llm_url=options["llm_url"],
+        llm_api_key=options["llm_api_key"],
+        llm_model=options["llm_model"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
+        memory=options["memory"],
+        policies=tuple(options["policy"]),
+        model_windows=tuple(options["model_window"]),
         log_format=options["log_format"],
         log_level=options["log_level"],
     )
     check(settings)
     allowed_networks(settings.allow_addresses)
+    policies_of(settings)
     return settings
 
 
@@ -168,8 +195,7 @@ def check_config(**options: Any) -> None:
         raise Failed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        shown = "(set)" if value and field in ("webhook_secret", "admin_key") else value
-        click.echo(
-            f"{field:16} {', '.join(shown) if isinstance(shown, tuple) and field == 'allow_addresses' else shown}"
-        )
+        shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
+        several = isinstance(shown, tuple) and not isinstance(shown, Address)
+        click.echo(f"{field:16} {', '.join(shown) if several else shown}")
     click.echo("The settings are good.")

@@ -1,25 +1,23 @@
 """From the memory to the request body of an LLM call (design, section 7).
 
-The way of a memory: the newest messages, enriched, tool calls between them, as runs of one side (`conversation`), and
-those in the shape of the vendor (`openai`, `anthropic`, `gemini`). What a receiver is told beside role and text is
-decided by its vendor alone (`standard`, `custom`). All of it is pure.
+The way of what a policy chose of a memory: the messages, enriched, tool calls between them, as runs of one side
+(`conversation`), and those in the shape of the vendor (`openai`, `anthropic`, `gemini`). What a receiver is told beside
+role and text is decided by its vendor alone (`standard`, `custom`). All of it is pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from voicemem.formats import anthropic, custom, gemini, openai, standard
 from voicemem.formats.conversation import Part, Run, alternating, interleaved, is_blank, runs
 from voicemem.formats.enrichers import ENRICHERS, enriched
 from voicemem.messages import Message, ToolUse
 
-__all__ = ["ENRICHERS", "MAX_HISTORY", "Format", "request_body"]
-
-MAX_HISTORY = 1024
+__all__ = ["ENRICHERS", "Format", "request_body"]
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -31,10 +29,8 @@ class Format(Struct, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
     """`llm.params`: goes into the body beside what is made here, and never replaces it."""
     system_messages: tuple[dict[str, Any], ...] = ()
-    """OpenAI message objects, `{"role":"system","content":…}`; they do not count for `max_history`."""
+    """OpenAI message objects, `{"role":"system","content":…}`; no policy counts them."""
     interruptable: bool = True
-    max_history: Annotated[int, Meta(ge=1, le=MAX_HISTORY)] = 32
-    """How many of the newest messages are kept."""
     enrich: tuple[str, ...] = ()
     """Names in `ENRICHERS`, applied in this order."""
     alternate: bool = False
@@ -76,17 +72,18 @@ class Style(Protocol):
 STYLES: dict[str, Style] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
 
 
-def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: Format) -> dict[str, Any]:
+def request_body(
+    messages: Sequence[Message], tools: Sequence[ToolUse], format: Format, *, cut: bool = False
+) -> dict[str, Any]:
     """The whole body of the next LLM call, ready for JSON; `messages` in the order of the memory.
 
-    The body shares the dicts of the messages and of the format: write it out, do not change it.
+    `cut` says that older messages were left out: tool uses from before the first one then go with them. The body
+    shares the dicts of the messages and of the format: write it out, do not change it.
     """
-    # The one place where a vendor decides whether a message's fields are stripped or passed.
-    receiver: Receiver = custom if format.vendor == "custom" else standard
+    receiver = receiver_of(format.vendor)
     style = STYLES[format.style]
-    dropped = max(0, len(messages) - format.max_history)
-    memory = enriched(messages[dropped:], format.enrich)
-    parts = interleaved(memory, tools if format.tools else (), cut=dropped > 0)
+    memory = enriched(messages, format.enrich)
+    parts = interleaved(memory, tools if format.tools else (), cut=cut)
     if not (receiver.KEEPS_BLANK and style.TAKES_BLANK):
         parts = [part for part in parts if not is_blank(part)]
     body = style.conversation(_runs(parts, receiver, style, format), format.system_messages)
@@ -96,6 +93,16 @@ def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: 
         body["model"] = model
     own = body.keys() | receiver.NAMES | {"model"}
     return body | {name: value for name, value in style.settings(format.params).items() if name not in own}
+
+
+def receiver_of(vendor: str | None) -> Receiver:
+    """The one place where a vendor decides whether a message's fields are stripped or passed."""
+    return custom if vendor == "custom" else standard
+
+
+def leaves_out(message: Message, vendor: str | None) -> bool:
+    """Whether a vendor is not shown a message because it says nothing; in the OpenAI style, with no enrichers."""
+    return is_blank(message) and not receiver_of(vendor).KEEPS_BLANK
 
 
 def _runs(parts: Sequence[Part], receiver: Receiver, style: Style, format: Format) -> list[Run]:

@@ -102,6 +102,12 @@ class Journal(Protocol):
     async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
         """Apply a merge patch of the configuration, and journal it as the server's own event."""
 
+    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        """Journal an event of the server's own right behind position `expected`; None when more is there already.
+
+        Also for a session that has ended. Raises `Refused` (`unknown_session`).
+        """
+
     async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
         """Journal `session.closed` and make its exports, in one transaction; None when the session is not running.
 
@@ -116,6 +122,9 @@ class Journal(Protocol):
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
         """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
+
+    async def secrets(self, key: int) -> dict[str, str]:
+        """What was taken out of a session's configuration, by dotted path; nothing of an erased one."""
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""

@@ -14,6 +14,7 @@ from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import (
     asyncapi,
+    chat,
     deliveries,
     events,
     history,
@@ -39,6 +40,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
+    *chat.ROUTES,
 )
 
 

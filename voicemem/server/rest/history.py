@@ -5,21 +5,28 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem import config
 from voicemem.admission import Stream
-from voicemem.context import Wishes, context
+from voicemem.context import Wishes, body_of, choose
+from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, Fields, SessionId
 from voicemem.formats import ENRICHERS
 from voicemem.messages import Message, Role
+from voicemem.policies.parameters import MemoryConfig, Messages, PolicyName, Tokens, check_memory
 from voicemem.server.rest.parts import NoQuery, answer, parts_of, stream_of
 from voicemem.server.rest.routes import JSON, Answer, Route, one
 from voicemem.server.rest.sessions import StateName
 from voicemem.turns import turns
+from voicemem.usage import Usage, usage_of
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
+
+
+POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,13 +39,21 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`enrich` names enrichers, with commas between them."""
+    """`enrich` names enrichers, with commas between them; `usage` adds what the context takes, and what it leaves out.
+
+    `policy` and its parameters are for this call; without `policy` the parameters are for that of the session.
+    """
 
     enrich: Annotated[str, Meta(pattern=ENRICHER_NAMES)] = ""
     style: Literal["openai", "anthropic", "gemini"] | None = None
     alternate: bool = False
     tools: bool = False
     max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    policy: PolicyName | None = None
+    max_messages: Messages | None = None
+    max_tokens: Tokens | None = None
+    context_window: Tokens | None = None
+    usage: bool = False
 
 
 class Spoken(Struct, frozen=True):
@@ -93,6 +108,10 @@ class GeminiContext(Struct, frozen=True):
     """A body for Gemini's generateContent."""
 
     contents: list[Fields]
+
+
+class AccountedContext(Usage, frozen=True):
+    """What stands beside the body of a call with `usage=true`."""
 
 
 class TurnStart(Struct, frozen=True):
@@ -178,14 +197,30 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
     """The whole body of the next LLM call, in the style asked for, else in that of the session."""
     stream = await stream_of(request)
+    parts = parts_of(request)
     wishes = Wishes(
         enrich=tuple(name for name in query.enrich.split(",") if name),
         style=query.style,
         alternate=query.alternate,
         tools=query.tools,
         max_history=query.max_history,
+        memory=wished_memory(query),
     )
-    return answer(await context(parts_of(request).memories, stream, wishes))
+    chosen = await choose(parts.memories, parts.policies, stream, wishes)
+    body = body_of(chosen, wishes)
+    if query.usage:
+        body |= msgspec.to_builtins(usage_of(chosen, parts.summaries.state_of(stream, chosen)))
+    return answer(body)
+
+
+def wished_memory(query: ContextQuery) -> MemoryConfig | None:
+    """The policy that a query asks for. Raises `Refused` (`invalid_query`)."""
+    given = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
+    try:
+        check_memory(given)
+    except Refused as refused:
+        raise Refused("invalid_query", refused.detail) from None
+    return MemoryConfig(**given) if given else None
 
 
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
@@ -211,7 +246,7 @@ ROUTES = (
         read_context,
         "read",
         ContextQuery,
-        one(OpenAiContext | AnthropicContext | GeminiContext),
+        one(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
     ),
     Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, one(Turns)),
 )

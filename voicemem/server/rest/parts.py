@@ -16,14 +16,17 @@ from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
+from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
 from voicemem.memories import Memories
 from voicemem.metrics import Metrics
+from voicemem.policies import Policies
 from voicemem.recorder import Recorder
 from voicemem.server.http import NOT_AS_SAID, unpacked
 from voicemem.sessions import Sessions
 from voicemem.store.base import Store
+from voicemem.summaries import Summaries
 from voicemem.tails import Tails
 from voicemem.webhooks import Webhooks
 
@@ -47,11 +50,13 @@ class Parts(NamedTuple):
     gauges: Gauges
     tails: Tails
     webhooks: Webhooks
+    policies: Policies
+    summaries: Summaries
+    gateway: Gateway
 
 
 PARTS = web.AppKey("parts", Parts)
 GRANT = web.RequestKey("grant", Grant)
-"""Whether the caller still may what it asked for, for answers that last: keys are revoked. Raises `Refused`."""
 DOCUMENT = web.AppKey("document", bytes)
 ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
 

@@ -113,6 +113,19 @@ class SqliteJournal:
 
         return await self.database.write(job)
 
+    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        def job(connection: apsw.Connection) -> Stream | None:
+            stream = self.database.rows.stream(key)
+            if stream is None or stream.state == "erased":
+                raise Refused("unknown_session")
+            if stream.position != expected:
+                return None
+            self.database.rows.append_own(stream, now_ms, payload)
+            self.database.rows.save_stream(stream)
+            return stream
+
+        return await self.database.write(job)
+
     async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
@@ -146,6 +159,13 @@ class SqliteJournal:
             where, values = "project = ? and kind = ? and id = ?", (project, SESSION, session_id)
             found = await self.database.read(lambda connection: load_stream(connection, where, values))
         return None if found is None or found.state == "erased" else found
+
+    async def secrets(self, key: int) -> dict[str, str]:
+        query = (
+            "select name, value from secrets where stream = ?1"
+            " and exists (select 1 from streams where key = ?1 and state <> 'erased')"
+        )
+        return await self.database.glance(lambda connection: dict(connection.execute(query, (key,))))
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         clauses, values = conditions(wanted)

@@ -1,0 +1,71 @@
+"""The memory policies of a service: the default for its sessions, those of the operator's own, models' windows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from voicemem.config import plain
+from voicemem.errors import CannotStart, Refused
+from voicemem.policies import MemoryConfig, Policies, Policy
+from voicemem.policies.parameters import PARAMETERS, check_memory
+from voicemem.settings import Settings
+
+
+def policies_of(settings: Settings) -> Policies:
+    """Raises `CannotStart` for what cannot be imported, or does not fit together."""
+    own = dict(map(own_policy, settings.policies))
+    policies = Policies(default_memory(settings.memory), own, dict(map(model_window, settings.model_windows)))
+    try:
+        policies.policy(policies.default)
+    except Refused as refused:
+        raise CannotStart(f"The default memory cannot be used: {refused.detail}") from None
+    return policies
+
+
+def default_memory(text: str | None) -> MemoryConfig:
+    if text is None:
+        return MemoryConfig()
+    try:
+        given = msgspec.json.decode(text, type=dict[str, Any])
+        check_memory(given)
+        return msgspec.convert(given, MemoryConfig)
+    except msgspec.ValidationError as error:
+        raise CannotStart(f"The default memory cannot be used: {plain(error, MemoryConfig)}.") from None
+    except (msgspec.DecodeError, Refused) as error:
+        why = error.detail if isinstance(error, Refused) else "It is no JSON object."
+        raise CannotStart(f"The default memory cannot be used: {why}") from None
+
+
+def own_policy(text: str) -> tuple[str, Callable[..., Policy]]:
+    """NAME=MODULE:CLASS, imported."""
+    name, _, path = text.partition("=")
+    module, _, attribute = path.partition(":")
+    if not (name and module and attribute):
+        raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
+    if name in PARAMETERS:
+        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise CannotStart(f"The policy {name} cannot be imported: {error}.") from None
+    if not callable(getattr(found, "choose", None)):
+        raise CannotStart(f"{path} is no policy: it has no method `choose`.")
+    return name, found
+
+
+def model_window(text: str) -> tuple[str, int]:
+    """MODEL=TOKENS."""
+    model, _, tokens = text.rpartition("=")
+    if not (model and tokens.isdecimal() and int(tokens)):
+        raise CannotStart(f"{text!r} is no window of a model; write MODEL=TOKENS, such as my-model=32000.")
+    return model, int(tokens)
+
+
+def counters_loaded(policies: Policies, models: Iterable[str]) -> None:
+    """Load the tables of the tokenizers, so that no request waits for them."""
+    for model in models:
+        policies.counter(model)

@@ -1,0 +1,55 @@
+"""The most important messages."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from voicemem.messages import Message
+from voicemem.policies.choice import Choice, Remembered
+
+MAX_MESSAGES = 32
+
+
+class Priority(Struct, frozen=True):
+    """By `metadata.priority` (a number, 0 when there is none), the newest first among equals; shown in their order.
+
+    With `max_tokens`, what does not fit is passed over, and smaller messages may still find room.
+    """
+
+    max_messages: int | None = None
+    max_tokens: int | None = None
+
+    def choose(self, remembered: Remembered) -> Choice:
+        messages = remembered.messages
+        ranked = sorted(range(len(messages)), key=lambda index: (priority_of(messages[index]), index), reverse=True)
+        most = self.max_messages
+        if most is None:
+            most = MAX_MESSAGES if self.max_tokens is None else len(messages)
+        if self.max_tokens is None:
+            return Choice(sorted(ranked[:most]), "max_messages")
+        return self.fitting(remembered, ranked, most, self.max_tokens)
+
+    def fitting(self, remembered: Remembered, ranked: list[int], most: int, budget: int) -> Choice:
+        """The first ones that fit, each turn's tool calls with its first message; the very first fits always."""
+        kept: list[int] = []
+        turns: set[int] = set()
+        left = budget
+        tools: dict[int, int] = {}
+        for use in remembered.tools:
+            tools[use.turn_id] = tools.get(use.turn_id, 0) + remembered.tool_tokens(use)
+        for index in ranked:
+            if len(kept) >= most or left <= 0:
+                break
+            turn = remembered.messages[index].turn_id
+            cost = remembered.tokens(index) + (0 if turn in turns else tools.get(turn, 0))
+            if cost <= left or not kept:
+                kept.append(index)
+                turns.add(turn)
+                left -= cost
+        return Choice(sorted(kept), "max_tokens" if len(kept) < most else "max_messages", left < 0)
+
+
+def priority_of(message: Message) -> float:
+    """The priority that a producer gave a message; what is no number counts as 0."""
+    value = message.metadata.get("priority")
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

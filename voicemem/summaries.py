@@ -1,0 +1,243 @@
+"""Summaries: made in the background before they are needed, and journaled as events of the server's own.
+
+Nobody owns a session: whoever notices first that a summary is due asks the LLM, and appends what it wrote only where no
+other summary came meanwhile. So two services on one store may both ask, and one of the answers counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from operator import attrgetter
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from voicemem import config
+from voicemem.admission import Stream
+from voicemem.context import Chosen, Wishes, choose
+from voicemem.errors import Refused, StoreUnavailable, VoicememError
+from voicemem.events import MAX_TEXT_BYTES, MemorySummary
+from voicemem.memories import Memories
+from voicemem.messages import Message
+from voicemem.policies import Policies
+from voicemem.policies.parameters import filled
+from voicemem.policies.summary import NOTHING_YET, PROMPT, Due, SummaryPolicy, joined, same
+from voicemem.store.base import Appended, Journal
+from voicemem.usage import SummaryState
+
+LOG = logging.getLogger("voicemem.summaries")
+SUMMARY = "summary"
+State = Literal["none", "current", "due", "running", "failing"]
+LOOK_S = 0.5
+"""Between two looks at the sessions in which something was journaled."""
+MOST_AT_ONCE = 8
+"""Calls of LLMs that are under way."""
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+MOST_APPENDS = 100
+"""Attempts to append a summary while the call goes on; each failed one means that something was journaled."""
+
+
+LARGEST_SHARE = 0.5
+"""Of the budget: what a summary may take of it."""
+
+
+class Written(Struct, frozen=True):
+    """What an LLM wrote, and what it took, in tokens, where it says so."""
+
+    text: str
+    model: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+Write = Callable[[Stream, str | None, str], Awaitable[Written]]
+"""Asks the LLM of a session, by its model for summaries if there is one, with a prompt. Raises `Refused`."""
+
+
+class Work(Struct):
+    """How it is with the summaries of one session."""
+
+    stream: Stream
+    task: asyncio.Task[None] | None = None
+    failures: int = 0
+    error: str | None = None
+    not_before: float = 0.0
+    """By the loop's clock."""
+
+
+class Summaries:
+    """Makes summaries where they are due. `clock` gives Unix ms."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        memories: Memories,
+        policies: Policies,
+        write: Write,
+        clock: Callable[[], int],
+        random: Callable[[], float],
+    ) -> None:
+        self.journal = journal
+        self.memories = memories
+        self.policies = policies
+        self.write = write
+        self.clock = clock
+        self.random = random
+        self.changed: dict[int, Stream] = {}
+        """Sessions in which something was journaled since the last look, by key."""
+        self.works: dict[int, Work] = {}
+
+    def note(self, appended: Iterable[Appended]) -> None:
+        """Something was journaled in these sessions."""
+        everywhere = self.policies.default.policy == SUMMARY
+        for result in appended:
+            if everywhere or "memory" in result.stream.config:
+                self.changed[result.stream.key] = result.stream
+
+    def state_of(self, stream: Stream, chosen: Chosen) -> SummaryState | None:
+        """How it is with a session's summaries; None when its policy makes none. Whoever asks for it sets it going."""
+        policy, remembered = chosen.policy, chosen.remembered
+        if not isinstance(policy, SummaryPolicy):
+            return None
+        work, due = self.works.get(stream.key), policy.due(remembered)
+        self.changed.setdefault(stream.key, stream)
+        state: State = "none" if remembered.summary is None else "current"
+        if work is not None and work.task is not None:
+            state = "running"
+        elif due is not None:
+            state = "failing" if work is not None and work.failures else "due"
+        through = None if remembered.summary is None else remembered.summary.through_turn
+        count = 0 if remembered.summary is None else remembered.summary.messages
+        return SummaryState(state, through, count, work.failures if work else 0, work.error if work else None)
+
+    async def look(self) -> None:
+        """Start what is due in the sessions that have changed."""
+        changed, self.changed = self.changed, {}
+        for key, stream in changed.items():
+            work = self.works.get(key)
+            if work is not None and (work.task is not None or work.not_before > now_s()):
+                self.changed.setdefault(key, stream)
+                continue
+            if len(self.running()) >= MOST_AT_ONCE:
+                self.changed.setdefault(key, stream)
+                continue
+            with suppress(StoreUnavailable, Refused):  # it is looked at again when something comes
+                found = await self.due(stream)
+                if found is not None:
+                    self.start(stream, *found)
+                elif work is not None:
+                    del self.works[key]
+            await asyncio.sleep(0)
+
+    def running(self) -> list[Work]:
+        return [work for work in self.works.values() if work.task is not None]
+
+    async def due(self, stream: Stream) -> tuple[Chosen, Due] | None:
+        """What is to be summarised in a session, if anything is."""
+        settings = config.read(stream.config)
+        if self.policies.settled(settings.memory).policy != SUMMARY:
+            return None
+        now = await self.journal.stream(stream.project, stream.id)
+        if now is None:
+            return None
+        chosen = await choose(self.memories, self.policies, now, Wishes())
+        assert isinstance(chosen.policy, SummaryPolicy)
+        due = chosen.policy.due(chosen.remembered)
+        return None if due is None else (chosen, due)
+
+    def start(self, stream: Stream, chosen: Chosen, due: Due) -> None:
+        work = self.works.setdefault(stream.key, Work(stream))
+        work.task = asyncio.create_task(self.work(work, chosen, due))
+
+    async def work(self, work: Work, chosen: Chosen, due: Due) -> None:
+        """Make one summary, and note what became of it."""
+        try:
+            written = await self.write(work.stream, chosen.memory.model, prompt_of(chosen, due))
+            check_text(written.text, chosen)
+            await self.append(work.stream, due, written)
+            work.failures, work.error = 0, None
+        except VoicememError as error:
+            self.put_off(work, error.code)
+        except Exception as error:
+            LOG.error("A summary failed", exc_info=error)
+            self.put_off(work, "internal")
+        finally:
+            work.task = None
+            self.changed.setdefault(work.stream.key, work.stream)
+
+    def put_off(self, work: Work, code: str) -> None:
+        work.failures, work.error = work.failures + 1, code
+        wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** (work.failures - 1)) * (0.5 + self.random())
+        work.not_before = now_s() + wait_s
+        LOG.warning("No summary for a session: %s; it is tried again in %.1f s.", code, wait_s)
+
+    async def append(self, stream: Stream, due: Due, written: Written) -> None:
+        """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
+        payload = event_of(due, written)
+        for _ in range(MOST_APPENDS):
+            now = await self.journal.stream(stream.project, stream.id)
+            if now is None:
+                return
+            memory = await self.memories.at(now)
+            if memory.state.summary != due.previous or not still_stands(due, memory.made_messages()):
+                return
+            if await self.journal.append_own(stream.key, payload, memory.stands_at, self.clock()) is not None:
+                return
+        raise StoreUnavailable("The session changes faster than its summary can be stored.")
+
+    async def stop(self) -> None:
+        """Nothing that is under way is waited for: the next process begins anew."""
+        tasks = [work.task for work in self.works.values() if work.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def prompt_of(chosen: Chosen, due: Due) -> str:
+    previous = NOTHING_YET if due.previous is None else due.previous.text
+    return filled(chosen.memory.prompt or PROMPT, previous, joined(due.messages))
+
+
+def check_text(text: str, chosen: Chosen) -> None:
+    """A summary that leaves no room for the call is none. Raises `Refused`."""
+    policy = chosen.policy
+    assert isinstance(policy, SummaryPolicy)
+    if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:
+        raise Refused("llm_failed", "The LLM wrote no summary.")
+    if chosen.counter.count(text) > policy.budget(chosen.remembered) * LARGEST_SHARE:
+        raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
+
+
+def still_stands(due: Due, messages: list[Message]) -> bool:
+    """Whether what was summarised is still what is remembered of these turns."""
+    since = due.stands_for - len(due.messages)
+    until = bisect_right(messages, due.through_turn, key=attrgetter("turn_id"))
+    return same(due.messages, messages[since:until])
+
+
+def event_of(due: Due, written: Written) -> bytes:
+    event = MemorySummary(
+        through_turn=due.through_turn,
+        text=written.text.strip(),
+        messages=due.stands_for,
+        model=written.model,
+        input_tokens=written.input_tokens,
+        output_tokens=written.output_tokens,
+    )
+    return msgspec.json.encode(event)
+
+
+async def summarise_forever(summaries: Summaries) -> None:
+    """Look at what has changed, a few times a second."""
+    while True:
+        await summaries.look()
+        await asyncio.sleep(LOOK_S)
