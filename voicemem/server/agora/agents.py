@@ -14,7 +14,7 @@ from voicemem.server.agora.bodies import Join, Update, body_as, configuration, p
 from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
-from voicemem.server.rest.sessions import check_calling_out
+from voicemem.server.rest.sessions import check_calling_out, note_calling_out
 from voicemem.store.base import StreamFilter
 
 PROJECT = "/v2/projects/{appid}"
@@ -98,6 +98,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     given = configuration(await body_as(request, Join))
     check_calling_out(request, given)
     stream = await parts_of(request).sessions.join(project, given)
+    note_calling_out(request, given, stream)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
 

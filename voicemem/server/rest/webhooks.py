@@ -142,8 +142,8 @@ def given_fields(given: Struct) -> dict[str, Any]:
     return values
 
 
-def note(request: web.Request, act: Act, endpoint_id: str | None) -> None:
-    audit(act, request[GRANT].key_id, request[GRANT].project, webhook=endpoint_id)
+def note(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
+    audit(act, request[GRANT].key_id, request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
@@ -213,6 +213,7 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
         )
         for tried in await parts_of(request).webhooks.test(*place_of(request))
     ]
+    note(request, "webhook_tested", request.match_info["id"])
     return answer(CheckResults(all(result.passed for result in results), results))
 
 
