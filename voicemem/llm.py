@@ -7,6 +7,7 @@ on as they came. It neither tries again (a caller on the phone cannot wait) nor 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -264,7 +265,7 @@ class Transport(httpx2.AsyncBaseTransport):
                 answer = await self.session.request(
                     request.method,
                     str(request.url),
-                    data=content,
+                    data=io.BytesIO(content),  # in pieces: one large write would hold up the event loop
                     headers=list(request.headers.multi_items()),
                     allow_redirects=False,
                     trace_request_ctx=context,
