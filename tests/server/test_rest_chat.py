@@ -53,7 +53,7 @@ async def test_a_whole_answer_is_remembered(serve: Serve) -> None:
 
 
 async def test_what_is_journaled(serve: Serve) -> None:
-    """The user's words are a typed message of the next turn, chunks are deltas of a named reply, and then it is done."""
+    """The words are a typed message of the next turn, chunks are deltas of a named reply, and then it is done."""
     async with gateway(serve, Script(["Hello ", "there."], id="chatcmpl-x")) as (api, client, _):
         raw = await client.chat.completions.with_raw_response.create(model="any", messages=user("Hi."), stream=True)
         assert ("1", "chatcmpl-x") == (raw.headers["Voicemem-Turn-Id"], raw.headers["Voicemem-Item"])
