@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
@@ -124,6 +126,15 @@ async def test_a_connection_is_used_again() -> None:
         for _ in range(4):
             assert [b"1", b"[DONE]"] == await streamed(calling, url)
     assert [2, 2] == connections
+
+
+def test_nothing_is_imported_before_the_first_call() -> None:
+    """OpenAI's package takes time and memory, so only who calls an LLM has it."""
+    code = (
+        "import sys, voicemem.cli, voicemem.app; print([name for name in ('openai', 'httpx2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()
 
 
 async def test_a_whole_answer_has_a_bound() -> None:
