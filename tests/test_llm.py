@@ -102,6 +102,16 @@ async def test_certificates_are_checked(tmp_path: Path) -> None:
         assert "tls" == await why(calling, url.replace("http:", "https:"))
 
 
+async def test_a_key_that_no_header_can_have() -> None:
+    """It is told as such, and its line cannot be broken."""
+    async with models() as calling, llm_server() as llm:
+        for key, word in (("vm_…", "invalid_key"), ("a\r\nX-B: 1", "error")):
+            with pytest.raises(LlmFailed) as failed:
+                await calling.complete(Target(llm.url, key, guarded=False), {"messages": []})
+            assert word == failed.value.why
+    assert [] == llm.requests
+
+
 @pytest.mark.parametrize("url", ["http://a..b/", "http://\u2024.example/", "https://a.example:99999/"])
 async def test_odd_urls_fail_as_calls(url: str) -> None:
     """What no request can be made of is a failed call, not a fault of ours."""
@@ -130,9 +140,7 @@ async def test_a_connection_is_used_again() -> None:
 
 def test_nothing_is_imported_before_the_first_call() -> None:
     """OpenAI's package takes time and memory, so only who calls an LLM has it."""
-    code = (
-        "import sys, voicemem.cli, voicemem.app; print([name for name in ('openai', 'httpx2') if name in sys.modules])"
-    )
+    code = "import sys, voicemem.app; print([name for name in ('openai', 'httpx2') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()
 

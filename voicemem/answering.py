@@ -198,8 +198,12 @@ class Call:
         self.over = True
         text = self.plan.failure_message if self.plan.failure_message.strip() else None
         item = self.item or self.name(None)
+        await self.writer.flush()
+        if self.writer.lost:
+            self.writer.add(self.end())
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
+        self.tools.names.release(self.plan.line.key, item)
         if text is None:
             raise error
         if self.writer.error is not None:

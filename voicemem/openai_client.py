@@ -87,6 +87,8 @@ class Client:
         except APIStatusError as error:
             await error.response.aclose()
             raise LlmFailed(error.status_code) from None
+        except UnicodeError:
+            raise LlmFailed("invalid_key") from None
         except (OpenAIError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise failure(error) from None
         return Response(cast(httpx2.Response, response))
