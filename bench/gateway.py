@@ -2,8 +2,9 @@
 
     python -m bench.gateway [--messages 200] [--calls 200] [--at-once 16] [--chunks 20] [--pause 0.005] [--runs 2]
 
-The LLM is a process of its own that answers at once (`bench.llm`), voicemem another one on a SQLite file. Both ways the LLM
-gets the same conversation: directly the client sends all of it, through the gateway the last message. Ways take turns.
+The LLM is a process of its own that answers at once (`bench.llm`), voicemem another one on a SQLite file. Through the
+gateway and `direct` the client sends the last message only; `with all` it sends the whole conversation itself, which
+the gateway adds for it. The ways take turns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from bench.servers import Server, port_of, post, serving, started
 from voicemem.settings import SQLITE
 
 QUESTION = "What would that cost all together, for the number {}?"
+Ways = dict[str, tuple[list[AsyncOpenAI], list[dict[str, str]]]]
 FIRST_CALLS = 5
 """Made before anything is measured, of each kind."""
 
@@ -78,21 +80,12 @@ def prepare(server: Server, options: Options) -> None:
     """Sessions with the conversation, but for its last message, which comes with each call."""
     sources = {"user": "message", "assistant": "llm"}
     for session in range(options.at_once):
-        opening = {
-            "session_id": f"bench-{session}",
-            "idle_timeout": 0,
-            "llm": {"max_history": min(1024, options.messages)},
-        }
+        llm = {"max_history": min(1024, options.messages)}
+        opening = {"session_id": f"bench-{session}", "idle_timeout": 0, "llm": llm}
         post(f"{server.rest}/v1/sessions", msgspec.json.encode(opening))
         events = [
-            {
-                "type": "message",
-                "turn_id": place // 2 + 1,
-                "role": one["role"],
-                "source": sources[one["role"]],
-                "text": one["content"],
-            }
-            for place, one in enumerate(conversation(options.messages - 1))
+            {"type": "message", "turn_id": place // 2 + 1, "role": role, "source": sources[role], "text": text}
+            for place, (role, text) in enumerate(one.values() for one in conversation(options.messages - 1))
         ]
         told = post(f"{server.rest}/v1/sessions/bench-{session}/events", msgspec.json.encode(events))
         assert not told["errors"], told
@@ -130,27 +123,27 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def clients_of(base_urls: Iterable[str]) -> list[AsyncOpenAI]:
+    return [AsyncOpenAI(base_url=url, api_key="-") for url in base_urls]
+
+
 async def measure(server: Server, llm_port: int, options: Options) -> list[Run]:
-    """All runs, the two ways in turn."""
-    before = conversation(options.messages - 1)
+    """All runs, the ways in turn."""
+    whole = conversation(options.messages - 1)
     runs: list[Run] = []
     for at_once in dict.fromkeys((1, options.at_once)):
-        ways = {
-            "direct": [AsyncOpenAI(base_url=f"http://127.0.0.1:{llm_port}/v1", api_key="-") for _ in range(at_once)],
-            "gateway": [
-                AsyncOpenAI(base_url=f"{server.rest}/v1/sessions/bench-{session}", api_key="-")
-                for session in range(at_once)
-            ],
-        }
-        for clients in ways.values():
-            await calls(options, clients, before if clients is ways["direct"] else [], FIRST_CALLS * at_once)
+        direct = clients_of([f"http://127.0.0.1:{llm_port}/v1"] * at_once)
+        through = clients_of(f"{server.rest}/v1/sessions/bench-{session}" for session in range(at_once))
+        ways: Ways = {"direct": (direct, []), "with all": (direct, whole), "gateway": (through, [])}
+        for clients, before in ways.values():
+            await calls(options, clients, before, FIRST_CALLS * at_once)
         for _ in range(options.runs):
-            for way, clients in ways.items():
+            for way, (clients, before) in ways.items():
                 began = cpu_s(server.process.pid)
-                done = await calls(options, clients, before if way == "direct" else [], options.calls)
+                done = await calls(options, clients, before, options.calls)
                 used = (cpu_s(server.process.pid) - began) / len(done) * 1e6
                 runs.append(Run(way, at_once, done, used if way == "gateway" else 0.0))
-        for client in (*ways["direct"], *ways["gateway"]):
+        for client in (*direct, *through):
             await client.close()
     return runs
 
@@ -172,6 +165,7 @@ def better(runs: Sequence[Run], way: str, at_once: int) -> Run:
 
 def measured(runs: Sequence[Run], at_once: int, name: str) -> list[Measured]:
     ours, theirs = better(runs, "gateway", at_once), better(runs, "direct", at_once)
+    all_sent = better(runs, "with all", at_once)
     what = f"first token, {at_once} at once" if at_once > 1 else "first token, one call at a time"
     whole = [statistics.median(one.whole for one in run.calls) for run in (ours, theirs)]
     late = [p99([one.first for one in run.calls]) for run in (ours, theirs)]
@@ -179,6 +173,7 @@ def measured(runs: Sequence[Run], at_once: int, name: str) -> list[Measured]:
         Measured(f"{name}_first_p50_ms", what, first_ms(ours), "ms", first_ms(theirs)),
         Measured(f"{name}_first_p99_ms", "  p99", late[0], "ms", late[1]),
         Measured(f"{name}_later_ms", "  later than directly, p50", first_ms(ours) - first_ms(theirs), "ms"),
+        Measured(f"{name}_with_all_ms", "  p50 where the client sends all", first_ms(all_sent), "ms", first_ms(theirs)),
         Measured(f"{name}_whole_p50_ms", "  until [DONE], all on disk", whole[0], "ms", whole[1]),
         Measured(f"{name}_cpu_us", "  CPU of voicemem for a call", ours.cpu_us, "µs"),
     ]
@@ -188,12 +183,9 @@ def runs_table(runs: Sequence[Run]) -> str:
     heading = ("way", "at once", "calls", "first p50 ms", "first p99 ms", "whole p50 ms", "voicemem cpu µs")
     rows = []
     for run in runs:
-        figures = [
-            first_ms(run),
-            p99([one.first for one in run.calls]),
-            statistics.median(one.whole for one in run.calls),
-        ]
-        rows.append((run.way, str(run.at_once), str(len(run.calls)), *map(number, (*figures, run.cpu_us))))
+        whole = statistics.median(one.whole for one in run.calls)
+        figures = (first_ms(run), p99([one.first for one in run.calls]), whole, run.cpu_us)
+        rows.append((run.way, str(run.at_once), str(len(run.calls)), *map(number, figures)))
     return table(heading, rows)
 
 
