@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from voicemem.server import agora
 from voicemem.server.rest import ROUTES
 from voicemem.server.rest.openapi import document
 
@@ -19,7 +20,7 @@ Fields = dict[str, Any]
 @cache
 def described() -> Fields:
     """The document of this package."""
-    return dict(json.loads(document(ROUTES)))
+    return dict(json.loads(document([*ROUTES, *agora.DOCUMENTED])))
 
 
 @cache
@@ -37,8 +38,8 @@ def component(name: str) -> jsonschema_rs.Draft202012Validator:
 
 
 def template_of(path: str) -> str | None:
-    """The path of the document that a request's path is one of."""
-    path = path.partition("?")[0]
+    """The path of the document that a request's path is one of, below any of its servers."""
+    path = path.partition("?")[0].removeprefix("/cn")
     paths = described()["paths"]
     return next((one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/{}]+", one), path)), None)
 
@@ -72,7 +73,11 @@ def values_of(media_type: str, body: bytes) -> list[Any]:
         case "application/x-ndjson":
             return [[json.loads(line) for line in body.splitlines()]]
         case "text/event-stream":
-            return [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: ")]
+            return [
+                json.loads(line[6:])
+                for line in body.split(b"\n")
+                if line.startswith(b"data: ") and line != b"data: [DONE]"
+            ]
         case "text/plain":
             return []
     return [json.loads(body)]

@@ -32,6 +32,7 @@ REACHED = [
     ("GET", "/v1/sessions/{id}/turns"),
     ("POST", "/v1/sessions/{id}/events"),
     ("GET", "/v1/sessions/{id}/events"),
+    ("POST", "/v1/sessions/{id}/chat/completions"),
     *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),
     ("GET", "/v1/sessions/{id}/working-memory/versions"),
     ("GET", "/v1/sessions/{id}/working-memory/tools"),
