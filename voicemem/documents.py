@@ -40,7 +40,7 @@ class WorkingMemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     template: str | None = None
     schema: Fields | None = None
     tools: bool = False
-    """Whether the gateway lets the LLM work on it."""
+    """Whether the LLM has the tools: then the system message says when to use them."""
 
 
 class Document(Struct, gc=False):
