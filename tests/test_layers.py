@@ -16,7 +16,7 @@ ROWS = (
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context usage summaries summary_writer gateway"
-    " outbox sweeper targets answering reply_writer retention metrics gauges tracing tail tail_of_several tails"
+    " outbox sweeper targets answering reply_writer rounds retention metrics gauges tracing tail tail_of_several tails"
     " webhooks validation working_memory kept users",
     "server outbound otel llm openai_client plugins client replay",
     "app demo",

@@ -79,6 +79,10 @@ class Plan(Struct, frozen=True):
     body: Fields
     failure_message: str
     """What is said when the LLM fails; nothing when blank."""
+    own: frozenset[str] = frozenset()
+    """Names of the tools that are done here: the reply goes on after them."""
+    item: str | None = None
+    """The name of the reply that goes on."""
 
 
 class Call:
@@ -88,12 +92,13 @@ class Call:
         self.tools = tools
         self.plan = plan
         self.turn_id = plan.turn_id
-        self.item: str | None = None
+        self.item = plan.item
         """The name of the reply in the journal, once the LLM has begun to answer."""
         self.writer = Writer(tools.recorder, plan.line)
         self.answer = Answer()
         self.began = time.monotonic()
         self.result = "cancelled"
+        self.heard = False
         self.over = False
         """Whether the journal has, or will have, the reply's end."""
 
@@ -135,7 +140,7 @@ class Call:
                 if self.writer.refused is not None:
                     raise self.writer.refused
                 yield data
-        if self.item is None:
+        if not self.heard:
             raise LlmFailed("invalid_answer")
         if not (done or self.answer.finished):
             raise LlmFailed("dropped")
@@ -172,6 +177,7 @@ class Call:
 
     def begin(self) -> None:
         """Name the reply, at the first sign of it."""
+        self.heard = True
         if self.item is None:
             self.item = self.name(self.answer.id)
         if self.began and (self.answer.size or self.answer.calls):
@@ -181,15 +187,23 @@ class Call:
     async def finish(self) -> None:
         """Write the reply's end and its tool calls. Raises what kept them from being stored."""
         self.over, self.result = True, "answered"
-        self.writer.add(self.end(), *self.tool_calls())
+        if not self.goes_on:
+            self.writer.add(self.end())
+        self.writer.add(*self.tool_calls())
         await self.settle()
         if self.writer.error is not None:
             raise self.writer.error
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the LLM is to be called again: it has called tools, all of which are done here."""
+        calls = self.answer.calls
+        return self.result == "answered" and bool(calls) and all(one.name in self.plan.own and one.id for one in calls)
+
     async def settle(self) -> None:
         """Wait until all is written; when some of the text could not be, the end says it whole."""
         await self.writer.flush()
-        if self.writer.lost and self.writer.refused is None:
+        if self.writer.lost and self.writer.refused is None and not self.goes_on:
             self.writer.add(self.end())
             await self.writer.flush()
 
@@ -216,6 +230,11 @@ class Call:
             self.over = True
             self.writer.add(self.end())
             await self.settle()
+        if not self.goes_on:
+            self.release()
+
+    def release(self) -> None:
+        """The reply is over, and its name stands in the journal."""
         self.tools.names.release(self.plan.line.key, self.item)
 
     def end(self) -> LlmDone:

@@ -138,7 +138,16 @@ class App:
         self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
         targets = Targets(store, default_llm(settings))
         self.gateway = Gateway(
-            self.memories, policies, self.recorder, targets, self.llm, clock, new_id, self.metrics, self.tracer
+            self.memories,
+            policies,
+            self.working_memory,
+            self.recorder,
+            targets,
+            self.llm,
+            clock,
+            new_id,
+            self.metrics,
+            self.tracer,
         )
         write = SummaryWriter(targets, self.llm.complete, self.metrics).write
         self.summaries = Summaries(store, self.memories, policies, write, clock, random.random)

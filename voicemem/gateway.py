@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -27,10 +29,12 @@ from voicemem.metrics import Metrics
 from voicemem.policies import Policies
 from voicemem.recorder import Recorder
 from voicemem.reply_writer import record
+from voicemem.rounds import Rounds
 from voicemem.speech import spoken_text
 from voicemem.state import Turn
-from voicemem.targets import Targets
+from voicemem.targets import Target, Targets
 from voicemem.tracing import Tracer
+from voicemem.working_memory import WorkingMemory
 
 T = TypeVar("T")
 PRODUCER = "gateway"
@@ -46,6 +50,16 @@ class Taken(Struct, frozen=True):
     """What the user said, where the memory does not show it yet: its transcript is under way."""
 
 
+class Question(NamedTuple):
+    """What a call of the LLM is about, beside the memory."""
+
+    target: Target
+    turn_id: int
+    unfinished: str | None
+    tools: list[Fields]
+    """Definitions of those that are done here."""
+
+
 class Gateway:
     """Answers chat completions of sessions. `clock` gives Unix ms, `new_id` a fresh random text of safe characters."""
 
@@ -53,6 +67,7 @@ class Gateway:
         self,
         memories: Memories,
         policies: Policies,
+        working_memory: WorkingMemory,
         recorder: Recorder,
         targets: Targets,
         models: Models,
@@ -63,6 +78,7 @@ class Gateway:
     ) -> None:
         self.memories = memories
         self.policies = policies
+        self.working_memory = working_memory
         self.targets = targets
         self.clock = clock
         self.new_id = new_id
@@ -70,7 +86,7 @@ class Gateway:
         self.running: set[asyncio.Task[Any]] = set()
         self.draining = False
 
-    async def begin(self, stream: Stream, asked: Asked, key_id: str | None) -> Call:
+    async def begin(self, stream: Stream, asked: Asked, key_id: str | None) -> Call | Rounds:
         """Take what the request says into the memory, and make ready to call the LLM with it.
 
         Raises `Refused` (`session_ended`, `llm_not_configured`), and whatever keeps an event from being stored.
@@ -88,13 +104,39 @@ class Gateway:
         turn_id = taken.turn_id
         if turn_id is None:
             turn_id = memory.state.items[taken.events[0].item or ""]
-        settings = config.read(stream.config)
-        custom = settings.llm.vendor == "custom"
+        own = await self.own_tools(stream)
+
+        async def call(item: str | None = None, last: bool = False) -> Call:
+            tools = [] if last else own
+            body = await self.body(stream, asked, Question(target, turn_id, taken.unfinished, tools))
+            failure_message = config.read(stream.config).llm.failure_message or ""
+            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item)
+            return Call(self.tools, plan)
+
+        first = await call()
+        return Rounds(first, call, partial(self.working_memory.execute, stream)) if own else first
+
+    async def own_tools(self, stream: Stream) -> list[Fields]:
+        """The tools of the session's working memory, where the LLM is to have them."""
+        wanted = config.read(stream.config).working_memory
+        if wanted is None or not wanted.tools:
+            return []
+        with suppress(Refused):  # a user's, and nobody says whose: the call goes on without
+            return await self.working_memory.tools(stream)
+        return []
+
+    async def body(self, stream: Stream, asked: Asked, question: Question) -> Fields:
+        """The body of the LLM's call, with the memory as it is now."""
+        now = await self.memories.journal.stream(stream.project, stream.id)
+        if now is None:
+            raise Refused("unknown_session")
+        stream = now
+        custom = config.read(stream.config).llm.vendor == "custom"
         body = await context(self.memories, self.policies, stream, Wishes(style="openai", tools=True))
-        if taken.unfinished is not None:
-            body = self.with_words(body, taken.unfinished, turn_id, custom)
-        body = request_for(body, asked, target.model, custom)
-        return Call(self.tools, Plan(line, memory, turn_id, target, body, settings.llm.failure_message or ""))
+        if question.unfinished is not None:
+            body = self.with_words(body, question.unfinished, question.turn_id, custom)
+        body = request_for(body, asked, question.target.model, custom)
+        return body | {"tools": [*body.get("tools", ()), *question.tools]} if question.tools else body
 
     def take(self, memory: Memory, asked: Asked) -> Taken:
         """What of a request is new."""
@@ -145,6 +187,10 @@ class Gateway:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def names_of(tools: list[Fields]) -> frozenset[str]:
+    return frozenset(tool["function"]["name"] for tool in tools)
 
 
 def is_known(turn: Turn, text: str) -> bool:

@@ -14,6 +14,7 @@ from voicemem.answering import Call
 from voicemem.completions import ChatRequest, read_request
 from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.events import Fields
+from voicemem.rounds import Rounds
 from voicemem.server.http import ProblemHandler
 from voicemem.server.problems import headers_of, problem_response
 from voicemem.server.rest.parts import GRANT, NoQuery, object_of, parts_of, stream_of
@@ -74,12 +75,12 @@ async def watched(request: web.Request, task: asyncio.Task[web.StreamResponse]) 
         protocol.gone = None
 
 
-async def whole(call: Call) -> web.StreamResponse:
+async def whole(call: Call | Rounds) -> web.StreamResponse:
     body = await call.whole()
     return web.Response(body=body, content_type=JSON, headers=names_of(call))
 
 
-async def streamed(request: web.Request, call: Call) -> web.StreamResponse:
+async def streamed(request: web.Request, call: Call | Rounds) -> web.StreamResponse:
     """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
     response: web.StreamResponse | None = None
     try:
@@ -113,7 +114,7 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def names_of(call: Call) -> dict[str, str]:
+def names_of(call: Call | Rounds) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
     names = {TURN: str(call.turn_id)}
     return names if call.item is None else names | {ITEM: call.item}

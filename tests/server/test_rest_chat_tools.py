@@ -1,0 +1,111 @@
+"""The gateway with tools of its own: the LLM keeps its working memory, and the caller hears one answer."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from callers import Fields
+from gateways import answered, client_of, gateway, said, spoken, user
+from llm_server import Script
+from services import Serve
+
+UPDATE = {"id": "u1", "name": "update_working_memory", "arguments": ['{"content":', ' {"name": "Ann"}}']}
+GET = {"id": "g1", "name": "get_working_memory", "arguments": "{}"}
+THEIRS = {"id": "t1", "name": "find_room", "arguments": '{"nights": 2}'}
+JSON_MEMORY = {"schema": {"type": "object"}, "tools": True}
+
+
+def names(body: Fields) -> list[str]:
+    return [tool["function"]["name"] for tool in body.get("tools", ())]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_llm_keeps_its_memory(serve: Serve, stream: bool) -> None:
+    """Its call is done, journaled with its result, and not shown to the caller, who gets one answer, named once."""
+    scripts = Script(["One moment. "], tools=[UPDATE]), Script(["Hello Ann."])
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY) as (api, client, llm):
+        assert ("One moment. Hello Ann." if stream else "Hello Ann.", []) == await answered(
+            client, user("I am Ann."), stream
+        )
+        document = (await api.get("/v1/sessions/s/working-memory")).json
+        assert {"name": "Ann"} == document["content"]
+        assert ["get_working_memory", "update_working_memory", "clear_working_memory"] == names(llm.requests[0].body)
+        second = llm.requests[1].body["messages"]
+        assert ["system", "user", "assistant", "tool"] == [one["role"] for one in second]
+        assert "Ann" in second[0]["content"]
+        assert "The working memory is updated." == second[-1]["content"]
+        history = await api.contents()
+        assert ("user", "I am Ann.") == spoken(history)[0]
+        assert "Hello Ann." == history[-1]["content"][-10:]
+        items = {row["event"].get("item") for row in await api.journal() if row["event"]["type"].startswith("llm.")}
+        assert 1 == len(items)
+
+
+async def test_what_the_caller_calls_is_the_callers(serve: Serve) -> None:
+    """Of tools of both, ours are done and taken out, and the caller goes on with its own."""
+    scripts = Script([], tools=[UPDATE, THEIRS]), Script(["Two nights, Ann."])
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY) as (api, client, llm):
+        definition: Any = {"type": "function", "function": {"name": "find_room", "parameters": {"type": "object"}}}
+        message = await answered(client, user("A room for Ann."), True, tools=[definition])
+        assert [("t1", "find_room", '{"nights": 2}')] == message.calls
+        assert "find_room" == names(llm.requests[0].body)[0]
+        assert {"name": "Ann"} == (await api.get("/v1/sessions/s/working-memory")).json["content"]
+        result: Any = [{"role": "tool", "tool_call_id": "t1", "content": "Room 4."}]
+        assert "Two nights, Ann." == (await answered(client, result, True, tools=[definition])).text
+        roles = [one["role"] for one in llm.requests[1].body["messages"]]
+        assert 2 == roles.count("tool")
+
+
+async def test_an_llm_that_only_calls_comes_to_an_end(serve: Serve) -> None:
+    """After a number of rounds it is asked once more, without our tools."""
+    async with gateway(serve, Script(["x"], tools=[GET]), working_memory=JSON_MEMORY) as (api, client, llm):
+        message = await answered(client, user("Hi."), True)
+        assert 8 == len(llm.requests)
+        assert [] == names(llm.requests[-1].body)
+        assert "x" * 8 == message.text
+        assert "x" * 8 == (await api.contents())[-1]["content"]
+
+
+async def test_a_wrong_call_is_told_to_the_llm(serve: Serve) -> None:
+    """It can mend it; the call goes on."""
+    wrong = UPDATE | {"arguments": '{"content": "no object"}'}
+    scripts = Script([], tools=[wrong]), Script(["Sorry."])
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY) as (_, client, llm):
+        assert "Sorry." == await said(client, "Hi.")
+        assert "Error: " in llm.requests[1].body["messages"][-1]["content"]
+
+
+async def test_an_llm_that_dies_after_our_tool(serve: Serve) -> None:
+    """What it had said stays, and the failure is told."""
+    scripts = Script(["Well, "], tools=[GET]), Script(status=500)
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY, llm={"failure_message": "Sorry!"}) as (
+        api,
+        client,
+        _,
+    ):
+        assert "Well, Sorry!" == await said(client, "Hi.")
+        assert ["Hi.", "Well, ", "Sorry!"] == [one["content"] for one in await api.contents()]
+
+
+@pytest.mark.parametrize("memory", [{"template": "# Name"}, {"tools": True, "scope": "user"}])
+async def test_without_tools_nothing_is_added(serve: Serve, memory: Fields) -> None:
+    """Where they are not wanted, or there is no document for them, the request is as it would be."""
+    async with gateway(serve, Script(["Hello."]), working_memory=memory) as (_, client, llm):
+        assert "Hello." == await said(client, "Hi.")
+        assert "tools" not in llm.last
+
+
+async def test_a_users_document(serve: Serve) -> None:
+    """What an agent keeps of a user in one call is in the next call's context."""
+    memory = {"scope": "user", "template": "# Preferences", "tools": True}
+    update = UPDATE | {"arguments": json.dumps({"content": "Likes window seats."})}
+    scripts = Script([], tools=[update]), Script(["Noted."]), Script(["A window seat?"])
+    async with gateway(serve, *scripts, working_memory=memory, user_id="ann") as (api, client, llm):
+        assert "Noted." == await said(client, "I like window seats.")
+        await api.create("next", working_memory=memory, user_id="ann")
+        async with client_of(api.app, session_id="next") as other:
+            assert "A window seat?" == await said(other, "A flight, please.")
+        assert "Likes window seats." in llm.last["messages"][0]["content"]
