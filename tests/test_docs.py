@@ -164,6 +164,14 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert not target or (folder / target).exists(), f"{name}: {target}"
 
 
+def test_nobody_is_told_to_install_another_project() -> None:
+    """voicemem is installed from its checkout: on PyPI its name is another project's."""
+    sources = [path for folder in ("deploy", "voicemem") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = {path.name: path.read_text() for path in sources if path.suffix != ".pyc"} | DOCS
+    named = {name: re.findall(r"pip install[^`\n]*[ '](voicemem\b(?!-))", text) for name, text in texts.items()}
+    assert {name: found for name, found in named.items() if found} == {}
+
+
 def test_json_examples_in_the_docs_are_json() -> None:
     """Every JSON block parses."""
     for text in DOCS.values():
