@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from callers import Caller
 from processes import free_ports, running_process
+from producers import over_its_rate
 from programs import DOCS, Program, node_command, printed, running_program, save
 from proxy import Proxy
 from services import Serve
@@ -144,6 +146,21 @@ async def test_a_client_that_was_superseded_stops(serve: Serve, tmp_path: Path, 
             await other.recv()
             assert await program.end() == 1
     assert "A newer connection has opened this producer." in program.errors
+
+
+@clients
+async def test_a_client_waits_when_its_key_is_over_its_rate(serve: Serve, tmp_path: Path, client: Client) -> None:
+    """A `rate_limited`, also one that comes before `session.ready`, is waited for."""
+    key = "an operator's own key"
+    app = await serve(admin_key=key, event_rate=20.0)
+    changes = {"KEY = None": f"KEY = {key!r}", "process.env.VOICEMEM_KEY": json.dumps(key)}
+    saved(client, tmp_path, app.ingest_address, f"http://{app.rest_address}", **changes)
+    async with AsyncExitStack() as stack:
+        async with over_its_rate(app, key):
+            program = await stack.enter_async_context(running_program(tmp_path, client[1]))
+            await program.says("rate_limited")
+        await runs_to_its_end(program)
+    assert await spoken(Caller(app, key), client) == SPOKEN
 
 
 FULL = {
