@@ -91,6 +91,13 @@ def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
     assert refused.value.code == "invalid_field"
 
 
+def test_a_webhook_secret_that_is_no_base64_is_refused() -> None:
+    """After `whsec_` receivers expect base64; other secrets are taken as they are."""
+    with pytest.raises(Refused, match="must be base64"):
+        settle({"webhook": {"url": URL, "secret": "whsec_notbase64"}})
+    assert settle({"webhook": {"secret": "notbase64"}}).secrets == {"webhook.secret": "notbase64"}
+
+
 @pytest.mark.parametrize("given", [{"llm": 5, "system_messages": []}, {"llm": [], "system_messages": [SYSTEM]}])
 def test_invalid_llm_is_refused_beside_system_messages(given: Fields) -> None:
     """The short form does not hide what is wrong with `llm`."""

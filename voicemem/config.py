@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
+from voicemem.exports import check_secret
 from voicemem.policies.parameters import MemoryConfig, check_memory
 
 MAX_LABELS = 64
@@ -128,6 +129,7 @@ def settle(given: Fields) -> Settled:
             msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
+    check_secret(config.webhook.secret)
     check_memory(tidy.get("memory"))
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:

@@ -93,6 +93,12 @@ async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:
     assert (code, "did not let us in" in errors, "Traceback" in errors) == (1, True, False)
 
 
+async def test_receive_takes_no_secret_that_cannot_verify() -> None:
+    """A `whsec_` secret that is no base64 is told at once, and not shown."""
+    code, _, errors = await voicemem("receive", "--listen", "127.0.0.1:0", "--secret", "whsec_notbase64")
+    assert (code, "must be base64" in errors, "notbase64" in errors) == (1, True, False)
+
+
 async def test_receive_prints_verified_webhooks(serve: Serve) -> None:
     """`receive` verifies the three signatures of a real webhook and prints its body."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -15,6 +15,8 @@ from rich.console import Console
 from voicemem.cli.common import Failed, run
 from voicemem.demo import demo as run_demo
 from voicemem.demo import line
+from voicemem.errors import Refused
+from voicemem.exports import check_secret
 from voicemem.replay import Replay, load
 from voicemem.server.receiver import Notice, Receiver
 from voicemem.settings import parse_address
@@ -93,6 +95,10 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
 @click.option("--secret", envvar="VOICEMEM_WEBHOOK_SECRET", show_envvar=True, help="What the webhooks are signed with.")
 def receive(listen: str, secret: str | None) -> None:
     """Receive webhooks, verify their three signatures, and print them."""
+    try:
+        check_secret(secret)
+    except Refused as refused:
+        raise Failed(refused.detail) from None
     run(receive_until_stopped(listen, secret))
 
 

@@ -12,6 +12,7 @@ from voicemem.audit import Act, audit
 from voicemem.checks import check_text
 from voicemem.config import EventTypes, Url
 from voicemem.errors import Refused
+from voicemem.exports import check_secret
 from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
 from voicemem.store.base import Endpoint
@@ -130,6 +131,7 @@ def given_fields(given: Struct) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in given.__struct_fields__}
     values = {name: value for name, value in values.items() if value is not UNSET}
     check_text(values.get("description"))
+    check_secret(values.get("secret"))
     if "event_types" in values:
         values["event_types"] = tuple(sorted(set(values["event_types"])))
     return values
@@ -187,6 +189,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
     given = read_as(await object_of(request), NewSecret)
     secret = None if given.secret is UNSET else given.secret
+    check_secret(secret)
     webhooks = parts_of(request).webhooks
     rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
     note(request, "webhook_secret_rotated", rotated.id)
