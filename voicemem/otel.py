@@ -48,7 +48,9 @@ def tracer_of(env: Mapping[str, str]) -> Tracer:
     try:
         return OtelTracer(provider_of(exporter))
     except ImportError:
-        raise CannotStart("OTEL_… asks for traces, which need the extra `otel`: pip install '.[otel]' in the checkout.") from None
+        raise CannotStart(
+            "OTEL_… asks for traces, which need the extra `otel`: pip install '.[otel]' in the checkout."
+        ) from None
 
 
 def provider_of(exporter: str) -> TracerProvider:
