@@ -234,14 +234,14 @@ def readable(raw: msgspec.Raw) -> Any:
         return None
 
 
-def explain(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Code and sentence of a validation error, without the value that was sent."""
+def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
+    """Code and sentence of a validation error, without the value that was sent; `kinds` are what was decoded."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
         return "unknown_type", CODES["unknown_type"].sentence
     if message.startswith("Object missing required field"):
         return "missing_field", config.plain(error)
-    return "invalid_field", config.plain(error, *get_args(Incoming))
+    return "invalid_field", config.plain(error, *(kinds or get_args(Incoming)))
 
 
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:

@@ -13,6 +13,7 @@ from voicemem.checks import check_text
 from voicemem.config import EventTypes, Url
 from voicemem.errors import Refused
 from voicemem.exports import check_secret
+from voicemem.forms import matching
 from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
 from voicemem.store.base import Endpoint
@@ -20,7 +21,8 @@ from voicemem.store.base import Endpoint
 MAX_DAYS = 7
 Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
-Secret = Annotated[str, Meta(pattern=r"^[!-~]{8,256}\Z", extra_json_schema={"writeOnly": True})]
+PRINTABLE = "A secret is 8 to 256 printable ASCII characters without spaces"
+Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE, extra_json_schema={"writeOnly": True})]
 """Printable ASCII, since receivers keep it in their environments."""
 
 
