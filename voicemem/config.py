@@ -34,6 +34,7 @@ IS_HEADER = "The name of a header is 1 to 128 letters, digits and signs such as 
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, matching(r"^https?://[^/\s@]+(/\S*)?\Z", IS_URL, max_length=2048)]
 """Whether the address may be called is decided when it is."""
+MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
 HeaderName = Annotated[str, matching(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z", IS_HEADER)]
 HeaderValue = Annotated[
@@ -62,7 +63,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     url: Url | None = None
     api_key: str | None = None
     params: Fields = {}
-    max_history: Annotated[int, Meta(ge=1, le=1024)] = 32
+    max_history: MaxHistory = 32
     system_messages: tuple[Fields, ...] = ()
     greeting_message: str | None = None
     failure_message: str | None = None

@@ -375,7 +375,7 @@ async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -
     """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
     key = await begun(store)
     await send(store, key, end(1, reason="idle"))
-    await store.close_ended(key, ["main"], "n", NOW)
+    await store.close_ended(key, ["main"], None, "n", NOW)
     opened = await begin(store, producer="asr", now_ms=NOW + 1)
 
     assert ("ended", False) == (opened.stream.state, opened.reopened)
@@ -822,7 +822,7 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     await close(store, key)
 
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
     assert await store.close(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await kinds(store, key)
 
@@ -854,9 +854,9 @@ async def test_an_end_waits_for_those_connected(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main", "asr"], "n", NOW) is None
+    assert await store.close_ended(key, ["main", "asr"], None, "n", NOW) is None
     await send(store, key, end(1), producer="asr")
-    closed = await store.close_ended(key, ["main", "asr"], "n", NOW)
+    closed = await store.close_ended(key, ["main", "asr"], None, "n", NOW)
     assert closed is not None
     assert END.reason == closed.reason
 
@@ -867,7 +867,7 @@ async def test_an_end_waits_for_nobody(store: Store) -> None:
     await send(store, key, offer(1), producer="asr")
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main"], "n", NOW) is not None
+    assert await store.close_ended(key, ["main"], None, "n", NOW) is not None
 
 
 async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
@@ -875,8 +875,8 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1)._replace(refusal="invalid_field"))
 
-    assert await store.close_ended(key, [], "n", NOW) is None
-    assert await store.close_ended(key, ["main"], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
+    assert await store.close_ended(key, ["main"], None, "n", NOW) is None
 
 
 async def test_silence_is_closed_as_idle(store: Store) -> None:
@@ -988,6 +988,22 @@ async def test_a_restart_closes_what_had_ended(store: Store) -> None:
     assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
 
 
+async def test_a_restart_gives_those_who_have_not_ended_their_grace_anew(store: Store) -> None:
+    """Their connections broke with the process before: the close waits for them, also when they are back."""
+    key = await begun(store)
+    await store.open("p", "s", "llm", settle({}), None, NOW)
+    await send(store, key, end(1), now_ms=NOW)
+    again = NOW + 10 * GRACE_MS
+    await store.restart(again)
+
+    assert [] == await store.due(again + GRACE_MS - 1, 10)
+    await store.open("p", "s", "llm", settle({}), None, again + 1)
+    assert [] == await store.due(again + GRACE_MS - 1, 10)
+    assert await store.close_ended(key, [], (), "n", again + 2) is None
+    assert await store.close_ended(key, [], ("llm",), "n", again + 2) is not None
+    assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
+
+
 # What a close exports
 
 
@@ -1021,6 +1037,21 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
     assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
 
 
+async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
+    """One that is disabled is still there; one that the operator gave up is not."""
+    assert await store.operator_endpoint() is None
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, hook=None)
+    export = await claim_one(store)
+    assert export.endpoint == await store.operator_endpoint()
+    await store.disable_endpoint(export.endpoint, NOW)
+    found = await store.operator_endpoint()
+    assert found is not None
+    assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
+    await store.set_operator_endpoint(None, None)
+    assert await store.operator_endpoint() is None
+
+
 async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     """A session that nobody wants to hear of makes no export."""
     stream = await finished(store, hook=None)
@@ -1032,7 +1063,7 @@ async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
     await store.set_operator_endpoint(OPERATOR, None)
     first = await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     key = await begun(store, "s2", {"webhook": {"url": HOOK}})
     await send(store, key, update(1, {"webhook": {"url": None}}))
     await close(store, key)
@@ -1090,7 +1121,7 @@ async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     key = await begun(store)
     await store.close(key, None, "n", NOW)
-    await store.close_ended(key, [], "n", NOW)
+    await store.close_ended(key, [], None, "n", NOW)
 
     assert [] == await claim(store)
 
@@ -1099,7 +1130,7 @@ async def test_another_operators_receiver(store: Store) -> None:
     """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     await finished(store, "s2", hook=None)
     assert [] == await claim(store)
     await store.set_operator_endpoint(OPERATOR + "/new", "secret")
@@ -1252,7 +1283,7 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     export = await claim_one(store)
     await store.finish_export(export, attempt(), "delivered", None)
     waiting = await finished(store, "s2", HOOK)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
 
     assert ["delivered"] == [made.state for made in await store.deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
@@ -1268,7 +1299,7 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
         await finished(store, f"s{number}", hook=None)
     gone, failing = await claim(store)
     await store.finish_export(gone, attempt(410), "failed", None)
-    await store.disable_endpoint(gone.endpoint.key, NOW)
+    await store.disable_endpoint(gone.endpoint, NOW)
     await store.finish_export(failing, attempt(500), "pending", NOW + 5000)
 
     assert [] == await claim(store, NOW + 10**9)
@@ -1279,7 +1310,7 @@ async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     """What was delivered after its receiver was disabled is delivered."""
     stream = await finished(store)
     export = await claim_one(store)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
     await store.finish_export(export, attempt(), "delivered", None)
 
     assert [Delivery("n", HOOK, 103, "delivered", [attempt()])] == await store.deliveries(stream.key)
@@ -1464,7 +1495,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
 async def test_an_endpoint_that_is_gone_says_so(store: Store) -> None:
     """Its reason can be read."""
     endpoint = await add(store, made_endpoint())
-    await store.disable_endpoint(endpoint.key, NOW + 1)
+    await store.disable_endpoint(endpoint, NOW + 1)
 
     assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.endpoint("p", "e1")
 
@@ -1847,7 +1878,7 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert [Outcome(code="session_erased")] * 2 == await send(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await send(store, key, offer(2), epoch=1)
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
     await store.silence(key, NOW)
     await store.restart(NOW)
     await store.erase(key, NOW)

@@ -97,7 +97,10 @@ class Journal(Protocol):
         """Note since when a session has no connection; None when it has one."""
 
     async def restart(self, now_ms: int) -> None:
-        """Time without a server is not silence: every session is silent from now on, and those that ended are due."""
+        """Time without a server is not silence: every session is silent from now on.
+
+        Those that ended are due; where a producer was connected that has not ended, the grace begins anew.
+        """
 
     async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
         """Apply a merge patch of the configuration, and journal it as the server's own event."""
@@ -114,8 +117,13 @@ class Journal(Protocol):
         Without `ending` the session is closed only if it is due (see `admission.due_close`).
         """
 
-    async def close_ended(self, key: int, connected: Sequence[str], notice_id: str, now_ms: int) -> Stream | None:
-        """Close a session whose end was committed, when every producer that is connected has ended."""
+    async def close_ended(
+        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
+    ) -> Stream | None:
+        """Close a session whose end was committed, when every producer that is connected has ended.
+
+        With `seen`, those that were connected at some time and are not among them count as connected.
+        """
 
     async def due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are to be closed by now."""
@@ -270,8 +278,11 @@ class Outbox(Protocol):
     ) -> bool:
         """Log an attempt, and what comes next; False, and nothing done, when the lease was lost."""
 
-    async def disable_endpoint(self, key: int, now_ms: int) -> None:
-        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed."""
+    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed.
+
+        Not when it has moved to another address meanwhile: it is the old one that is gone.
+        """
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
         """The same for a project's endpoint, if every attempt since `since_ms` or longer has failed."""
@@ -293,6 +304,9 @@ class Endpoints(Protocol):
         """In the order in which they were made."""
 
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None: ...
+
+    async def operator_endpoint(self) -> Endpoint | None:
+        """The operator's, unless the command line has taken it away."""
 
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]

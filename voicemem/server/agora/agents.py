@@ -15,7 +15,7 @@ from voicemem.server.agora.bodies import Join, Update, body_as, configuration, p
 from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
-from voicemem.server.rest.sessions import check_calling_out
+from voicemem.server.rest.sessions import check_calling_out, note_calling_out
 from voicemem.store.base import StreamFilter
 
 PROJECT = "/v2/projects/{appid}"
@@ -27,6 +27,7 @@ MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit ex
 """By the reason of the close; any other is OK."""
 LOOKS_BACK_S = 2 * 3600
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States are numbers from 0 to 6 with commas between")]
 
 
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,9 +36,7 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     channel: str = ""
     from_time: Seconds | None = None
     to_time: Seconds | None = None
-    state: Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States are numbers from 0 to 6 with commas between")] = (
-        RUNNING
-    )
+    state: States = RUNNING
     limit: Annotated[int, Meta(ge=1, le=1000)] = 20
     cursor: str = ""
 
@@ -73,7 +72,7 @@ class Data(Struct, frozen=True):
     """One page of agents, the newest first."""
 
     count: int
-    list: list[Listed]
+    list: tuple[Listed, ...]
 
 
 class Page(Struct, frozen=True):
@@ -101,6 +100,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     given = configuration(await body_as(request, Join))
     check_calling_out(request, given)
     stream = await parts_of(request).sessions.join(project, given)
+    note_calling_out(request, given, stream)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
 
@@ -111,9 +111,9 @@ async def list_agents(request: web.Request, query: ListQuery) -> web.Response:
     states = set(query.state.split(","))
     wanted = wanted_agents(project, query, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
-        return answer(Agents(Data(0, []), Page("", 0)))
+        return answer(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(wanted, query.cursor or None)
-    found = [Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page]
+    found = tuple(Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page)
     return answer(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
 
 
@@ -148,7 +148,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
-async def update(request: web.Request, _: NoQuery) -> web.Response:
+async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
     changes: Fields = patch(await body_as(request, Update), config.read(stream.config).llm)
@@ -164,10 +164,31 @@ async def leave(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(content_type=JSON)
 
 
+UNKNOWN = ("unknown_session",)
+FIELDS = ("missing_field", "invalid_field")
+
 ROUTES = (
-    Route("POST", f"{PROJECT}/join", join, "ingest", NoQuery, one(Started), Body({JSON: Join})),
-    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents)),
-    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent)),
-    Route("POST", f"{AGENT}/update", update, "ingest", NoQuery, one(Started), Body({JSON: Update})),
-    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}),
+    Route(
+        "POST",
+        f"{PROJECT}/join",
+        join,
+        "ingest",
+        NoQuery,
+        one(Started),
+        Body({JSON: Join}),
+        (*FIELDS, "session_exists"),
+    ),
+    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents), codes=("invalid_cursor",)),
+    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent), codes=UNKNOWN),
+    Route(
+        "POST",
+        f"{AGENT}/update",
+        update_agent,
+        "ingest",
+        NoQuery,
+        one(Started),
+        Body({JSON: Update}),
+        (*UNKNOWN, *FIELDS),
+    ),
+    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}, codes=UNKNOWN),
 )

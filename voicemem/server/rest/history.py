@@ -25,7 +25,7 @@ from voicemem.turns import turns
 from voicemem.usage import Usage, usage_of
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
-IS_ENRICH = f"Names with commas between are taken, of {', '.join(ENRICHERS)}"
+Enrich = Annotated[str, matching(ENRICHER_NAMES, f"Names with commas between are taken, of {', '.join(ENRICHERS)}")]
 
 
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
@@ -46,7 +46,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     `policy` and its parameters are for this call; without `policy` the parameters are for that of the session.
     """
 
-    enrich: Annotated[str, matching(ENRICHER_NAMES, IS_ENRICH)] = ""
+    enrich: Enrich = ""
     style: Literal["openai", "anthropic", "gemini"] | None = None
     alternate: bool = False
     tools: bool = False

@@ -13,10 +13,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from voicemem.errors import CODES
 from voicemem.events import SessionId
 from voicemem.forms import matching
+from voicemem.server import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
@@ -26,7 +28,10 @@ EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
-PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId, "delivery": DeliveryId})
+AppId = Annotated[str, Meta(min_length=1)]
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
+    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId}
+)
 """The types of what stands in braces in paths."""
 
 
@@ -54,10 +59,23 @@ class Answer(NamedTuple):
     id_field: str | None = None
 
 
+class Errors(NamedTuple):
+    """How a route tells of errors: the body, and what stands for a code as the HTTP status and in its `reason`."""
+
+    media_type: str
+    kind: type[Struct]
+    status_of: Callable[[str], int]
+    reason_of: Callable[[str], str]
+
+
+PROBLEMS = Errors(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
+
+
 class Route(NamedTuple, Generic[Q]):
     """A path with its handler; `scope` None is open to everybody who can reach the port.
 
-    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`).
+    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`). `servers` is what may stand
+    before the path, `schemes` are the ways to show a key.
     """
 
     method: str
@@ -68,6 +86,9 @@ class Route(NamedTuple, Generic[Q]):
     answers: Mapping[int, Answer]
     body: Body | None = None
     codes: tuple[str, ...] = ()
+    errors: Errors = PROBLEMS
+    servers: tuple[str, ...] = ("/",)
+    schemes: tuple[str, ...] = ("key",)
 
 
 def one(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, Answer]:
