@@ -29,10 +29,11 @@ CALLING_OUT = frozenset({"url", "api_key", "headers"})
 SORTED = msgspec.json.Encoder(order="sorted")
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
+URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
 IS_URL = "An address is http:// or https://, a host, and a path if any, without a user and without white space"
 IS_HEADER = "The name of a header is 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
-Url = Annotated[str, matching(r"^https?://[^/\s@]+(/\S*)?\Z", IS_URL, max_length=2048)]
+Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", IS_URL, max_length=2048)]
 """Whether the address may be called is decided when it is."""
 MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
