@@ -24,6 +24,7 @@ from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
 from voicemem.server.handshake import turning_away
+from voicemem.server.problems import SERVER
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
@@ -75,6 +76,7 @@ class Ingest:
             max_size=MAX_FRAME_BYTES,
             close_timeout=CLOSE_TIMEOUT_S,
             logger=LOG,
+            server_header=SERVER,
         )
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
 
