@@ -12,7 +12,7 @@ import aiohttp
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Failed, run
+from voicemem.cli.common import Failed, rest_url, run
 from voicemem.demo import demo as run_demo
 from voicemem.demo import line
 from voicemem.errors import Refused
@@ -60,7 +60,7 @@ async def send(file: Path, session: str | None, url: str, key: str | None, pace:
 
 @click.command()
 @click.argument("session")
-@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True)
+@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True, callback=rest_url)
 @click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read.")
 @click.option("--open", "unfinished", is_flag=True, help="With replies and partials in progress.")
 @click.option("--json", "as_json", is_flag=True, help="The document as the API gives it.")
