@@ -48,8 +48,8 @@ def test_what_has_come_is_charged_whatever_is_left_and_its_debt_waited_for() -> 
     assert (3, 0.0) == bucket.charge(1, 3, 0)
     assert (1, 0.0) == bucket.charge(0, 7, 0)  # no more than there is
     assert (0, 0.0) == bucket.charge(0, 7, 0)
-    assert (0, pytest.approx(1.1)) == bucket.charge(10, 7, 0)
-    assert (0, pytest.approx(1.6)) == bucket.charge(5, 7, 0)
+    assert pytest.approx((0, 1.1)) == bucket.charge(10, 7, 0)
+    assert pytest.approx((0, 1.6)) == bucket.charge(5, 7, 0)
     assert (1, 0.0) == bucket.charge(0, 7, 1600)
 
 

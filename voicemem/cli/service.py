@@ -47,7 +47,10 @@ SERVE_OPTIONS = (
         "--log-format", "How the log is written.", type=click.Choice(logs.FORMATS), default="text", show_default=True
     ),
     setting("--log-level", "What is logged.", type=click.Choice(logs.LEVELS), default="warning", show_default=True),
-    setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters at least, 32 random ones advised."),
+    setting(
+        "--admin-key",
+        "A first key with every scope, where no command can be run; 16 characters at least, 32 random ones advised.",
+    ),
     setting(
         "--agora-contents",
         "What messages carry on Agora's paths: full, or standard (role and content only, for strict readers).",

@@ -94,7 +94,7 @@ def portable(schema: Any) -> Any:
         case list():
             return [portable(item) for item in schema]
         case dict():
-            filled = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
+            filled: Fields = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
             return filled | {key: portable(value) for key, value in schema.items()}
         case str():
             return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
