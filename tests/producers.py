@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from typing import Any, Protocol
 
 import apsw
@@ -146,6 +147,31 @@ async def producing(service: Listening, session_id: str = "s", **more: Any) -> A
     async with connected(service) as producer:
         await producer.open(session_id, **more)
         yield producer
+
+
+@asynccontextmanager
+async def over_its_rate(app: App, key: str) -> AsyncIterator[None]:
+    """Until the block ends a connection of this key sends as much as it is let, which leaves the key over its rate."""
+
+    async def send() -> None:
+        async with connected(app, {"Authorization": f"Bearer {key}"}) as producer:
+            await producer.open("busy")
+            for last in count(40, 40):
+                await producer.send_together(*(said(seq) for seq in range(last - 39, last + 1)))
+                while (frame := await producer.next()).get("seq") != last:
+                    assert frame["type"] == "ack" or frame["code"] == "rate_limited", frame
+                    if frame["type"] == "error":
+                        told.set()
+
+    told = asyncio.Event()
+    sending = asyncio.create_task(send())
+    try:
+        await asyncio.wait_for(told.wait(), TIMEOUT_S)
+        yield
+        assert not sending.done()
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
 
 
 # A store in trouble

@@ -91,6 +91,32 @@ def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
     assert refused.value.code == "invalid_field"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"llm": {"url": "llm.example"}}, "An address is http:// or https://"),
+        ({"webhook": {"url": "https://a:b@c/"}}, "An address is http:// or https://"),
+        ({"llm": {"headers": {"a b": "c"}}}, "The name of a header is"),
+        ({"llm": {"headers": {"a": "\n"}}}, "The value of a header is"),
+        ({"memory": {"policy": "Mine"}}, "The name of a policy is"),
+    ],
+    ids=str,
+)
+def test_a_text_of_another_form_gets_a_sentence(given: Fields, said: str) -> None:
+    """What a text must be like is said in words, and without the pattern that it is checked with."""
+    with pytest.raises(Refused) as refused:
+        settle(given)
+    assert f"In the configuration: {said}" in refused.value.detail
+    assert "regex" not in refused.value.detail
+
+
+def test_a_webhook_secret_that_is_no_base64_is_refused() -> None:
+    """After `whsec_` receivers expect base64; other secrets are taken as they are."""
+    with pytest.raises(Refused, match="must be base64"):
+        settle({"webhook": {"url": URL, "secret": "whsec_notbase64"}})
+    assert settle({"webhook": {"secret": "notbase64"}}).secrets == {"webhook.secret": "notbase64"}
+
+
 @pytest.mark.parametrize("given", [{"llm": 5, "system_messages": []}, {"llm": [], "system_messages": [SYSTEM]}])
 def test_invalid_llm_is_refused_beside_system_messages(given: Fields) -> None:
     """The short form does not hide what is wrong with `llm`."""
@@ -131,6 +157,7 @@ def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) 
     [
         ({"llm": {"style": "cohere"}}, "(openai, anthropic, gemini): `llm.style`"),
         ({"webhook": {"contents": "some"}}, "(full, standard): `webhook.contents`"),
+        ({"webhook": {"event_types": [103, 104]}}, "(101, 102, 103, 111, 112): `webhook.event_types[1]`"),
     ],
     ids=str,
 )

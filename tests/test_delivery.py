@@ -208,7 +208,7 @@ async def signed(serve: Serve, hook: Receiver, secret: str) -> Notice:
     return await hook.one()
 
 
-@pytest.mark.parametrize("secret", [WHSEC, "plain secret", "ключ", "whsec_not base64!"])
+@pytest.mark.parametrize("secret", [WHSEC, "plain secret", "ключ", "whsec"])
 async def test_agoras_signatures_are_hmacs_of_the_bytes(serve: Serve, hook: Receiver, secret: str) -> None:
     """Both are keyed with the secret as it is written, and cover the body exactly as it was sent."""
     notice = await signed(serve, hook, secret)
@@ -222,7 +222,7 @@ async def test_agoras_signatures_are_hmacs_of_the_bytes(serve: Serve, hook: Rece
         (WHSEC, base64.b64decode(WHSEC.removeprefix("whsec_"))),
         ("plain secret", b"plain secret"),
         ("ключ", "ключ".encode()),
-        ("whsec_not base64!", b"whsec_not base64!"),
+        ("whsec", b"whsec"),
     ],
 )
 async def test_the_standard_signature(serve: Serve, hook: Receiver, secret: str, key: bytes) -> None:

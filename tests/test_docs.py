@@ -14,6 +14,7 @@ import aiohttp
 import click
 import msgspec
 import pytest
+from producers import over_its_rate
 from services import Serve
 
 from voicemem import client
@@ -200,6 +201,14 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert not target or (folder / target).exists(), f"{name}: {target}"
 
 
+def test_nobody_is_told_to_install_another_project() -> None:
+    """voicemem is installed from its checkout: on PyPI its name is another project's."""
+    sources = [path for folder in ("deploy", "voicemem") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = {path.name: path.read_text() for path in sources if path.suffix != ".pyc"} | DOCS
+    named = {name: re.findall(r"pip install[^`\n]*[ '](voicemem\b(?!-))", text) for name, text in texts.items()}
+    assert {name: found for name, found in named.items() if found} == {}
+
+
 def test_json_examples_in_the_docs_are_json() -> None:
     """Every JSON block parses."""
     for text in DOCS.values():
@@ -253,6 +262,49 @@ async def test_the_readme_programs_run(serve: Serve) -> None:
     finally:
         listening.terminate()
         await listening.communicate()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "told"),
+    [
+        ({}, 0, "'seq': 6"),
+        ({'"hangup"': "7"}, 0, "'code': 'invalid_field'"),
+        ({'"turn_id": 1, "text": "win': '"text": 7, "x": "win'}, 0, "'seq': 6"),
+        ({'"seq": seq}': '"seq": seq + 1}'}, 1, "Events are missing before this seq"),
+    ],
+    ids=["as printed", "the last refused", "another refused", "a gap"],
+)
+async def test_the_readme_s_sender_ends(serve: Serve, change: dict[str, str], code: int, told: str) -> None:
+    """The first example comes to its end, whatever is refused; run once more it says that its call has ended."""
+    app = await serve()
+    program = blocks(DOCS["README.md"], "python")[0].replace("127.0.0.1:8765", str(app.ingest_address))
+    for old, new in change.items():
+        assert old in program
+        program = program.replace(old, new)
+    once = await start(program)
+    printed, errors = await asyncio.wait_for(once.communicate(), 60)
+    assert (once.returncode, told in (printed + errors).decode()) == (code, True), printed + errors
+    if not change:
+        again = await start(program)
+        _, errors = await asyncio.wait_for(again.communicate(), 60)
+        assert (again.returncode, errors.splitlines()[-1].startswith(b"call-1 has ended.")) == (1, True)
+
+
+async def test_the_readme_s_sender_waits_when_its_key_is_over_its_rate(serve: Serve) -> None:
+    """A `rate_limited` before `session.ready` is no refusal: the example waits, and comes to its end."""
+    key = "an operator's own key"
+    app = await serve(admin_key=key, event_rate=20.0)
+    program = blocks(DOCS["README.md"], "python")[0].replace("127.0.0.1:8765", str(app.ingest_address))
+    program = program.replace('/ingest")', f'/ingest", additional_headers={{"Authorization": "Bearer {key}"}})')
+    told = 'if frame["type"] in types and'
+    assert told in program
+    program = program.replace(told, f'print("told:", frame.get("code", frame["type"]))\n        {told}')
+    async with over_its_rate(app, key):
+        sending = await start(program)
+        assert sending.stdout is not None
+        assert await asyncio.wait_for(sending.stdout.readline(), 60) == b"told: rate_limited\n"
+    rest, errors = await asyncio.wait_for(sending.communicate(), 60)
+    assert (sending.returncode, b"'seq': 6" in rest) == (0, True), errors
 
 
 async def test_the_readme_s_context_is_that_of_the_recorded_call(serve: Serve) -> None:

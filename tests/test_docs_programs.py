@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from callers import Caller
 from processes import free_ports, running_process
+from producers import over_its_rate, said
 from programs import DOCS, Program, node_command, printed, running_program, save
 from proxy import Proxy
 from services import Serve
@@ -144,6 +147,64 @@ async def test_a_client_that_was_superseded_stops(serve: Serve, tmp_path: Path, 
             await other.recv()
             assert await program.end() == 1
     assert "A newer connection has opened this producer." in program.errors
+
+
+@clients
+async def test_a_client_waits_when_its_key_is_over_its_rate(serve: Serve, tmp_path: Path, client: Client) -> None:
+    """A `rate_limited`, also one that comes before `session.ready`, is waited for."""
+    key = "an operator's own key"
+    app = await serve(admin_key=key, event_rate=20.0)
+    changes = {"KEY = None": f"KEY = {key!r}", "process.env.VOICEMEM_KEY": json.dumps(key)}
+    saved(client, tmp_path, app.ingest_address, f"http://{app.rest_address}", **changes)
+    async with AsyncExitStack() as stack:
+        async with over_its_rate(app, key):
+            program = await stack.enter_async_context(running_program(tmp_path, client[1]))
+            await program.says("rate_limited")
+        await runs_to_its_end(program)
+    assert await spoken(Caller(app, key), client) == SPOKEN
+
+
+@node
+async def test_a_tail_goes_through_a_backend(serve: Serve, tmp_path: Path) -> None:
+    """The backend of docs/tail.md passes a tail on as it comes, with its own key, and goes on where a browser was."""
+    key = "an operator's own key"
+    app = await serve(admin_key=key)
+    api = Caller(app, key)
+    await api.create("call-1")
+    (port,) = free_ports(1)
+    save("tail.md", tmp_path, {"http://127.0.0.1:8080": f"http://{app.rest_address}", "listen(9200": f"listen({port}"})
+    url = f"http://127.0.0.1:{port}/tail/call-1"
+    async with running_program(tmp_path, "tail.mjs", VOICEMEM_KEY=key) as program, aiohttp.ClientSession() as http:
+        await program.says("http://")
+        async with http.get(url) as tail:
+            assert tail.headers["Content-Type"].startswith("text/event-stream")
+            await api.send(said(1, "Hello?"), session_id="call-1")
+            last_id = await told_until(tail, b"Hello?")
+        await api.send(said(2, "Are you there?"), session_id="call-1")
+        async with http.get(url, headers={"Last-Event-ID": last_id}) as tail:
+            await told_until(tail, b"Are you there?", never=b"Hello?")
+            await api.end("call-1")
+            last_id = await told_until(tail, b"event: end")
+        async with http.get(url, headers={"Last-Event-ID": last_id}) as tail:
+            assert tail.status == 204
+        for path, status in (("nobody", 404), ("a/b", 404)):
+            async with http.get(f"http://127.0.0.1:{port}/tail/{path}") as tail:
+                assert tail.status == status
+    assert "Error" not in program.errors
+
+
+async def told_until(tail: aiohttp.ClientResponse, text: bytes, never: bytes = b"\0") -> str:
+    """Read a tail until it has told this and all that goes with it; the newest id."""
+    last_id, told = "", False
+    async with asyncio.timeout(60):
+        async for line in tail.content:
+            assert never not in line
+            last_id = line[4:].strip().decode() if line.startswith(b"id: ") else last_id
+            told = told or text in line
+            if told and line == b"\n":
+                break
+    assert told
+    return last_id
 
 
 FULL = {

@@ -11,11 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
+from voicemem.errors import Refused
 from voicemem.exports import (
     HISTORY_EVENT,
     MAX_ATTEMPTS,
     RETRY_DELAYS_S,
     Answer,
+    check_secret,
     envelope,
     history_payload,
     next_delay_s,
@@ -146,6 +148,21 @@ def test_a_secret_in_another_form_is_used_as_it_is(secret: str) -> None:
     same_key = "whsec_" + b64encode(secret.encode()).decode()
     assert signed(secret)["webhook-signature"] == signed(same_key)["webhook-signature"]
     assert verify(signed(secret), AGORA_BODY, secret, NOW_S) == ALL_RIGHT
+
+
+@pytest.mark.parametrize("secret", ["whsec_not base64!", "whsec_hidden!", "whsec_ab-_", "whsec_a", "whsec_ü", "whsec_"])
+def test_a_new_secret_that_looks_like_base64_and_is_none_is_refused(secret: str) -> None:
+    """Receivers of Standard Webhooks could not verify with it; the sentence does not show it."""
+    with pytest.raises(Refused) as refused:
+        check_secret(secret)
+    assert refused.value.code == "invalid_field"
+    assert "hidden" not in refused.value.detail
+
+
+@pytest.mark.parametrize("secret", [None, "", "plain", "whsec", WHSEC, WHSEC.rstrip("=")])
+def test_other_secrets_are_taken(secret: str | None) -> None:
+    """Base64 after `whsec_`, and any other text."""
+    check_secret(secret)
 
 
 def test_a_whsec_secret_without_padding_is_decoded_as_the_public_verifier_does() -> None:

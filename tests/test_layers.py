@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
-    "__init__ errors events messages",
+    "__init__ errors forms events messages",
     "wire dialects series heard state speech playing replies fold history timing turns formats policies exports config"
     " admission settings checks limits tokens keyed places notices completions documents json_schemas"
     " document_tools",

@@ -42,6 +42,17 @@ def test_a_full_bucket_gives_what_it_holds_at_once_and_then_says_how_long_to_wai
     assert [0.0, pytest.approx(0.1)] == [bucket.take(1, 100), bucket.take(1, 100)]
 
 
+def test_what_has_come_is_charged_whatever_is_left_and_its_debt_waited_for() -> None:
+    """What was taken ahead needs no asking; a debt of 15 takes a second and a half and the next one's tenth."""
+    bucket = Bucket(RATE, 0)
+    assert (3, 0.0) == bucket.charge(1, 3, 0)
+    assert (1, 0.0) == bucket.charge(0, 7, 0)  # no more than there is
+    assert (0, 0.0) == bucket.charge(0, 7, 0)
+    assert pytest.approx((0, 1.1)) == bucket.charge(10, 7, 0)
+    assert pytest.approx((0, 1.6)) == bucket.charge(5, 7, 0)
+    assert (1, 0.0) == bucket.charge(0, 7, 1600)
+
+
 def test_it_fills_no_further_than_its_brim() -> None:
     """A day of rest gives no more than a second."""
     bucket = Bucket(RATE, 0)

@@ -606,6 +606,13 @@ def test_body_is_an_array_or_lines(body: bytes, expected: str | list[str]) -> No
     assert lines(body) == expected
 
 
+@pytest.mark.parametrize("line", [b"nonsense", b"5", b'{"type":', b'{"type":"x"} {}'])
+def test_the_line_that_is_no_event_is_named(line: bytes) -> None:
+    """Lines are counted from 1, empty ones too."""
+    with pytest.raises(InvalidFrame, match="Line 3 is no JSON"):
+        decode_lines(GOOD + b"\n\n" + line + b"\n" + GOOD)
+
+
 @given(st.lists(PRODUCED, min_size=1, max_size=4))
 def test_array_and_lines_are_the_same_events(events: list[Fields]) -> None:
     """Both forms of a body give the same events as a frame of them."""

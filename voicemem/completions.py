@@ -62,7 +62,7 @@ def read_request(given: Fields) -> Asked:
     try:
         request = msgspec.convert(given, ChatRequest)
     except msgspec.ValidationError as error:
-        raise Refused(*explain(error)) from None
+        raise Refused(*explain(error, ChatRequest)) from None
     messages = request.messages
     last = messages[-1].role if messages else None
     trailing = takewhile(lambda message: message.role == "tool", reversed(messages))

@@ -6,7 +6,7 @@ A configuration is kept as the JSON object that was given, without its secrets; 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -16,6 +16,8 @@ from msgspec import Meta, Struct
 from voicemem.documents import WorkingMemoryConfig, check_section
 from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
+from voicemem.exports import check_secret
+from voicemem.forms import REFUSALS, matching
 from voicemem.policies.parameters import MemoryConfig, check_memory
 
 MAX_LABELS = 64
@@ -28,13 +30,18 @@ CALLING_OUT = frozenset({"url", "api_key", "headers"})
 SORTED = msgspec.json.Encoder(order="sorted")
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
+URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
+IS_URL = "An address is http:// or https://, a host, and a path if any, without a user and without white space"
+IS_HEADER = "The name of a header is 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
-Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
+Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", IS_URL, max_length=2048)]
 """Whether the address may be called is decided when it is."""
 MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
-HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")]
-HeaderValue = Annotated[str, Meta(pattern=r"^[ -~\t]{0,4096}\Z")]
+HeaderName = Annotated[str, matching(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z", IS_HEADER)]
+HeaderValue = Annotated[
+    str, matching(r"^[ -~\t]{0,4096}\Z", "The value of a header is at most 4096 printable ASCII characters")
+]
 Headers = Annotated[dict[HeaderName, HeaderValue], Meta(max_length=MAX_LABELS)]
 
 
@@ -132,6 +139,7 @@ def settle(given: Fields) -> Settled:
             msgspec.convert(messages, tuple[SystemMessage, ...] | None)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
+    check_secret(config.webhook.secret)
     check_memory(tidy.get("memory"))
     check_section(config.working_memory)
     secrets: dict[str, str | None] = {}
@@ -168,9 +176,10 @@ def without_nulls(value: Any) -> Any:
 
 def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
     """What a validation error says, without the value that was sent; `kinds` are what may have been decoded."""
-    sentence, at, path = str(error).rpartition(" - at `$")
+    sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
+    sentence = REFUSALS.get(sentence, sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         sentence = "The value is not one of those that it can have"
         values = choices(kinds, path.strip("`.")) if path else ()
@@ -184,12 +193,18 @@ def choices(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
     name, _, rest = path.partition(".")
     for kind in kinds:
         fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
-        inner = fields.get(name)
-        members = (inner, *get_args(inner))  # the choice itself, or one of a union
-        found = choices(members, rest) if rest else next(map(get_args, filter(is_choice, members)), ())
+        members = tuple(within(fields.get(name.partition("[")[0])))
+        found = choices(members, rest) if rest else next((get_args(one) for one in members if is_choice(one)), ())
         if found:
             return found
     return ()
+
+
+def within(kind: Any) -> Iterator[Any]:
+    """A type, and those that it is made of: of a union its members, of an array or object its values."""
+    yield kind
+    for part in () if is_choice(kind) else get_args(kind):
+        yield from within(part)
 
 
 def is_choice(kind: Any) -> bool:

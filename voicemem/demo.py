@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -23,6 +22,7 @@ from voicemem.events import Fields
 from voicemem.replay import Replay, load
 from voicemem.server.receiver import Notice, Receiver
 from voicemem.settings import Address, Settings
+from voicemem.webhooks import new_secret
 
 SESSION = "demo"
 FAST = 12.0
@@ -34,7 +34,7 @@ WEBHOOK_TIMEOUT_S = 15.0
 async def demo(console: Console, fast: bool) -> None:
     """Start the service, play a recorded call into it, show the memory, both formats and the webhook."""
     notices: asyncio.Queue[Notice] = asyncio.Queue()
-    secret = f"whsec_{secrets.token_urlsafe(24)}"
+    secret = new_secret()
     receiver = Receiver(secret, notices.put_nowait)
     webhook = await receiver.start(ANY_PORT)
     try:

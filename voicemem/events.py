@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from voicemem.forms import matching
+
 MAX_INTEGER = 2**53
 """JSON readers in other languages hold integers exactly only up to here."""
 MAX_TEXT_BYTES = 256 * 1024
@@ -20,7 +22,7 @@ SESSION_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}\Z"
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Sequence = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
-SessionId = Annotated[str, Meta(pattern=SESSION_ID_PATTERN)]
+SessionId = Annotated[str, matching(SESSION_ID_PATTERN, "A session id is 1 to 128 characters of A-Za-z0-9._:-")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Fields = dict[str, Any]
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import orjson
 from msgspec import Struct
 
+from voicemem.errors import Refused
 from voicemem.messages import Message, ordered_metadata
 
 PRODUCT_ID = 17
@@ -47,6 +48,10 @@ SPREAD = 0.2
 
 OVERLOADED = frozenset({429, 502, 503, 504})
 """Statuses that say that the receiver, or the gateway before it, has too much to do."""
+
+
+STANDARD_PREFIX = "whsec_"
+"""So a secret of Standard Webhooks begins."""
 
 
 class Shipment(Struct, frozen=True):
@@ -205,9 +210,15 @@ def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dic
     }
 
 
+def check_secret(secret: str | None) -> None:
+    """Refuse (`invalid_field`) a secret that receivers of Standard Webhooks take for base64, and that is none."""
+    if secret is not None and secret.startswith(STANDARD_PREFIX) and not _decoded(secret):
+        raise Refused("invalid_field", f"What follows {STANDARD_PREFIX} in a webhook secret must be base64.")
+
+
 def _decoded(secret: str) -> bytes | None:
     """The key inside a `whsec_` secret (verifiers allow missing padding), or None for a secret in another form."""
-    encoded = secret.removeprefix("whsec_")
+    encoded = secret.removeprefix(STANDARD_PREFIX)
     if encoded == secret:
         return None
     try:

@@ -31,6 +31,13 @@ class Rate(NamedTuple):
         return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
 
 
+class Charged(NamedTuple):
+    """What a charge came to: how many more were taken ahead, and the seconds to wait before anything else is taken."""
+
+    ahead: int
+    wait_s: float
+
+
 class Bucket:
     """What one caller has left. It may go below zero: what has come is counted whole, and waited for afterwards."""
 
@@ -55,6 +62,13 @@ class Bucket:
             self.level -= amount
         return wait_s
 
+    def charge(self, amount: float, ahead: int, now_ms: int) -> Charged:
+        """Take this much, whatever is left, and of what is left then up to `ahead` more. A debt is to be waited for."""
+        self.wait_s(now_ms)
+        more = max(0, min(ahead, int(self.level - amount)))
+        self.level -= amount + more
+        return Charged(more, self.wait_s(now_ms) if self.level < 0 else 0.0)
+
 
 class Buckets:
     """A bucket for each caller; without a rate there is no limit."""
@@ -66,15 +80,25 @@ class Buckets:
 
     def take(self, caller: Hashable, amount: float, now_ms: int) -> float:
         """As `Bucket.take`; an amount of 0 only asks."""
+        bucket = self.of(caller, now_ms)
+        return 0.0 if bucket is None else bucket.take(amount, now_ms)
+
+    def charge(self, caller: Hashable, amount: float, ahead: int, now_ms: int) -> Charged:
+        """As `Bucket.charge`."""
+        bucket = self.of(caller, now_ms)
+        return Charged(ahead, 0.0) if bucket is None else bucket.charge(amount, ahead, now_ms)
+
+    def of(self, caller: Hashable, now_ms: int) -> Bucket | None:
+        """A caller's bucket, a full one for a new caller; None without a rate."""
         if self.rate is None:
-            return 0.0
+            return None
         bucket = self.buckets.get(caller)
         if bucket is None:
             bucket = self.buckets[caller] = Bucket(self.rate, now_ms)
             if len(self.buckets) > self.most:
                 self.buckets.popitem(last=False)
         self.buckets.move_to_end(caller)
-        return bucket.take(amount, now_ms)
+        return bucket
 
 
 class Caller(NamedTuple):
@@ -105,6 +129,12 @@ class Limits:
         if caller is None:
             return 0.0
         return self.events[caller.session_id is not None].take(caller, amount, self.clock())
+
+    def charge_events(self, caller: Caller | None, amount: int, ahead: int) -> Charged:
+        """Take so many events, which have come, and what there is of those that may come next."""
+        if caller is None:
+            return Charged(ahead, 0.0)
+        return self.events[caller.session_id is not None].charge(caller, amount, ahead, self.clock())
 
     def count_wrong_key(self, address: str | None) -> None:
         """Raises `RateLimited` for an address that tries too many."""

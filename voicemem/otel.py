@@ -1,4 +1,4 @@
-"""Traces through OpenTelemetry's SDK, which the extra `voicemem[otel]` brings and which is imported here only.
+"""Traces through OpenTelemetry's SDK, which the extra `otel` brings and which is imported here only.
 
 Everything is set by the standard environment variables
 (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/): nothing is traced, and nothing
@@ -48,7 +48,9 @@ def tracer_of(env: Mapping[str, str]) -> Tracer:
     try:
         return OtelTracer(provider_of(exporter))
     except ImportError:
-        raise CannotStart("OTEL_… asks for traces, which need the extra: pip install 'voicemem[otel]'.") from None
+        raise CannotStart(
+            "OTEL_… asks for traces, which need the extra `otel`: pip install '.[otel]' in the checkout."
+        ) from None
 
 
 def provider_of(exporter: str) -> TracerProvider:

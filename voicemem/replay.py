@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.client import Ack, Client, ClientError, EventRefused, Options, RequestRefused, Session, Unreachable
+from voicemem.errors import InvalidFrame
 from voicemem.events import MAX_FRAME_BYTES, Fields
 from voicemem.wire import decode_lines
 
@@ -41,7 +42,10 @@ class Replayed(NamedTuple):
 def load(path: Path) -> list[Fields]:
     """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
     lines = path.read_bytes()
-    decode_lines(lines)
+    try:
+        decode_lines(lines)
+    except InvalidFrame as error:
+        raise InvalidFrame(error.code, f"{path} is no recorded call: {error.detail}") from None
     events = [msgspec.json.decode(line) for line in lines.splitlines() if line.strip()]
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 

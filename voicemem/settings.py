@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.errors import CannotStart
+from voicemem.errors import CannotStart, Refused
+from voicemem.exports import check_secret
 
 SQLITE = "sqlite:"
 MEMORY = "memory:"
+ANY_HOST = "0.0.0.0"  # noqa: S104 (to be told, not to be bound)
 
 
 class Address(NamedTuple):
@@ -77,10 +79,15 @@ def check(settings: Settings) -> None:
     """Raise `CannotStart` for what can be found wrong without opening anything."""
     if not re.fullmatch(r"memory:|sqlite:.+", settings.store):
         raise CannotStart(f"The store {settings.store!r} is unknown; write sqlite:PATH or memory:.")
+    check_ports(settings.rest, settings.ingest)
     if settings.webhook_url is not None and not re.match(r"https?://[^/\s]", settings.webhook_url):
         raise CannotStart("The webhook URL must begin with http:// or https://.")
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
+    try:
+        check_secret(settings.webhook_secret)
+    except Refused as refused:
+        raise CannotStart(refused.detail) from None
     if settings.llm_url is not None and not re.match(r"https?://[^/\s]", settings.llm_url):
         raise CannotStart("The LLM's URL must begin with http:// or https://.")
     if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
@@ -91,6 +98,12 @@ def check(settings: Settings) -> None:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
     if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
         raise CannotStart("A rate is a number per second, or 0 for no limit.")
+
+
+def check_ports(rest: Address, ingest: Address) -> None:
+    """Raise `CannotStart` when both servers would take the same port."""
+    if rest.port and rest.port == ingest.port and (rest.host == ingest.host or ANY_HOST in (rest.host, ingest.host)):
+        raise CannotStart(f"REST and ingest cannot both listen on port {rest.port}; each needs a port of its own.")
 
 
 def check_binding(settings: Settings, keys_needed: bool) -> None:

@@ -109,17 +109,22 @@ def decode_lines(body: bytes) -> list[Arrived | Rejected]:
 
 
 def split_lines(body: bytes) -> Sequence[Piece]:
-    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`."""
+    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`, which names the line."""
     if not body.strip() or body.lstrip().startswith(b"["):
         return split_frame(body)
     check_frame(body)
-    lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
-    pieces = [checked_object(line) for line in lines if line]
-    try:
-        for piece in pieces:
-            PIECE.decode(piece)
-    except MALFORMED:
-        raise InvalidFrame("invalid_json") from None
+    pieces = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        text = line.strip(b" \t\r")
+        if text and not text.startswith(b"{"):
+            code = "not_events" if is_json(text) else "invalid_json"
+            raise InvalidFrame(code, f"Line {number} is no JSON object.")
+        if text:
+            try:
+                pieces.append(text)
+                PIECE.decode(text)
+            except MALFORMED:
+                raise InvalidFrame("invalid_json", f"Line {number} is no JSON.") from None
     return pieces
 
 
@@ -234,14 +239,14 @@ def readable(raw: msgspec.Raw) -> Any:
         return None
 
 
-def explain(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Code and sentence of a validation error, without the value that was sent."""
+def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
+    """Code and sentence of a validation error, without the value that was sent; `kinds` are what was decoded."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
         return "unknown_type", CODES["unknown_type"].sentence
     if message.startswith("Object missing required field"):
         return "missing_field", config.plain(error)
-    return "invalid_field", config.plain(error, *get_args(Incoming))
+    return "invalid_field", config.plain(error, *(kinds or get_args(Incoming)))
 
 
 def settled_update(event: SessionUpdate, text: bytes) -> Arrived:

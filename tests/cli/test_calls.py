@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from services import Serve
 
 from voicemem.app import App
@@ -91,6 +92,34 @@ async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:
     app = await serve(admin_key="0123456789abcdef")
     code, _, errors = await voicemem("replay", str(SEED), "--url", ingest(app), "--key", "wrong")
     assert (code, "did not let us in" in errors, "Traceback" in errors) == (1, True, False)
+
+
+@pytest.mark.parametrize("command", [("history", "s"), ("tail", "s")], ids=lambda command: command[0])
+@pytest.mark.parametrize(("url", "said"), [("127.0.0.1:8080", "write http://HOST:PORT"), ("ws://x:1", "the ingest")])
+async def test_an_address_of_another_kind_is_told(command: tuple[str, ...], url: str, said: str) -> None:
+    """Without a scheme, or with the ingest's, nothing is called, and the right form is shown."""
+    code, _, errors = await voicemem(*command, "--url", url)
+    assert (code, said in errors, "Traceback" in errors) == (2, True, False)
+
+
+async def test_a_file_that_is_no_recording_is_named_with_its_line(tmp_path: Path) -> None:
+    """`replay` says which file it is, and where it is wrong."""
+    file = tmp_path / "notes.md"
+    file.write_text('{"type":"asr","turn_id":1,"text":"Hello?"}\n\n# Notes\n')
+    code, _, errors = await voicemem("replay", str(file))
+    assert (code, f"{file} is no recorded call: Line 3 is no JSON object." in errors) == (1, True)
+
+
+async def test_open_needs_messages() -> None:
+    """`tail --open` alone would show nothing else than `tail`."""
+    code, _, errors = await voicemem("tail", "s", "--open")
+    assert (code, "--messages" in errors) == (2, True)
+
+
+async def test_receive_takes_no_secret_that_cannot_verify() -> None:
+    """A `whsec_` secret that is no base64 is told at once, and not shown."""
+    code, _, errors = await voicemem("receive", "--listen", "127.0.0.1:0", "--secret", "whsec_notbase64")
+    assert (code, "must be base64" in errors, "notbase64" in errors) == (1, True, False)
 
 
 async def test_receive_prints_verified_webhooks(serve: Serve) -> None:

@@ -39,6 +39,12 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--admin-key", "short"],
         ["--allow-address", "10.0.0.0/99"],
         ["--agora-contents", "some"],
+        ["--store", "sqlite:/nowhere/at/all/x.db"],
+        ["--store", "sqlite:/tmp"],
+        ["--rest", "127.0.0.1:8080", "--ingest", "127.0.0.1:8080"],
+        ["--rest", "127.0.0.1:8080", "--ingest", "0.0.0.0:8080", "--insecure"],
+        ["--webhook-url", "https://x.example/", "--webhook-secret", "whsec_notbase64"],
+        ["--store", "memory:", "--rest", "0.0.0.0:8080"],
     ],
     ids=" ".join,
 )
@@ -46,6 +52,22 @@ def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> 
     """Each setting that cannot be is refused before anything starts."""
     result = check_config(*arguments)
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rest", "0.0.0.0:8080"], True),
+        (["--ingest", "[::]:8765"], True),
+        (["--rest", "0.0.0.0:8080", "--insecure"], False),
+        (["--rest", "0.0.0.0:8080", "--admin-key", "sixteen letters."], False),
+        (["--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"], False),
+    ],
+)
+def test_what_only_serve_can_tell_is_said(arguments: list[str], told: bool) -> None:
+    """Whether a key is in the store is not looked at; beyond loopback that is said."""
+    result = check_config(*arguments)
+    assert (result.exit_code, "only `serve` can tell" in result.output) == (0, told)
 
 
 def test_environment_variables_set_what_flags_do_not() -> None:

@@ -204,6 +204,13 @@ async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:
     assert [{"role": "system", "content": "Be long."}] == config["system_messages"]
 
 
+async def test_what_a_join_leaves_empty_is_not_given(serve: Serve) -> None:
+    """A sample application whose variables are not set sends an empty address and an empty key."""
+    api = Caller(await serve())
+    agent = await joined(api, joining(llm={"url": "", "api_key": "", "greeting_message": "", "model": "m"}))
+    assert {"greeting_message": "", "model": "m"} == (await api.session(agent))["config"]["llm"]
+
+
 BAD_JOINS: dict[str, tuple[Any, str]] = {
     "no body": (b"", "MissingRequiredField"),
     "an empty object": ({}, "MissingRequiredField"),

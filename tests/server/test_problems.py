@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from http import HTTPStatus
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from callers import PROBLEM, Answered, Caller, Serve, talk
+from websockets.asyncio.client import connect
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.server.problems import problem_body, problems
@@ -207,6 +209,27 @@ async def test_pipelined_requests_are_answered_in_their_order(serve: Serve) -> N
     requests = b"".join(b"GET /v1/sessions/%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number for number in range(99))
     answer = await talk(await serve(), requests + b"GET /livez HTTP/1.1\r\n" + HEAD + b"\r\n")
     assert [b"404"] * 99 + [b"200"] == re.findall(rb"HTTP/1\.1 (\d+)", answer)
+
+
+async def test_no_answer_says_what_the_server_is_made_of(serve: Serve) -> None:
+    """`Server` is voicemem on both ports: answers, errors, streams, what is no HTTP, handshakes taken and refused."""
+    app = await serve()
+    heads = [await talk(app, b"nonsense\r\n\r\n")]
+    for path in (b"/livez", b"/nothing", b"/v1/sessions/none/history", b"/api/conversational-ai-agent/v2/projects/p/x"):
+        heads.append(await talk(app, b"GET %b HTTP/1.1\r\n%b\r\n" % (path, HEAD)))
+    tail = b"GET /v1/events HTTP/1.1\r\nAccept: text/event-stream\r\n%b\r\n" % HEAD
+    heads.append(await talk(app, tail, until=b"\r\n\r\n"))
+    for request in (b"GET / HTTP/1.1", b"GET /v1/ingest HTTP/1.1", b"POST / HTTP/1.1"):
+        reader, writer = await asyncio.open_connection(*app.ingest_address)
+        writer.write(b"%b\r\n%b\r\n" % (request, HEAD))
+        heads.append(await asyncio.wait_for(reader.read(), 10))
+        writer.close()
+    async with connect(f"ws://{app.ingest_address}/v1/ingest") as socket:
+        assert socket.response is not None
+        assert "voicemem" == socket.response.headers["Server"]
+    for head in heads:
+        assert [b"voicemem"] == re.findall(rb"(?m)^Server: (.*)\r$", head), head
+        assert b"aiohttp" not in head
 
 
 # Whatever a handler raises

@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from callers import Caller, keyed, make_key
-from producers import Fields, connected, said
-from services import Serve
+from producers import Fields, Producer, connected, said
+from services import ANY_PORT, Serve
 from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
 
+from voicemem.app import running
 from voicemem.client import Client
 from voicemem.client.link import Link
+from voicemem.settings import Settings
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -77,6 +83,65 @@ async def test_events_over_the_rate_wait_and_are_not_lost(serve: Serve, together
     assert len(told) <= took_s + 1
     assert list(range(1, 1601)) == [row["seq"] for row in await Caller(app, key).journal()]
     assert took_s > 1  # 800 at once, and 400 a second
+
+
+@pytest.mark.parametrize("sends", ["single frames", "arrays"])
+async def test_a_time_takes_what_the_rate_allows(tmp_path: Path, sends: str) -> None:
+    """However much a sender pushes, and however much of it lies in buffers: 40 at once, then 20 a second."""
+    clock = [1_790_000_000_000]
+    settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT, event_rate=20.0)
+    async with running(settings, lambda: clock[0]) as app:
+        key = await make_key(app, "ingest", "read")
+        async with connected(app, bearer(key)) as producer:
+            await producer.open("s")
+            events = [said(seq) for seq in range(1, 3001)]
+            lots = [events[at : at + 20] for at in range(0, 3000, 20)] if sends == "arrays" else []
+            pushing = asyncio.create_task(push(producer, lots) if lots else producer.send(*events))
+            api, over = Caller(app, key), 20 if lots else 1  # what comes in one frame is not parted
+            for second in range(6):
+                await stored(api, 39 + 20 * second)
+                await asyncio.sleep(0.2)
+                assert len(await api.journal()) <= 40 + 20 * second + over
+                clock[0] += 1000
+            pushing.cancel()
+            await asyncio.wait([pushing])
+            producer.socket.transport.abort()  # a close would wait behind all that was pushed
+
+
+async def stored(api: Caller, events: int) -> None:
+    """Wait for so many events of the session."""
+    async with asyncio.timeout(20):
+        while True:
+            if len(await api.journal()) >= events:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def push(producer: Producer, lots: Iterable[list[Fields]]) -> None:
+    for lot in lots:
+        await producer.send_together(*lot)
+
+
+async def test_what_had_to_wait_is_stored_when_the_service_stops(tmp_path: Path) -> None:
+    """What had come before a stop is on disk after it, whatever the rate."""
+    settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT, event_rate=2.0)
+    async with running(settings) as app:
+        key = await make_key(app, "ingest", "read")
+        async with connected(app, bearer(key)) as producer:
+            await producer.open("s")
+            frames = b"".join(plain_frame(said(seq)) for seq in range(1, 31))
+            producer.socket.transport.write(frames)
+            while (await producer.next()).get("code") != "rate_limited":
+                pass
+            assert len(await Caller(app, key).journal()) < 30
+            await app.stop()
+    async with running(settings) as app:
+        assert list(range(1, 31)) == [row["seq"] for row in await Caller(app, key).journal()]
+
+
+def plain_frame(event: Fields) -> bytes:
+    """A masked text frame, so that many go out in one piece."""
+    return Frame(Opcode.TEXT, json.dumps(event).encode()).serialize(mask=True)
 
 
 async def test_nobody_else_waits(serve: Serve) -> None:

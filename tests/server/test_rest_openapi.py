@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,21 @@ def test_secrets_are_only_ever_written() -> None:
         for section, key in SECRETS:
             marked = schemas[f"{section.title()}Config{suffix}"]["properties"][key]
             assert True is marked.get("writeOnly", marked.get("anyOf", [{}])[0].get("writeOnly"))
+
+
+def arrays(schema: Any) -> Iterator[Fields]:
+    """Every array in a schema, however deep."""
+    if isinstance(schema, dict) and schema.get("type") == "array":
+        yield schema
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from arrays(value)
+
+
+def test_every_array_says_what_is_in_it() -> None:
+    """Generators of clients leave out whatever has an array without `items`."""
+    found = list(arrays(described()))
+    assert len(found) > 10
+    assert [array for array in found if not {"items", "prefixItems"} & array.keys()] == []
 
 
 def test_metadata_is_described_whole() -> None:

@@ -12,9 +12,11 @@ import aiohttp
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Failed, run
+from voicemem.cli.common import Failed, rest_url, run
 from voicemem.demo import demo as run_demo
 from voicemem.demo import line
+from voicemem.errors import Refused
+from voicemem.exports import check_secret
 from voicemem.replay import Replay, load
 from voicemem.server.receiver import Notice, Receiver
 from voicemem.settings import parse_address
@@ -58,7 +60,7 @@ async def send(file: Path, session: str | None, url: str, key: str | None, pace:
 
 @click.command()
 @click.argument("session")
-@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True)
+@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True, callback=rest_url)
 @click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read.")
 @click.option("--open", "unfinished", is_flag=True, help="With replies and partials in progress.")
 @click.option("--json", "as_json", is_flag=True, help="The document as the API gives it.")
@@ -93,6 +95,10 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
 @click.option("--secret", envvar="VOICEMEM_WEBHOOK_SECRET", show_envvar=True, help="What the webhooks are signed with.")
 def receive(listen: str, secret: str | None) -> None:
     """Receive webhooks, verify their three signatures, and print them."""
+    try:
+        check_secret(secret)
+    except Refused as refused:
+        raise Failed(refused.detail) from None
     run(receive_until_stopped(listen, secret))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -53,6 +54,17 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         raise Failed(f"The connection to {error.host}:{error.port} failed: {why}.") from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:
         raise Failed(str(error)) from None
+
+
+def rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
+    """The address of the REST API that a flag gives. Raises `BadParameter` for any other."""
+    if url.startswith(("ws://", "wss://")):
+        raise click.BadParameter(
+            f"{url} is an address of the ingest; the REST API has one of its own, http://HOST:PORT."
+        )
+    if not re.match(r"https?://[^/\s]", url):
+        raise click.BadParameter(f"{url} is no address of the REST API; write http://HOST:PORT.")
+    return url
 
 
 def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:

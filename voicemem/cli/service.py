@@ -21,7 +21,8 @@ from voicemem.errors import VoicememError
 from voicemem.otel import tracer_of, wanted
 from voicemem.outbound import allowed_networks
 from voicemem.plugins import policies_of
-from voicemem.settings import Address, Settings, check, parse_address
+from voicemem.settings import MEMORY, SQLITE, Address, Settings, check, check_binding, parse_address
+from voicemem.store.sqlite.files import check_place
 from voicemem.tracing import Tracer
 
 LOG = logging.getLogger("voicemem")
@@ -46,7 +47,10 @@ SERVE_OPTIONS = (
         "--log-format", "How the log is written.", type=click.Choice(logs.FORMATS), default="text", show_default=True
     ),
     setting("--log-level", "What is logged.", type=click.Choice(logs.LEVELS), default="warning", show_default=True),
-    setting("--admin-key", "A first key with every scope, where no command can be run; 16 characters or more."),
+    setting(
+        "--admin-key",
+        "A first key with every scope, where no command can be run; 16 characters at least, 32 random ones advised.",
+    ),
     setting(
         "--agora-contents",
         "What messages carry on Agora's paths: full, or standard (role and content only, for strict readers).",
@@ -120,6 +124,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
         log_level=options["log_level"],
     )
     check(settings)
+    if settings.store.startswith(SQLITE):
+        check_place(settings.store.removeprefix(SQLITE))
     allowed_networks(settings.allow_addresses)
     policies_of(settings)
     return settings
@@ -187,10 +193,15 @@ async def first_of(*events: asyncio.Event) -> None:
 @click.command("check-config")
 @serve_options
 def check_config(**options: Any) -> None:
-    """Check the settings that `serve` would use, and show them without secrets."""
+    """Check the settings that `serve` would use, and show them without secrets.
+
+    Nothing is opened: whether a port is free, the store can be written, and a key is in it, only `serve` can tell.
+    """
     try:
         settings = to_settings(options)
         wanted(os.environ)
+        keys_unknown = not settings.admin_key and settings.store != MEMORY
+        check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     except VoicememError as error:
         raise Failed(error.detail) from None
     for field in settings.__struct_fields__:
@@ -199,3 +210,5 @@ def check_config(**options: Any) -> None:
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else shown}")
     click.echo("The settings are good.")
+    if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
+        click.echo("Beyond loopback `serve` needs a key in the store (voicemem keys create); only `serve` can tell.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from voicemem.cli.calls import REST_URL
-from voicemem.cli.common import Failed, run
+from voicemem.cli.common import Failed, rest_url, run
 from voicemem.client import ClientError
 from voicemem.client.follow import Follower, Told, tail_of
 from voicemem.demo import line
@@ -24,7 +24,7 @@ TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True)
+@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True, callback=rest_url)
 @click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read.")
 @click.option("--messages", is_flag=True, help="The memory as it changes, instead of the events.")
 @click.option("--open", "unfinished", is_flag=True, help="With --messages: replies and partials in progress too.")
@@ -47,6 +47,8 @@ def tail(
     """
     if session is not None and (label or user_id):
         raise click.UsageError("--label and --user-id choose sessions; they do not go with SESSION.")
+    if unfinished and not messages:
+        raise click.UsageError("--open shows what of the memory is in progress; it needs --messages.")
     given = {"view": messages and "messages", "open": unfinished and "true", "label": label, "user_id": user_id}
     query = {name: str(value) for name, value in given.items() if value}
     follower = Follower(tail_of(url, session, query), key, lone=session is not None)

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, MAX_TEXT_BYTES, Fields
+from voicemem.forms import matching
 
 PLACEHOLDERS = ("{prev_summary}", "{messages_joined}")
 PARAMETERS: Mapping[str, frozenset[str]] = {
@@ -21,7 +22,9 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
 }
 """What each policy can be told."""
 ALWAYS = frozenset({"policy", "context_window", "parameters"})
-PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,63}\Z")]
+PolicyName = Annotated[
+    str, matching(r"^[a-z][a-z0-9_.-]{0,63}\Z", "The name of a policy is a small letter, then up to 63 of a-z0-9_.-")
+]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]

@@ -13,6 +13,7 @@ from voicemem.access import Grant
 from voicemem.batches import Batch, Line, Problem, Recorded
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.events import Auth, SessionOpen
+from voicemem.limits import Charged
 from voicemem.metrics import Metrics
 from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
 from voicemem.server.frames import GOAWAY, error_frame, ready_frame
@@ -33,6 +34,9 @@ LAST_ANSWERS_S = 0.3
 """For the answers to what came before a key was revoked; a store that does not answer holds up no closing."""
 
 
+OVER_RATE = "Over the rate of the key; nothing is lost, and what comes is taken at this rate."
+
+
 class Host(Protocol):
     """The server that a connection is part of."""
 
@@ -43,7 +47,7 @@ class Host(Protocol):
 
     async def grant(self, token: str | None) -> Grant: ...
 
-    def take_events(self, grant: Grant, amount: int) -> float: ...
+    def charge_events(self, grant: Grant, amount: int, ahead: int) -> Charged: ...
 
     async def hold(self, connection: Connection, line: Line) -> None: ...
 
@@ -74,7 +78,7 @@ class Connection:
         self.tasks: set[asyncio.Task[None]] = set()
         self.deaf = False
         """Whether nothing more is taken: it failed, or the server drains."""
-        self.throttle = Throttle(self.take_events, self.hold_back, self.make_room)
+        self.throttle = Throttle(self.charge, self.hold_back, self.go_on)
 
     # The life of a connection
 
@@ -101,6 +105,7 @@ class Connection:
 
     async def drain(self) -> None:
         """Take nothing more, answer what came, close with 1012."""
+        self.take_held()
         self.take_no_more()
         self.websocket.tell(GOAWAY)
         await self.flush()
@@ -110,6 +115,7 @@ class Connection:
         """Take nothing more, answer what came, then say why it is over, and close with the code's close code."""
         if self.deaf:
             return
+        self.take_held()
         self.take_no_more()
         self.count_rejected(error.code)
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
@@ -121,6 +127,7 @@ class Connection:
 
     async def leave(self) -> None:
         """After the connection: store what it had sent, and let go of its lines."""
+        self.take_held()
         await self.flush()
         self.deaf = True
         for queue in self.lines:
@@ -167,7 +174,7 @@ class Connection:
         try:
             if binary:
                 raise InvalidFrame("binary_frame")
-            if self.work is not None:
+            if self.work is not None or self.throttle.held:
                 self.unanswered += len(message)
                 self.backlog.append(message)
             elif not self.take_ordinary(message):
@@ -218,7 +225,7 @@ class Connection:
         """Take what remains of a message, and the messages that came meanwhile."""
         try:
             await self.take_slowly(arrivals, size)
-            while self.backlog:
+            while self.backlog and not self.throttle.held:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
                 pieces = split_frame(message)
@@ -256,16 +263,32 @@ class Connection:
 
     # The rate of a key
 
-    def take_events(self, amount: int) -> float | None:
+    def charge(self, events: int, ahead: int) -> Charged | None:
         if self.granted is None or self.deaf:
             return None
-        return self.host.take_events(self.granted, amount)
+        return self.host.charge_events(self.granted, events, ahead)
 
-    def hold_back(self, wait_s: float, tell: bool) -> None:
+    def hold_back(self, tell: bool) -> None:
         if tell:
-            detail = f"Over the rate of the key; nothing is lost, and it is read on in {wait_s:.2f} s."
-            self.websocket.tell(error_frame(Problem(None, "rate_limited", detail)))
+            self.websocket.tell(error_frame(Problem(None, "rate_limited", OVER_RATE)))
         self.websocket.read_on(False)
+
+    def go_on(self) -> None:
+        """Take the messages that had to wait, as far as the rate goes, then read on."""
+        try:
+            while self.backlog and self.work is None and not self.throttle.held and not self.deaf:
+                message = self.backlog.popleft()
+                self.unanswered -= len(message)
+                if not self.take_ordinary(message):
+                    self.take_frame(message)
+        except VoicememError as error:
+            self.fail(error)
+        self.make_room()
+
+    def take_held(self) -> None:
+        """Take what had to wait for the rate: it has come, and the connection is over. It is charged all the same."""
+        self.throttle.let_go()
+        self.go_on()
 
     # Events to lines
 

@@ -20,7 +20,7 @@ from aiohttp.web_request import BaseRequest
 
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.events import MAX_FRAME_BYTES
-from voicemem.server.problems import problem_response
+from voicemem.server.problems import SERVER, problem_response
 from voicemem.settings import Address
 
 
@@ -122,6 +122,7 @@ class ProblemHandler(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("The answer had begun already.")
         response = problem_response(code, CODES[code].sentence)
+        response.headers["Server"] = SERVER
         response.force_close()
         return response
 

@@ -19,10 +19,12 @@ from voicemem.access import Grant
 from voicemem.batches import Line
 from voicemem.errors import Refused
 from voicemem.events import MAX_FRAME_BYTES
+from voicemem.limits import Charged
 from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
 from voicemem.server.handshake import turning_away
+from voicemem.server.problems import SERVER
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
@@ -74,6 +76,7 @@ class Ingest:
             max_size=MAX_FRAME_BYTES,
             close_timeout=CLOSE_TIMEOUT_S,
             logger=LOG,
+            server_header=SERVER,
         )
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
 
@@ -121,9 +124,9 @@ class Ingest:
         grant.require("ingest", grant.session_id)
         return grant
 
-    def take_events(self, grant: Grant, amount: int) -> float:
-        """Take so many events from the rate of a key and give 0.0; or take none, and give the seconds to wait."""
-        return self.gate.limits.take_events(grant.caller, amount)
+    def charge_events(self, grant: Grant, amount: int, ahead: int) -> Charged:
+        """Take so many events from the rate of a key, and of those that may come next what there is."""
+        return self.gate.limits.charge_events(grant.caller, amount, ahead)
 
     async def look_after_grants(self) -> None:
         """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""

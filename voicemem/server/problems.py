@@ -15,6 +15,8 @@ from msgspec import Meta, Struct
 from voicemem.errors import CODES, RateLimited, VoicememError
 
 LOG = logging.getLogger("voicemem")
+SERVER = "voicemem"
+"""What answers call the server: nobody needs to know what it is made of."""
 MEDIA_TYPE = "application/problem+json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.events import Fields
+from voicemem.forms import matching
 from voicemem.server.agora.bodies import Join, Update, body_as, configuration, patch
 from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
@@ -26,6 +27,7 @@ MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit ex
 """By the reason of the close; any other is OK."""
 LOOKS_BACK_S = 2 * 3600
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States are numbers from 0 to 6 with commas between")]
 
 
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +36,7 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     channel: str = ""
     from_time: Seconds | None = None
     to_time: Seconds | None = None
-    state: Annotated[str, Meta(pattern=r"^[0-6](,[0-6])*\Z")] = RUNNING
+    state: States = RUNNING
     limit: Annotated[int, Meta(ge=1, le=1000)] = 20
     cursor: str = ""
 

@@ -9,13 +9,15 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config import Headers, Labels, LlmConfig, MaxHistory, Url, plain, without_nulls
+from voicemem.config import IS_URL, URL_PATTERN, Headers, Labels, LlmConfig, MaxHistory, plain, without_nulls
 from voicemem.errors import Refused
 from voicemem.events import Fields
+from voicemem.forms import matching
 from voicemem.server.rest.parts import object_of
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
+UrlOrNone = Annotated[str, matching(rf"^({URL_PATTERN})?\Z", IS_URL, max_length=2048)]
 Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
 
@@ -32,7 +34,7 @@ class Llm(Struct, frozen=True):
     vendor: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     style: Literal["openai", "anthropic", "gemini", "dify", "bedrock"] | UnsetType = UNSET
-    url: Url | UnsetType = UNSET
+    url: UrlOrNone | UnsetType = UNSET
     api_key: str | UnsetType = UNSET
     headers: Headers | UnsetType = UNSET
     params: Fields | UnsetType = UNSET
@@ -108,7 +110,7 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 def configuration(join: Join) -> Fields:
     """The configuration of the session that an agent is."""
     properties = join.properties
-    llm = with_key_apart(given_in(properties.llm))
+    llm = with_key_apart(without_empty(given_in(properties.llm)))
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
@@ -126,6 +128,11 @@ def configuration(join: Join) -> Fields:
 def given_in(values: Struct) -> Fields:
     """The fields of a struct that were given."""
     return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+
+
+def without_empty(llm: Fields) -> Fields:
+    """An application whose variables are not set sends `""` for an address and a key that it does not have."""
+    return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
 
 
 def with_key_apart(llm: Fields) -> Fields:

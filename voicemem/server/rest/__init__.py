@@ -12,7 +12,7 @@ from voicemem.events import MAX_FRAME_BYTES
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.observed import observe_requests
-from voicemem.server.problems import Handler, problems
+from voicemem.server.problems import SERVER, Handler, problems
 from voicemem.server.rest import (
     asyncapi,
     chat,
@@ -55,12 +55,17 @@ def application(parts: Parts, gate: Gate, tracer: Tracer, beside: Iterable[Route
     app = web.Application(
         middlewares=[observe_requests(parts.metrics, tracer), problems], client_max_size=MAX_FRAME_BYTES
     )
+    app.on_response_prepare.append(name_server)
     app[PARTS] = parts
     app[DOCUMENT] = document([*ROUTES, *beside])
     app[ASYNC_DOCUMENT] = asyncapi.document()
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app
+
+
+async def name_server(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER
 
 
 def guarded(route: Route[Any], gate: Gate) -> Handler:

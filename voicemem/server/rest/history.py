@@ -15,6 +15,7 @@ from voicemem.context import Wishes, body_of, choose
 from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, Fields, SessionId
 from voicemem.formats import ENRICHERS
+from voicemem.forms import matching
 from voicemem.messages import Message, Role
 from voicemem.policies.parameters import MemoryConfig, Messages, PolicyName, Tokens, check_memory
 from voicemem.server.rest.parts import NoQuery, answer, parts_of, stream_of
@@ -24,6 +25,7 @@ from voicemem.turns import turns
 from voicemem.usage import Usage, usage_of
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
+Enrich = Annotated[str, matching(ENRICHER_NAMES, f"Names with commas between are taken, of {', '.join(ENRICHERS)}")]
 
 
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
@@ -45,7 +47,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     `policy` and its parameters are for this call; without `policy` the parameters are for that of the session.
     """
 
-    enrich: Annotated[str, Meta(pattern=ENRICHER_NAMES)] = ""
+    enrich: Enrich = ""
     style: Literal["openai", "anthropic", "gemini"] | None = None
     alternate: bool = False
     tools: bool = False

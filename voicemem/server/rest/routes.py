@@ -17,16 +17,17 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
 from voicemem.events import Name, SessionId
+from voicemem.forms import matching
 from voicemem.server import problems
 
-KeyId = Annotated[str, Meta(pattern="^[0-9a-z]{12}$")]
+KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
-DeliveryId = Annotated[str, Meta(pattern=DELIVERY_ID_PATTERN)]
+DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 AppId = Annotated[str, Meta(min_length=1)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}

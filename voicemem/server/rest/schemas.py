@@ -89,12 +89,13 @@ def components_of(kind: Any) -> tuple[Fields, dict[str, Fields]]:
 
 
 def portable(schema: Any) -> Any:
-    """Patterns as all readers of JSON Schema know them: Python's end of a text is their `$`."""
+    """As all readers of JSON Schema know it: Python's end of a text is their `$`, and arrays say what is in them."""
     match schema:
         case list():
             return [portable(item) for item in schema]
         case dict():
-            return {key: portable(value) for key, value in schema.items()}
+            filled: Fields = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
+            return filled | {key: portable(value) for key, value in schema.items()}
         case str():
             return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
     return schema

@@ -14,6 +14,7 @@ from voicemem.audit import audit
 from voicemem.checks import check_text
 from voicemem.config import SessionConfig
 from voicemem.events import MAX_INTEGER, Fields, SessionId
+from voicemem.forms import matching
 from voicemem.server.rest.parts import (
     GRANT,
     NoQuery,
@@ -31,7 +32,7 @@ from voicemem.store.base import StreamFilter
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
-LABEL = "^[^:=]+[:=]"
+Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by is KEY:VALUE")]
 
 
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +40,7 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
-    label: Annotated[str, Meta(pattern=LABEL)] | None = None
+    label: Label | None = None
     started_after: Millis | None = None
     started_before: Millis | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

@@ -19,7 +19,7 @@ from voicemem.server.problems import Reason
 from voicemem.server.rest.entries import TailEntry, spliced
 from voicemem.server.rest.parts import GRANT, parts_of
 from voicemem.server.rest.routes import EVENT_STREAM, Answer, Route
-from voicemem.server.rest.sessions import LABEL, label_of
+from voicemem.server.rest.sessions import Label, label_of
 from voicemem.store.base import StreamFilter
 from voicemem.tail import Changed, End, Entry, Tail, Told, View
 
@@ -50,7 +50,7 @@ class SeveralQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
 
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
-    label: Annotated[str, Meta(pattern=LABEL)] | None = None
+    label: Label | None = None
 
 
 class MessageUpsert(Struct, frozen=True):

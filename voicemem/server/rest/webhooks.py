@@ -13,6 +13,8 @@ from voicemem.audit import Act, audit
 from voicemem.checks import check_text
 from voicemem.config import EventTypes, Url
 from voicemem.errors import Refused
+from voicemem.exports import check_secret
+from voicemem.forms import matching
 from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
 from voicemem.store.base import Endpoint
@@ -20,7 +22,8 @@ from voicemem.store.base import Endpoint
 MAX_DAYS = 7
 Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
-Secret = Annotated[str, Meta(pattern=r"^[!-~]{8,256}\Z", extra_json_schema={"writeOnly": True})]
+PRINTABLE = "A secret is 8 to 256 printable ASCII characters without spaces"
+Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE, extra_json_schema={"writeOnly": True})]
 """Printable ASCII, since receivers keep it in their environments."""
 
 
@@ -137,6 +140,7 @@ def given_fields(given: Struct) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in given.__struct_fields__}
     values = {name: value for name, value in values.items() if value is not UNSET}
     check_text(values.get("description"))
+    check_secret(values.get("secret"))
     if "event_types" in values:
         values["event_types"] = tuple(sorted(set(values["event_types"])))
     return values
@@ -194,6 +198,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
     given = read_as(await object_of(request), NewSecret)
     secret = None if given.secret is UNSET else given.secret
+    check_secret(secret)
     webhooks = parts_of(request).webhooks
     rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
     note(request, "webhook_secret_rotated", rotated.id)

@@ -9,6 +9,15 @@ from contextlib import suppress
 from voicemem.errors import CannotStart
 
 
+def check_place(path: str) -> None:
+    """Raise `CannotStart` where no file of a store can be."""
+    if os.path.isdir(path):
+        raise CannotStart(f"The store {path} is a folder; write sqlite:PATH with the path of a file.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise CannotStart(f"The folder of the store is not there: {folder}.")
+
+
 def make_private(path: str) -> None:
     """Make a new file readable for its owner alone, since it holds secrets; its log and index take that over."""
     if os.path.exists(path):  # to close it here would let go of the locks that this process has on it

@@ -1,0 +1,67 @@
+"""Texts of a certain form: every pattern has a sentence for texts that do not match it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from callers import Caller, Serve
+from producers import connected
+
+from voicemem.forms import REFUSALS
+from voicemem.server.rest import ROUTES
+from voicemem.server.rest.openapi import document
+
+
+def patterns(schema: Any) -> Iterator[str]:
+    """Every pattern in a document, as Python has it."""
+    if isinstance(schema, dict) and isinstance(schema.get("pattern"), str):
+        yield schema["pattern"].removesuffix("$")
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from patterns(value)
+
+
+def test_every_pattern_of_the_api_has_its_sentence() -> None:
+    """No route shows a pattern to whoever sent something else."""
+    known = {
+        said.split("regex ", 1)[1][1:-1].replace("\\\\", "\\").removesuffix("\\Z").removesuffix("$")
+        for said in REFUSALS
+    }
+    shown = set(patterns(json.loads(document(ROUTES)))) - {"^[0-9]+"}  # of answers
+    assert len(shown) > 5
+    assert shown - known == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/webhooks", {"url": "https://x.example/", "secret": "a b"}, "A secret is 8 to 256"),
+        ("/v1/webhooks", {"url": "x"}, "An address is http"),
+        (
+            "/v1/webhooks",
+            {"url": "https://x.example/", "event_types": [1]},
+            "(101, 102, 103, 111, 112): `event_types[0]`",
+        ),
+        ("/v1/keys", {"scopes": ["all"]}, "(ingest, read, admin): `scopes[0]`"),
+        ("/v1/sessions", {"session_id": "a b"}, "A session id is 1 to 128"),
+        ("/v1/sessions?label=sales", None, "A label to filter by is KEY:VALUE"),
+        ("/v1/sessions/s/context?enrich=all", None, "Names with commas between are taken, of timestamps"),
+        ("/v1/webhooks/w/deliveries?before=x", None, "The id of a delivery is"),
+        ("/api/conversational-ai-agent/v2/projects/p/agents?state=on", None, "States are numbers"),
+    ],
+)
+async def test_who_sends_another_text_reads_what_it_should_be(serve: Serve, path: str, body: Any, said: str) -> None:
+    """Bodies and queries get the sentence, and choices their values, also inside of arrays."""
+    api = Caller(await serve())
+    answered = await (api.get(path) if body is None else api.post(path, body))
+    assert (answered.status, said in answered.json["detail"], "regex" in answered.json["detail"]) == (400, True, False)
+
+
+async def test_an_open_with_another_id_reads_what_it_should_be(serve: Serve) -> None:
+    """The same holds for frames of a websocket."""
+    async with connected(await serve()) as producer:
+        await producer.send({"type": "session.open", "session_id": "a b"})
+        error = await producer.expect_error("invalid_field")
+    assert error["detail"].startswith("A session id is 1 to 128 characters")
