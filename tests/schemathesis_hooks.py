@@ -45,15 +45,19 @@ def before_load_schema(_: HookContext, document: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
-    """A cursor is only ever one that was given out, a URL an ordinary one that may be called."""
+    """A cursor is only ever one that was given out, a URL one that may be called, a policy one that there is."""
     if case.meta is None or case.meta.generation.mode != GenerationMode.POSITIVE:
         return case
     if isinstance(case.query, dict):
         case.query.pop("cursor", None)
+        if "policy" in case.query:
+            case.query["policy"] = "priority"  # which takes all parameters that may stand beside it
     sections = (case.body, case.body.get("llm"), case.body.get("webhook")) if isinstance(case.body, dict) else ()
     for section in sections:
         if isinstance(section, dict) and isinstance(section.get("url"), str):
             section["url"] = NOBODY
+    if isinstance(case.body, dict) and isinstance(case.body.get("memory"), dict):
+        case.body["memory"] = {"policy": "recent"}
     if isinstance(case.body, dict):
         in_form(case.path, case.body)
     return case
