@@ -15,9 +15,10 @@ ROWS = (
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context usage summaries documents gateway outbox sweeper"
-    " retention metrics gauges tracing tail tail_of_several tails webhooks",
+    " retention metrics gauges tracing tail tail_of_several tails webhooks"
+    " appending forgetting adding statistics checkpoints forks carrying",
     "server outbound otel llm plugins client replay",
-    "app demo",
+    "app demo library",
     "cli __main__ integrations",
 )
 """What may be imported stands above; a name stands for a file, or for a folder with all that is in it."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.carrying import carry
 from voicemem.config import SessionConfig
 from voicemem.formats import Format, request_body
 from voicemem.formats.values import json_text
@@ -37,6 +38,11 @@ class Wishes(Struct, frozen=True, kw_only=True):
 class Chosen(NamedTuple):
     """What a policy chose of a memory, and how it was counted."""
 
+    history: Sequence[Message]
+    """All messages, forgotten ones too."""
+    places: Sequence[int]
+    """Where the remembered ones stand among them."""
+    carried: tuple[str, ...]
     settings: SessionConfig
     memory: MemoryConfig
     policy: Policy
@@ -67,14 +73,15 @@ class Chosen(NamedTuple):
     def cut(self) -> bool:
         """Whether older messages were left out."""
         kept = self.choice.kept
-        return bool(self.remembered.messages) and (not kept or kept[0] > 0)
+        return bool(self.remembered.messages) and (not kept or self.places[kept[0]] > 0)
 
     @property
     def system_messages(self) -> tuple[dict[str, Any], ...]:
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
+        texts = self.carried if summary is None else (*self.carried, shown(summary))
         own = self.settings.llm.system_messages
-        return own if summary is None else (*own, {"role": "system", "content": shown(summary)})
+        return (*own, *({"role": "system", "content": text} for text in texts)) if texts else own
 
 
 async def context(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> dict[str, Any]:
@@ -84,7 +91,11 @@ async def context(memories: Memories, policies: Policies, stream: Stream, wishes
 
 async def choose(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> Chosen:
     """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
-    return chosen(await memories.at(stream), policies, config.read(stream.config), wishes)
+    settings = config.read(stream.config)
+    memory = await memories.at(stream)
+    if settings.memory_from is not None and memory.state.carried is None:
+        memory = await carry(memories, stream, settings)
+    return chosen(memory, policies, settings, wishes)
 
 
 def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: Wishes) -> Chosen:
@@ -94,16 +105,18 @@ def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: 
     model = settings.llm.model or settings.llm.params.get("model")
     model = model if isinstance(model, str) else None
     counter = policies.counter(model)
+    messages, tokens, places = memory.made_messages(), memory.tokens(counter), memory.remembered()
     remembered = Remembered(
-        messages=memory.made_messages(),
+        messages=messages if len(places) == len(messages) else [messages[index] for index in places],
         tools=[use for use in memory.tool_uses() if use.answered] if wishes.tools else [],
-        tokens=memory.tokens(counter),
+        tokens=tokens if len(places) == len(messages) else lambda index: tokens(places[index]),
         tool_tokens=lambda use: tool_tokens(use, counter),
         text_tokens=counter.count,
         summary=memory.state.summary,
         window=policies.window(wanted, model),
     )
-    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter)
+    carried = tuple(session.text for session in memory.state.carried or ())
+    return Chosen(messages, places, carried, settings, wanted, policy, remembered, policy.choose(remembered), counter)
 
 
 def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:

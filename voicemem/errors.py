@@ -88,6 +88,9 @@ CODES: dict[str, Code] = {
     "unknown_delivery": Code(404, None, "There is no such delivery."),
     "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
     "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
+    # Managing a memory
+    "unknown_turn": Code(404, None, "The session has no such turn."),
+    "invalid_checkpoint": Code(400, None, "This is no checkpoint that can be restored here."),
 }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from voicemem.events import (
     Asr,
     Incoming,
@@ -17,17 +19,20 @@ from voicemem.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemoryCarried,
+    MemoryForgotten,
     MemorySummary,
     Metric,
     Resume,
     SessionClosed,
+    SessionForked,
     SessionReopened,
     ToolCall,
     ToolResult,
     Tts,
     Whole,
 )
-from voicemem.messages import Summary
+from voicemem.messages import Forgotten, Summary
 from voicemem.playing import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
 from voicemem.replies import fold_delta, fold_llm, fold_message
 from voicemem.speech import fold_asr
@@ -113,6 +118,32 @@ def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
     state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
 
 
+def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
+    """More is forgotten; a summary that could stand for some of it goes too."""
+    if event.carried:
+        state.carried = ()
+    before = state.forgotten or Forgotten()
+    through = before.through_turn if event.through_turn is None else max(before.through_turn, event.through_turn)
+    after = msgspec.structs.replace(before, through_turn=through)
+    if event.turn is not None and event.turn > through:
+        after = Forgotten(through, event.turn, state.position, event.kept)
+    if after != before:
+        state.forgotten, state.summary = after, None
+
+
+def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
+    if state.carried is None:
+        state.carried = event.sessions
+
+
+def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
+    """What was taken over is over: nothing of it still plays, and the call goes on in the next turn."""
+    state.newest_turn = max(state.newest_turn, event.at_turn)
+    state.final_turn = max(state.final_turn, event.at_turn + 1)
+    state.unheard_from = max(state.unheard_from, event.at_turn + 1)
+    state.carried = state.carried or ()
+
+
 RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
@@ -128,5 +159,8 @@ RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,
+    MemoryForgotten: fold_forgotten,
+    MemoryCarried: fold_carried,
+    SessionForked: fold_forked,
 }
 """By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

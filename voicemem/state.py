@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from voicemem.events import CarriedSession
 from voicemem.heard import Cut, Playback
-from voicemem.messages import Summary
+from voicemem.messages import Forgotten, Summary
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 4
+VERSION = 5
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -192,6 +193,9 @@ class State(Struct, gc=False):
     closed_ts: int | None = None
     summary: Summary | None = None
     """The newest one; none shortens the history."""
+    forgotten: Forgotten | None = None
+    carried: tuple[CarriedSession, ...] | None = None
+    """What is known from earlier sessions; None until it was looked for."""
     dirty: set[int] = set()
     """Turns that changed since their messages were last made."""
 

@@ -184,7 +184,7 @@ class Summaries:
             if now is None:
                 return
             memory = await self.memories.at(now)
-            if memory.state.summary != due.previous or not still_stands(due, memory.made_messages()):
+            if memory.state.summary != due.previous or not still_stands(due, memory.remembered_messages()):
                 return
             if await self.journal.append_own(stream.key, payload, memory.stands_at, self.clock()) is not None:
                 return

@@ -14,14 +14,17 @@ from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import (
     asyncapi,
+    copies,
     deliveries,
     events,
     history,
     keys,
+    managing,
     operations,
     sessions,
     tails,
     tokens,
+    users,
     webhooks,
 )
 from voicemem.server.rest.openapi import document
@@ -30,6 +33,7 @@ from voicemem.server.rest.routes import Route
 from voicemem.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (
+    *copies.ROUTES,
     *sessions.ROUTES,
     *history.ROUTES,
     *events.ROUTES,
@@ -39,6 +43,8 @@ ROUTES: tuple[Route[Any], ...] = (
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
+    *managing.ROUTES,
+    *users.ROUTES,
 )
 
 

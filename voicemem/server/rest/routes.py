@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.events import SessionId
+from voicemem.events import Name, SessionId
 
 KeyId = Annotated[str, Meta(pattern="^[0-9a-z]{12}$")]
 Q = TypeVar("Q", bound=Struct)
@@ -25,7 +25,9 @@ EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, Meta(pattern=DELIVERY_ID_PATTERN)]
-PLACEHOLDERS: Mapping[str, Any] = MappingProxyType({"id": SessionId, "key_id": KeyId, "delivery": DeliveryId})
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
+    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "user_id": Name}
+)
 """The types of what stands in braces in paths."""
 
 
