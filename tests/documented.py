@@ -72,7 +72,11 @@ def values_of(media_type: str, body: bytes) -> list[Any]:
         case "application/x-ndjson":
             return [[json.loads(line) for line in body.splitlines()]]
         case "text/event-stream":
-            return [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: ")]
+            return [
+                json.loads(line[6:])
+                for line in body.split(b"\n")
+                if line.startswith(b"data: ") and line != b"data: [DONE]"
+            ]
         case "text/plain":
             return []
     return [json.loads(body)]

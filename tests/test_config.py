@@ -200,10 +200,40 @@ def test_patch_may_take_a_secret_away() -> None:
     assert (settled.secrets, settled.public) == ({"llm.api_key": None}, {"llm": {}})
 
 
-@pytest.mark.parametrize(("section", "secret"), [("llm", "llm.api_key"), ("webhook", "webhook.secret")])
-def test_patch_that_takes_a_section_away_takes_its_secret(section: str, secret: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "names"), [("llm", ["llm.api_key", "llm.headers"]), ("webhook", ["webhook.secret"])]
+)
+def test_patch_that_takes_a_section_away_takes_its_secrets(section: str, names: list[str]) -> None:
     """A secret does not stay behind when all that it stood in is removed."""
-    assert settle({section: None}).secrets == {secret: None}
+    assert settle({section: None}).secrets == dict.fromkeys(names)
+
+
+def test_headers_are_secret_and_replaced_whole() -> None:
+    """Headers are kept apart as one text, the same for the same headers; what a patch nulls among them is not there."""
+    settled = settle({"llm": {"headers": {"X-B": "2", "X-A": "1", "X-C": None}}})
+    assert (settled.secrets, settled.public) == ({"llm.headers": '{"X-A":"1","X-B":"2"}'}, {"llm": {}})
+    assert settle({"llm": {"headers": None}}).secrets == {"llm.headers": None}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X A": "1"},
+        {"": "1"},
+        {"X-A:": "1"},
+        {"X-A": "1\r\nX-B: 2"},
+        {"X-A": "é"},
+        {"X-A": 1},
+        {"X\n": "1"},
+        "X-A: 1",
+        [],
+    ],
+)
+def test_what_cannot_be_headers_is_refused(headers: Any) -> None:
+    """Names are tokens, values printable ASCII: nothing can break out of its line."""
+    with pytest.raises(Refused) as refused:
+        settle({"llm": {"headers": headers}})
+    assert refused.value.code == "invalid_field"
 
 
 @given(st.text(min_size=8))

@@ -11,11 +11,11 @@ PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
     "__init__ errors events messages",
     "wire dialects series heard state speech playing replies fold history timing turns formats policies exports config"
-    " admission settings checks limits tokens keyed places notices",
+    " admission settings checks limits tokens keyed places notices completions",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access audit context usage summaries documents gateway outbox sweeper"
-    " retention metrics gauges tracing tail tail_of_several tails webhooks"
+    "batches recorder memory memories sessions access audit context usage summaries summary_writer documents gateway"
+    " outbox sweeper targets answering retention metrics gauges tracing tail tail_of_several tails webhooks"
     " appending forgetting adding statistics checkpoints forks carrying",
     "server outbound otel llm plugins client replay",
     "app demo library",

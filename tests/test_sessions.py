@@ -19,7 +19,7 @@ from voicemem.app import App
 from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import Refused
-from voicemem.sessions import SWEEP_BATCH, Sessions
+from voicemem.sessions import AWAITED_MS, SWEEP_BATCH, Sessions
 from voicemem.store.base import Opened, Store, StreamFilter
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
@@ -130,6 +130,49 @@ async def test_an_end_waits_for_producers_that_are_connected(sessions: Sessions,
     assert (0, ("running", None)) == (await sessions.sweep(), await state(sessions))
     await sessions.disconnect(llm)
     assert ("ended", "left") == await state(sessions)
+
+
+async def test_an_end_waits_for_producers_whose_connections_broke(sessions: Sessions, clock: Clock) -> None:
+    """They are probably on their way back: the close waits until they have ended, or for the grace."""
+    asr, llm = [await opened(sessions, producer=name) for name in ("asr", "llm")]
+    await sessions.disconnect(llm, lost=True)
+    await ended(sessions, asr)
+    await sessions.close_when_ended(asr)
+    assert (0, ("running", None)) == (await sessions.sweep(), await state(sessions))
+    back = await opened(sessions, producer="llm")
+    await ended(sessions, back)
+    await sessions.close_when_ended(back)
+    assert ("ended", "left") == await state(sessions)
+
+
+async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(sessions: Sessions, clock: Clock) -> None:
+    """Who did not come back in time is not expected any more."""
+    asr, llm = [await opened(sessions, producer=name) for name in ("asr", "llm")]
+    await sessions.disconnect(llm, lost=True)
+    clock.now += AWAITED_MS
+    await ended(sessions, asr)
+    await sessions.close_when_ended(asr)
+    assert ("ended", "left") == await state(sessions)
+    await sessions.sweep()
+    assert {} == sessions.awaited
+
+
+async def test_after_a_start_an_end_waits_for_all_that_were_connected(sessions: Sessions, clock: Clock) -> None:
+    """Their connections broke with the process before, and one of them is the first to be back."""
+    await ended(sessions, await opened(sessions, producer="gone"))
+    for name in ("asr", "llm"):
+        await opened(sessions, producer=name)
+    await sessions.store.restart(clock.now)
+    again = Sessions(sessions.store, clock, sessions.new_id, sessions.check_settings)
+    assert 0 == await again.sweep()
+    asr = await opened(again, producer="asr")
+    await ended(again, asr)
+    await again.close_when_ended(asr)
+    assert (0, ("running", None)) == (await again.sweep(), await state(again))
+    llm = await opened(again, producer="llm")
+    await ended(again, llm)
+    await again.close_when_ended(llm)
+    assert ("ended", "left") == await state(again)
 
 
 async def test_an_end_waits_no_longer_than_its_grace(sessions: Sessions, clock: Clock) -> None:
@@ -368,6 +411,32 @@ async def test_an_end_over_http_waits_for_connections(api: Caller, asr: Producer
     await asr.store(said(2), end(3))
     assert "http" == (await over(api))["reason"]
     assert await waited_ms(api) < GRACE_MS
+
+
+async def test_an_end_waits_for_producers_over_http(app: App, api: Caller) -> None:
+    """A producer that counts its events has a buffer, also when it can send by requests only."""
+    async with producing(app, producer="main") as main:
+        await main.store(said(1))
+        await api.send(said(1), query="?producer=asr")
+        await main.store(end(2))
+        assert "running" == (await api.session())["state"]
+        await api.send(said(2), end(3), query="?producer=asr")
+        assert "ended" == (await over(api))["state"]
+    assert ["asr", "asr", "session.end", "asr", "session.end", "session.closed"] == await kinds(api)
+
+
+async def test_a_producer_that_lost_its_connection_has_its_last_words(app: App, api: Caller) -> None:
+    """Its connection breaks, the other ends, and what it sends when it is back is taken."""
+    async with producing(app, producer="asr") as asr, producing(app, producer="llm") as llm:
+        await llm.store(said(1))
+        llm.socket.transport.abort()
+        await llm.socket.wait_closed()
+        await until(0, lambda: asyncio.sleep(0, app.sessions.connected["default", "s"]["llm"]))
+        await asr.store(end(1))
+        async with producing(app, producer="llm") as back:
+            await back.store(said(2), end(3))
+    assert "ended" == (await over(api))["state"]
+    assert ["asr", "session.end", "asr", "session.end", "session.closed"] == await kinds(api)
 
 
 async def test_an_end_over_rest_waits_for_nobody(api: Caller, asr: Producer) -> None:

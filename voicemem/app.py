@@ -16,10 +16,12 @@ from aiohttp import web
 
 from voicemem import settings as rules
 from voicemem.access import Access
-from voicemem.config import Settled, webhook_url
-from voicemem.errors import Refused, StoreRuined
+from voicemem.config import Settled, llm_url, webhook_url
+from voicemem.errors import StoreRuined
+from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
+from voicemem.llm import LanguageModels
 from voicemem.memories import Memories, look_after_forever
 from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
@@ -41,9 +43,11 @@ from voicemem.settings import MEMORY, SQLITE, Address, Settings
 from voicemem.store.base import Store
 from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
-from voicemem.summaries import Summaries, Written, summarise_forever
+from voicemem.summaries import Summaries, summarise_forever
+from voicemem.summary_writer import SummaryWriter
 from voicemem.tail import Sources
 from voicemem.tails import Tails
+from voicemem.targets import Target, Targets
 from voicemem.tracing import NoTracer, Tracer
 from voicemem.webhooks import Webhooks
 
@@ -79,29 +83,32 @@ def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_m
 
 
 def settings_check(settings: Settings, policies: Policies) -> Callable[[Settled], None]:
-    """Refuses what only this service can tell: policies that it has not, and receivers that it may not call.
+    """Refuses what only this service can tell: policies that it has not, receivers and LLMs that it may not call.
 
     Only those whose address shows it by its text; the others are seen at connect.
     """
     check_address = address_check(settings)
 
     def check(settled: Settled) -> None:
-        url = webhook_url(settled)
-        if url is not None:
-            check_address(url)
+        for url in (webhook_url(settled), llm_url(settled)):
+            if url is not None:
+                check_address(url)
         policies.check(settled.public.get("memory"))
 
     return check
+
+
+def default_llm(settings: Settings) -> Target | None:
+    """The LLM of sessions that give none, if the operator has one."""
+    if settings.llm_url is None:
+        return None
+    return Target(settings.llm_url, settings.llm_api_key, guarded=False, model=settings.llm_model)
 
 
 def address_check(settings: Settings) -> Callable[[str], None]:
     """Refuses a URL that came through the API and may not be called, as far as its text shows."""
     allowed = allowed_networks(settings.allow_addresses)
     return lambda url: check_url(url, allowed)
-
-
-async def write_nothing(*_: object) -> Written:
-    raise Refused("llm_not_configured")
 
 
 class App:
@@ -124,9 +131,16 @@ class App:
         self.recorder = Recorder(store, self.memories, clock, check_settings, self.metrics, self.tracer)
         send = observe_webhooks(sender.send, self.metrics, self.tracer)
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
-        self.summaries = Summaries(store, self.memories, policies, write_nothing, clock, random.random)
-        self.recorder.listeners.append(self.summaries.note)
         self.retention = Retention(store, self.memories, clock)
+        allowed = allowed_networks(settings.allow_addresses)
+        self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
+        targets = Targets(store, default_llm(settings))
+        self.gateway = Gateway(
+            self.memories, policies, self.recorder, targets, self.llm, clock, new_id, self.metrics, self.tracer
+        )
+        write = SummaryWriter(targets, self.llm.complete, self.metrics).write
+        self.summaries = Summaries(store, self.memories, policies, write, clock, random.random)
+        self.recorder.listeners.append(self.summaries.note)
         self.draining = asyncio.Event()
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
@@ -150,6 +164,7 @@ class App:
             self.webhooks,
             policies,
             self.summaries,
+            self.gateway,
         )
         rest = application(parts, gate, self.tracer)
         agora.mount(rest, gate, settings.agora_contents)
@@ -168,6 +183,7 @@ class App:
         await self.store.restart(self.clock())
         await self.store.release_exports(self.clock())
         await self.sender.open()
+        await self.llm.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.ingest.look_after_grants())
         self.run_in_background(self.outbox.run(self.sessions.closed))
@@ -205,6 +221,7 @@ class App:
     async def stop(self) -> None:
         """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
         self.draining.set()
+        await self.gateway.drain()
         await self.ingest.drain()
         if self.rest_server is not None:
             self.rest_server.close()
@@ -216,6 +233,7 @@ class App:
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
         await self.sender.close()
+        await self.llm.close()
 
 
 @contextlib.contextmanager

@@ -19,17 +19,21 @@ from voicemem.policies.parameters import MemoryConfig, check_memory
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
-SECRETS = (("llm", "api_key"), ("webhook", "secret"))
+SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
 """Never journaled, never shown: where each stands in a configuration."""
-CALLING_OUT = frozenset({"url", "api_key"})
+CALLING_OUT = frozenset({"url", "api_key", "headers"})
 """Of `llm`; these and `webhook` make the server call somebody, so setting them needs the scope `admin`."""
 
+SORTED = msgspec.json.Encoder(order="sorted")
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
 """Whether the address may be called is decided when it is."""
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
+HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")]
+HeaderValue = Annotated[str, Meta(pattern=r"^[ -~\t]{0,4096}\Z")]
+Headers = Annotated[dict[HeaderName, HeaderValue], Meta(max_length=MAX_LABELS)]
 
 
 EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112], ...], Meta(min_length=1, max_length=5)]
@@ -56,6 +60,8 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     system_messages: tuple[Fields, ...] = ()
     greeting_message: str | None = None
     failure_message: str | None = None
+    headers: Headers = {}
+    """Go beside our own with every call to `url`; kept apart like `api_key`, and replaced whole."""
 
 
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,9 +146,14 @@ def settle(given: Fields) -> Settled:
         if section in tidy and values is None:
             secrets[f"{section}.{key}"] = None
         elif isinstance(values, dict) and key in values:
-            secrets[f"{section}.{key}"] = values[key]
+            secrets[f"{section}.{key}"] = secret_text(values[key])
             tidy[section] = {name: value for name, value in values.items() if name != key}
     return Settled(tidy, secrets)
+
+
+def secret_text(value: Any) -> str | None:
+    """A secret as it is kept; headers are an object, whose JSON is the text."""
+    return SORTED.encode(without_nulls(value)).decode() if isinstance(value, dict) else value
 
 
 def check_names(given: Any, known: Iterable[str], section: str = "") -> None:
@@ -224,6 +235,13 @@ def calls_out(given: Fields) -> bool:
 def settled_calls_out(settled: Settled) -> bool:
     """The same for what was settled."""
     return bool(settled.secrets) or calls_out(settled.public)
+
+
+def llm_url(settled: Settled) -> str | None:
+    """The address of the LLM that a configuration or patch sets, if it sets one."""
+    llm = settled.public.get("llm")
+    url = llm.get("url") if isinstance(llm, dict) else None
+    return url if isinstance(url, str) else None
 
 
 def webhook_url(settled: Settled) -> str | None:

@@ -18,9 +18,9 @@ from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.messages import Message, ToolUse
 from voicemem.policies import Choice, MemoryConfig, Policies, Policy, Remembered
+from voicemem.policies.counters import Counter
 from voicemem.policies.recent import Recent
 from voicemem.policies.summary import shown
-from voicemem.policies.tokens import Counter
 
 
 class Wishes(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@
     ├── Refused          one event or request that cannot be taken; nothing of it is stored
     │   └── RateLimited  a caller that is over its rate
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
+    ├── LlmFailed        an LLM was called in vain
     └── CannotStart      the settings or the database do not allow the service to start
 
 `CODES` is the one table that maps a code to its HTTP status and its websocket close code.
@@ -88,6 +89,10 @@ CODES: dict[str, Code] = {
     "unknown_delivery": Code(404, None, "There is no such delivery."),
     "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
     "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
+    # The gateway
+    "llm_not_configured": Code(409, None, "The session has no llm.url, and the service no LLM for those without."),
+    "llm_failed": Code(502, None, "The LLM could not be called, or gave no answer that can be read."),
+    "llm_timeout": Code(504, None, "The LLM did not answer in time."),
     # Managing a memory
     "unknown_turn": Code(404, None, "The session has no such turn."),
     "invalid_checkpoint": Code(400, None, "This is no checkpoint that can be restored here."),
@@ -133,6 +138,15 @@ class StoreRuined(VoicememError):
 
     def __init__(self, detail: str) -> None:
         super().__init__("store_unavailable", detail)
+
+
+class LlmFailed(VoicememError):
+    """A call of an LLM that failed; `why` is the HTTP status of its answer, or a short word (docs/gateway.md)."""
+
+    def __init__(self, why: int | str) -> None:
+        codes = {"timeout": "llm_timeout", "address_not_allowed": "address_not_allowed"}
+        super().__init__(codes.get(str(why), "llm_failed"), f"The LLM answered {why}." if type(why) is int else None)
+        self.why = why
 
 
 class CannotStart(VoicememError):

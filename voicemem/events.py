@@ -207,8 +207,8 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
     """The server's own: what stands in the history and in no context any more.
 
-    These are all turns up to `through_turn`, also what still comes for them; and of `turn`, what began before this
-    event at another position than one of `kept`.
+    These are all turns up to `through_turn`, also what still comes for them; or all turns before `turn`, and of that
+    what began before this event at another position than one of `kept`.
     """
 
     through_turn: TurnNumber | None = None

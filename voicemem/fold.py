@@ -123,10 +123,12 @@ def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
     if event.carried:
         state.carried = ()
     before = state.forgotten or Forgotten()
-    through = before.through_turn if event.through_turn is None else max(before.through_turn, event.through_turn)
-    after = msgspec.structs.replace(before, through_turn=through)
-    if event.turn is not None and event.turn > through:
-        after = Forgotten(through, event.turn, state.position, event.kept)
+    through = -1 if event.through_turn is None else event.through_turn
+    turn = -1 if event.turn is None else event.turn
+    after = msgspec.structs.replace(before, through_turn=max(before.through_turn, through, turn - 1))
+    if turn > after.through_turn:
+        kept = tuple(order for order in event.kept if not before.covers(turn, order))
+        after = Forgotten(after.through_turn, turn, state.position, kept)
     if after != before:
         state.forgotten, state.summary = after, None
 

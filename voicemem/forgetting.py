@@ -62,7 +62,6 @@ def but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten 
     kept = set(places[len(places) - count :])
     turn = messages[min(kept, default=places[-1])].turn_id
     return MemoryForgotten(
-        through_turn=turn - 1 if turn else None,
         turn=turn,
         kept=tuple(sorted(kept_in(memory, turn, kept))),
         carried=carried,

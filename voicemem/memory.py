@@ -12,7 +12,7 @@ import msgspec
 from voicemem import history
 from voicemem.fold import Entry, fold_all
 from voicemem.messages import Message, ToolUse
-from voicemem.policies.tokens import Counter
+from voicemem.policies.counters import Counter
 from voicemem.state import State, restore, snapshot
 from voicemem.timing import Times, turn_times
 

@@ -22,10 +22,12 @@ KINDS = ("websocket", "http")
 RESULTS = ("stored", "repeated", "refused")
 RESUMES = ("created", "resumed", "reopened", "refused")
 ATTEMPTS = ("delivered", "failed", "gone")
+CALLS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 REQUEST_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 ATTEMPT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
+TOKEN_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
@@ -71,12 +73,19 @@ class Metrics:
         self.webhook_attempt_seconds = self.histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_SECONDS
         )
+        self.llm_calls = self.counter("llm_calls", "Calls of LLMs, by what for and result.", "use", "result")
+        self.llm_first_token_seconds = self.histogram(
+            "llm_first_token_seconds", "From a call of an LLM to the first of its answer.", TOKEN_SECONDS, "use"
+        )
         self.http_requests = self.counter(
             "http_requests", "REST requests by route and status.", "method", "route", "status"
         )
         self.http_request_seconds = self.histogram(
             "http_request_seconds", "From a REST request's head to the end of its answer.", REQUEST_SECONDS, "route"
         )
+        for result in CALLS:
+            self.llm_calls.labels("gateway", result)
+            self.llm_calls.labels("summary", result)
         for result in ATTEMPTS:
             self.webhook_attempts.labels(result)
 

@@ -24,6 +24,9 @@ from voicemem.store.base import Store, StreamFilter
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 SWEEP_BATCH = 200
+AWAITED_MS = 10_000
+"""For whom an end waits (never longer than the grace): producers whose connections were lost so lately that they are
+probably on their way back, those that sent over HTTP, and after a start all that were ever connected."""
 SWEEP_S = 0.2
 
 
@@ -51,6 +54,11 @@ class Sessions:
         """Of each connected session, the line that left it last."""
         self.fallen_silent: dict[int, tuple[Line, int]] = {}
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
+        self.awaited: dict[tuple[str, str], dict[str, int]] = {}
+        """Until when producers without a connection are waited for (Unix ms), by project and session id."""
+        self.began_ms = clock()
+        self.seen: dict[tuple[str, str], set[str]] = {}
+        """Producers that were connected since then, by project and session id; kept for a while."""
         self.joining = asyncio.Lock()
         """Held from the look at a name until it is taken."""
         self.closed = asyncio.Event()
@@ -140,10 +148,21 @@ class Sessions:
 
     def connect(self, project: str, session_id: str, producer: str) -> None:
         """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
+        if self.clock() < self.began_ms + AWAITED_MS:
+            self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    async def disconnect(self, line: Line) -> None:
-        """The session falls silent with its last connection, or closes when only this one kept it from its end."""
+    def wait_for(self, line: Line) -> None:
+        """Its producer is not connected, and may still have something to say."""
+        self.awaited.setdefault((line.project, line.session_id), {})[line.producer] = self.clock() + AWAITED_MS
+
+    async def disconnect(self, line: Line, lost: bool = False) -> None:
+        """The session falls silent with its last connection, or closes when only this one kept it from its end.
+
+        `lost` says that the connection broke, so that its producer may be on its way back.
+        """
+        if lost:
+            self.wait_for(line)
         self.left[line.project, line.session_id] = line
         await self.count_out(line.project, line.session_id, line.producer)
         await self.close_when_ended(line)
@@ -181,8 +200,11 @@ class Sessions:
 
     async def close_when_ended(self, line: Line) -> None:
         """Close a session whose end was committed, unless another connected producer has not ended."""
-        connected = list(self.connected.get((line.project, line.session_id), ()))
-        if await self.store.close_ended(line.key, connected, self.new_id(), self.clock()) is not None:
+        session, now = (line.project, line.session_id), self.clock()
+        awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
+        connected = [*self.connected.get(session, ()), *awaited]
+        seen = self.seen.get(session, set()) if now < self.began_ms + AWAITED_MS else None
+        if await self.store.close_ended(line.key, connected, seen, self.new_id(), now) is not None:
             self.closed.set()
 
     async def sweep(self) -> int:
@@ -191,12 +213,21 @@ class Sessions:
             await self.store.probe()
         await self.tell_silence()
         now, count = self.clock(), 0
+        self.forget_awaited(now)
         for key in await self.store.due(now, SWEEP_BATCH):
             if await self.store.close(key, None, self.new_id(), now) is not None:
                 count += 1
         if count:
             self.closed.set()
         return count
+
+    def forget_awaited(self, now: int) -> None:
+        """Those that did not come back."""
+        if now >= self.began_ms + AWAITED_MS:
+            self.seen.clear()
+        for session, producers in list(self.awaited.items()):
+            if all(until <= now for until in producers.values()):
+                del self.awaited[session]
 
 
 async def sweep_forever(sessions: Sessions) -> None:

@@ -51,6 +51,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0 is without limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0 is without limit."""
+    llm_url: str | None = None
+    """Where the gateway calls for sessions that give no `llm.url`; may be a private address."""
+    llm_api_key: str | None = None
+    llm_model: str | None = None
     memory: str | None = None
     """The memory policy of sessions that choose none, as JSON: `{"policy":"window","max_tokens":4000}`."""
     policies: tuple[str, ...] = ()
@@ -77,6 +81,10 @@ def check(settings: Settings) -> None:
         raise CannotStart("The webhook URL must begin with http:// or https://.")
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
+    if settings.llm_url is not None and not re.match(r"https?://[^/\s]", settings.llm_url):
+        raise CannotStart("The LLM's URL must begin with http:// or https://.")
+    if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
+        raise CannotStart("An LLM's key or model was given, but no URL of it.")
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths are full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:

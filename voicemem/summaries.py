@@ -20,7 +20,7 @@ from msgspec import Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.context import Chosen, Wishes, choose
-from voicemem.errors import Refused, StoreUnavailable
+from voicemem.errors import Refused, StoreUnavailable, VoicememError
 from voicemem.events import MAX_TEXT_BYTES, MemorySummary
 from voicemem.memories import Memories
 from voicemem.messages import Message
@@ -161,7 +161,7 @@ class Summaries:
             check_text(written.text, chosen)
             await self.append(work.stream, due, written)
             work.failures, work.error = 0, None
-        except (Refused, StoreUnavailable) as error:
+        except VoicememError as error:
             self.put_off(work, error.code)
         except Exception as error:
             LOG.error("A summary failed", exc_info=error)

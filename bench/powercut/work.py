@@ -163,7 +163,7 @@ class Caller:
         if not producer.finished:
             producer.finished = True
             notice = self.notice(call)
-            if await self.store.close_ended(call.key, [], notice, self.ledger.tick()) is not None:
+            if await self.store.close_ended(call.key, [], None, notice, self.ledger.tick()) is not None:
                 call.closes.add(notice)
 
     # The server's own

@@ -375,7 +375,7 @@ async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -
     """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
     key = await begun(store)
     await send(store, key, end(1, reason="idle"))
-    await store.close_ended(key, ["main"], "n", NOW)
+    await store.close_ended(key, ["main"], None, "n", NOW)
     opened = await begin(store, producer="asr", now_ms=NOW + 1)
 
     assert ("ended", False) == (opened.stream.state, opened.reopened)
@@ -436,6 +436,33 @@ async def test_positions_have_no_holes(store: Store) -> None:
     assert stored(4) == await send(store, key, offer(3))
     assert stored(5) == await send(store, key, offer(2), producer="asr")
     assert {"main": [1, 2, 3], "asr": [1, 2]} == await producers(store, key)
+
+
+async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(store: Store) -> None:
+    """Of two that expect the same position one is journaled; the other is told that the journal has gone on."""
+    key = await begun(store)
+    await send(store, key, *offers(1, 2))
+    payloads = [b'{"type":"memory.summary","n":%d}' % n for n in (1, 2)]
+    first, second = await asyncio.gather(*(store.append_own(key, payload, 2, NOW + 7) for payload in payloads))
+
+    assert [3] == [stream.position for stream in (first, second) if stream is not None]
+    won = payloads[0] if first is not None else payloads[1]
+    assert [(3, None, None, NOW + 7, won)] == await store.rows(key, 2, 10)
+    assert None is await store.append_own(key, payloads[0], 4, NOW)
+    assert stored(4) == await send(store, key, offer(3))
+
+
+async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) -> None:
+    """What is remembered can still change; what was exported stays, and an erased session takes nothing."""
+    key = await begun(store, given={"webhook": {"url": HOOK}})
+    closed = await close(store, key)
+    appended = await store.append_own(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
+    assert appended is not None
+    assert ("ended", closed.position + 1) == (appended.state, (await reread(store, key)).position)
+    assert closed.position == (await claim_one(store)).position
+    await store.erase(key, NOW)
+    with pytest.raises(Refused, match="There is no such session"):
+        await store.append_own(key, b"{}", closed.position + 1, NOW)
 
 
 async def test_an_empty_batch_is_nothing(store: Store) -> None:
@@ -795,7 +822,7 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     await close(store, key)
 
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
     assert await store.close(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await kinds(store, key)
 
@@ -827,9 +854,9 @@ async def test_an_end_waits_for_those_connected(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main", "asr"], "n", NOW) is None
+    assert await store.close_ended(key, ["main", "asr"], None, "n", NOW) is None
     await send(store, key, end(1), producer="asr")
-    closed = await store.close_ended(key, ["main", "asr"], "n", NOW)
+    closed = await store.close_ended(key, ["main", "asr"], None, "n", NOW)
     assert closed is not None
     assert END.reason == closed.reason
 
@@ -840,7 +867,7 @@ async def test_an_end_waits_for_nobody(store: Store) -> None:
     await send(store, key, offer(1), producer="asr")
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main"], "n", NOW) is not None
+    assert await store.close_ended(key, ["main"], None, "n", NOW) is not None
 
 
 async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
@@ -848,8 +875,8 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1)._replace(refusal="invalid_field"))
 
-    assert await store.close_ended(key, [], "n", NOW) is None
-    assert await store.close_ended(key, ["main"], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
+    assert await store.close_ended(key, ["main"], None, "n", NOW) is None
 
 
 async def test_silence_is_closed_as_idle(store: Store) -> None:
@@ -961,6 +988,22 @@ async def test_a_restart_closes_what_had_ended(store: Store) -> None:
     assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
 
 
+async def test_a_restart_gives_those_who_have_not_ended_their_grace_anew(store: Store) -> None:
+    """Their connections broke with the process before: the close waits for them, also when they are back."""
+    key = await begun(store)
+    await store.open("p", "s", "llm", settle({}), None, NOW)
+    await send(store, key, end(1), now_ms=NOW)
+    again = NOW + 10 * GRACE_MS
+    await store.restart(again)
+
+    assert [] == await store.due(again + GRACE_MS - 1, 10)
+    await store.open("p", "s", "llm", settle({}), None, again + 1)
+    assert [] == await store.due(again + GRACE_MS - 1, 10)
+    assert await store.close_ended(key, [], (), "n", again + 2) is None
+    assert await store.close_ended(key, [], ("llm",), "n", again + 2) is not None
+    assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
+
+
 # What a close exports
 
 
@@ -1063,7 +1106,7 @@ async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     key = await begun(store)
     await store.close(key, None, "n", NOW)
-    await store.close_ended(key, [], "n", NOW)
+    await store.close_ended(key, [], None, "n", NOW)
 
     assert [] == await claim(store)
 
@@ -1820,7 +1863,7 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert [Outcome(code="session_erased")] * 2 == await send(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await send(store, key, offer(2), epoch=1)
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], "n", NOW) is None
+    assert await store.close_ended(key, [], None, "n", NOW) is None
     await store.silence(key, NOW)
     await store.restart(NOW)
     await store.erase(key, NOW)

@@ -277,7 +277,7 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     for key in (closed, ended):
         end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=Ending(NOW, "MARK"))
         await send(sqlite, key, end)
-    await sqlite.close_ended(closed, [], "n", NOW)
+    await sqlite.close_ended(closed, [], None, "n", NOW)
     (export,) = await sqlite.claim_exports(NOW, 1000, [], 1)
     await sqlite.freeze(export, b"MARK")
     await sqlite.finish_export(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)

@@ -53,6 +53,9 @@ SERVE_OPTIONS = (
         default=Settings().agora_contents,
         show_default=True,
     ),
+    setting("--llm-url", "The LLM of the gateway for sessions that give none: a base URL, or …/chat/completions."),
+    setting("--llm-api-key", "Its key; better given in the variable, since others may see a command's flags."),
+    setting("--llm-model", "Its model, for sessions that name none."),
     setting(
         "--request-rate",
         "HTTP requests and handshakes per second and key; 0 is without limit.",
@@ -105,6 +108,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
         agora_contents=options["agora_contents"],
+        llm_url=options["llm_url"],
+        llm_api_key=options["llm_api_key"],
+        llm_model=options["llm_model"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         memory=options["memory"],
@@ -188,7 +194,7 @@ def check_config(**options: Any) -> None:
         raise Failed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        shown = "(set)" if value and field in ("webhook_secret", "admin_key") else value
+        shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else shown}")
     click.echo("The settings are good.")

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from voicemem.errors import Refused
 from voicemem.policies.choice import Choice, Policy, Remembered
+from voicemem.policies.counters import Counter, counter
 from voicemem.policies.full import Full
 from voicemem.policies.models import encoding_of, window_of
 from voicemem.policies.parameters import PARAMETERS, MemoryConfig
 from voicemem.policies.priority import Priority
 from voicemem.policies.recent import Recent
 from voicemem.policies.summary import SummaryPolicy
-from voicemem.policies.tokens import Counter, counter
 from voicemem.policies.window import Window
 
 __all__ = ["Choice", "MemoryConfig", "Policies", "Policy", "Remembered"]

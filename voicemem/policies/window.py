@@ -46,7 +46,7 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
         while begin > since and messages[begin - 1].turn_id == turn:
             begin -= 1
             cost += remembered.tokens(begin)
-        while tool and tools[tool - 1].turn_id >= turn:
+        while tool and (begin == 0 or tools[tool - 1].turn_id >= turn):
             tool -= 1
             cost += remembered.tool_tokens(tools[tool])
         yield begin, cost

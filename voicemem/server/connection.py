@@ -26,6 +26,8 @@ WINDOW_BYTES = 1024 * 1024
 ASKS = SessionOpen, Auth
 """Frames for which the store must be asked before anything that follows is taken."""
 AUTH_TIMEOUT_S = 10.0
+GOODBYE = (1000, 1001)
+"""Close codes of those who mean to go; any other connection is lost."""
 LAST_ANSWERS_S = 0.3
 """For the answers to what came before a key was revoked; a store that does not answer holds up no closing."""
 MOST_AHEAD = 64
@@ -135,7 +137,7 @@ class Connection:
         queue.released = True
         self.host.release(queue.line)
         with suppress(StoreUnavailable):  # the sweep tells the store when it is back
-            await self.host.sessions.disconnect(queue.line)
+            await self.host.sessions.disconnect(queue.line, self.websocket.close_code not in GOODBYE)
 
     def fail(self, error: VoicememError) -> None:
         """Say what is wrong, and close with the code's close code."""

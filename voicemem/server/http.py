@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from aiohttp import web
@@ -45,7 +46,7 @@ NOT_AS_SAID = "The body is cut off, or not encoded as its headers say."
 class ProblemHandler(RequestHandler):
     """One HTTP connection. `peers` are the open ones of its port."""
 
-    __slots__ = ("answered", "deadlines", "looked", "most", "peers", "timers")
+    __slots__ = ("answered", "deadlines", "gone", "looked", "most", "peers", "timers")
 
     def __init__(self, server: web.Server, deadlines: Deadlines, peers: set[ProblemHandler], most: int) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
@@ -62,6 +63,8 @@ class ProblemHandler(RequestHandler):
         self.timers: dict[str, asyncio.TimerHandle] = {}
         self.answered = 0
         """How often a peer has taken what was waiting for it."""
+        self.gone: Callable[[], object] | None = None
+        """Told when the connection is lost, while an answer takes so long that somebody wants to know."""
         self.looked: tuple[int, ...] = ()
         """What was seen at the last look at what waits to be sent."""
 
@@ -79,6 +82,8 @@ class ProblemHandler(RequestHandler):
         self.peers.discard(self)
         for timer in self.timers.values():
             timer.cancel()
+        if self.gone is not None:
+            self.gone()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:

@@ -123,7 +123,10 @@ class Journal(Protocol):
         """Note since when a session has no connection; None when it has one."""
 
     async def restart(self, now_ms: int) -> None:
-        """Time without a server is not silence: every session is silent from now on, and those that ended are due."""
+        """Time without a server is not silence: every session is silent from now on.
+
+        Those that ended are due; where a producer was connected that has not ended, the grace begins anew.
+        """
 
     async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
         """Apply a merge patch of the configuration, and journal it as the server's own event."""
@@ -140,14 +143,22 @@ class Journal(Protocol):
         Without `ending` the session is closed only if it is due (see `admission.due_close`).
         """
 
-    async def close_ended(self, key: int, connected: Sequence[str], notice_id: str, now_ms: int) -> Stream | None:
-        """Close a session whose end was committed, when every producer that is connected has ended."""
+    async def close_ended(
+        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
+    ) -> Stream | None:
+        """Close a session whose end was committed, when every producer that is connected has ended.
+
+        With `seen`, those that were connected at some time and are not among them count as connected.
+        """
 
     async def due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are to be closed by now."""
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
         """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
+
+    async def secrets(self, key: int) -> dict[str, str]:
+        """What was taken out of a session's configuration, by dotted path; nothing of an erased one."""
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""

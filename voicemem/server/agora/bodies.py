@@ -26,6 +26,7 @@ KEPT = (
     "system_messages",
     "greeting_message",
     "failure_message",
+    "headers",
 )
 """The settings of `llm` that a session has too."""
 Text = Annotated[str, Meta(min_length=1)]

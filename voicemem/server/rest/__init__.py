@@ -14,6 +14,7 @@ from voicemem.server.observed import observe_requests
 from voicemem.server.problems import Handler, problems
 from voicemem.server.rest import (
     asyncapi,
+    chat,
     copies,
     deliveries,
     events,
@@ -43,6 +44,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
+    *chat.ROUTES,
     *managing.ROUTES,
     *users.ROUTES,
 )

@@ -78,6 +78,8 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     for first in range(0, max(1, len(pieces)), SLICE):
         recorded = await parts.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
         errors += map(event_error, recorded.problems)
+        if recorded.acked is not None:  # it counts its events, so it has a buffer, which may hold more
+            parts.sessions.wait_for(line)
         if recorded.ended:
             await parts.sessions.close_when_ended(line)
         if len(errors) == first + SLICE > FLOOD:

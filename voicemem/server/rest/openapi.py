@@ -31,6 +31,16 @@ keys is open to loopback. Beside what the
 schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
 within ±2^53 and written without a fraction, and no query parameter stands twice."""
 HEADERS = {
+    "Voicemem-Turn-Id": {
+        "description": "The turn of the reply.",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "Voicemem-Item": {
+        "description": "The reply's `item`; not there when nothing but the failure message is said.",
+        "required": False,
+        "schema": {"type": "string"},
+    },
     "ETag": {"description": "Changes with the journal.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {
         "description": "Seconds, with `rate_limited`.",

@@ -16,6 +16,7 @@ from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.events import SESSION_ID_PATTERN, Fields
+from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
 from voicemem.memories import Memories
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     webhooks: Webhooks
     policies: Policies
     summaries: Summaries
+    gateway: Gateway
 
 
 PARTS = web.AppKey("parts", Parts)

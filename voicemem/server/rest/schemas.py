@@ -33,6 +33,7 @@ CLOSER: dict[tuple[str, str], Fields] = {
     ("LlmConfig", "system_messages"): {"items": reference("SystemMessage")},
     ("LlmConfig", "api_key"): {"writeOnly": True},
     ("WebhookConfig", "secret"): {"writeOnly": True},
+    ("LlmConfig", "headers"): {"writeOnly": True},
 }
 """What is known of fields whose types say less, because their content is passed on as it came, or never shown."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -106,8 +106,13 @@ class SqliteJournal:
                 with suppress(StoreUnavailable):  # a damaged row is the trouble of its session alone
                     stream = to_stream(row)
                     stream.silent_since_ms = now_ms
-                    changes.append((now_ms, now_ms if stream.ending is not None else due_ms(stream), stream.key))
-            connection.executemany("update streams set silent_since_ms = ?, due_ms = ? where key = ?", changes)
+                    if stream.ending is not None and not all_ended(connection, stream.key):
+                        stream.ending_ms = now_ms
+                    over = stream.ending is not None and stream.ending_ms != now_ms
+                    due = now_ms if over else due_ms(stream)
+                    changes.append((now_ms, stream.ending_ms, due, stream.key))
+            query = "update streams set silent_since_ms = ?, ending_ms = ?, due_ms = ? where key = ?"
+            connection.executemany(query, changes)
             self.database.rows.forget()
 
         await self.database.write(job)
@@ -150,12 +155,15 @@ class SqliteJournal:
 
         return await self.database.write(job)
 
-    async def close_ended(self, key: int, connected: Sequence[str], notice_id: str, now_ms: int) -> Stream | None:
+    async def close_ended(
+        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
+    ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running" or stream.ending is None:
                 return None
-            if not all(self.database.rows.producer(key, name).ended for name in connected):
+            unseen = [] if seen is None else [name for name in opened(connection, key) if name not in seen]
+            if not all(self.database.rows.producer(key, name).ended for name in (*connected, *unseen)):
                 return None
             return close_stream(self.database.rows, stream, stream.ending, notice_id, now_ms)
 
@@ -173,6 +181,13 @@ class SqliteJournal:
             where, values = "project = ? and kind = ? and id = ?", (project, SESSION, session_id)
             found = await self.database.read(lambda connection: load_stream(connection, where, values))
         return None if found is None or found.state == "erased" else found
+
+    async def secrets(self, key: int) -> dict[str, str]:
+        query = (
+            "select name, value from secrets where stream = ?1"
+            " and exists (select 1 from streams where key = ?1 and state <> 'erased')"
+        )
+        return await self.database.glance(lambda connection: dict(connection.execute(query, (key,))))
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
@@ -243,6 +258,17 @@ def rows_of(run: RunRow) -> Iterator[Row]:
         raise StoreUnavailable("An event is damaged in the store.") from None
     for index, piece in enumerate(pieces):
         yield Row(position + index, producer, None if seq is None else seq + index, received_ms, piece)
+
+
+def opened(connection: apsw.Connection, key: int) -> list[str]:
+    """Those that were ever connected."""
+    query = "select name from producers where stream = ? and epoch > 0"
+    return [name for (name,) in connection.execute(query, (key,))]
+
+
+def all_ended(connection: apsw.Connection, key: int) -> bool:
+    query = "select 1 from producers where stream = ? and epoch > 0 and not ended limit 1"
+    return connection.execute(query, (key,)).fetchone() is None
 
 
 def refuse_erased(stream: Stream) -> None:

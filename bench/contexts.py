@@ -1,0 +1,93 @@
+"""The body of the next LLM call under each memory policy, in process, beside writing all messages by hand.
+
+    python -m bench.contexts [--turns 100,10000] [--calls 100]
+
+Before each call an event is folded, as in a call that goes on: what is measured is what a caller waits for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from bench import calls
+from bench.folding import entries
+from bench.report import Measured, at_most, best, machine, show
+from voicemem.app import now_ms
+from voicemem.config import settle
+from voicemem.context import Wishes, context
+from voicemem.fold import Entry
+from voicemem.memories import Memories
+from voicemem.memory import Memory
+from voicemem.policies import MemoryConfig, Policies
+from voicemem.policies.counters import counter
+from voicemem.store.memory import MemoryStore
+from voicemem.wire import decode_journaled
+
+POLICIES = (
+    ("none", MemoryConfig()),
+    ("recent", MemoryConfig(policy="recent", max_messages=200)),
+    ("full", MemoryConfig(policy="full")),
+    ("window", MemoryConfig(policy="window", max_tokens=4000)),
+    ("priority", MemoryConfig(policy="priority", max_messages=32)),
+    ("summary", MemoryConfig(policy="summary", max_tokens=16_000)),
+)
+GOAL_US = 100
+WITH_GOAL = ("recent", "full")
+"""The goal is for a context of 200 messages."""
+SUMMARY = b'{"type":"memory.summary","through_turn":%d,"text":"They spoke of a booking.","messages":%d}'
+
+
+def written_by_hand(memory: Memory) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in memory.made_messages()]
+
+
+async def contexts(turns: int, count: int) -> list[Measured]:
+    """Each policy on a call of so many turns, two messages each."""
+    store = MemoryStore()
+    measured = []
+    try:
+        opened = await store.open("bench", f"call-{turns}", "main", settle({}), None, now_ms())
+        for name, wanted in POLICIES:
+            memories = Memories(store)
+            memory = await memories.at(opened.stream)
+            memory.fold(entries(calls.turns(turns)))
+            if name == "summary":
+                journaled = decode_journaled(SUMMARY % (turns - 20, 2 * turns - 40))
+                memory.fold([Entry(memory.state.position + 1, now_ms(), journaled)])
+            by_hand = best(partial(written_by_hand, memory)) * 1e6
+            following = entries(calls.turns(turns + 20)[len(calls.turns(turns)) :], memory.state.position + 1)[:count]
+            taken = []
+            for entry in following:
+                memory.fold([entry])
+                begin = time.perf_counter()
+                await context(memories, Policies(), opened.stream, Wishes(memory=wanted))
+                taken.append(time.perf_counter() - begin)
+            value = statistics.median(taken) * 1e6
+            goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None
+            what = f"{name}, of {2 * turns:,} messages"
+            measured.append(Measured(f"{name}_{2 * turns}_us", what, value, "µs", by_hand, goal))
+    finally:
+        await store.close_store()
+    return measured
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.contexts", description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", default="100,10000", help="of the calls, with commas between (100,10000)")
+    parser.add_argument("--calls", type=int, default=100, help="contexts that are timed, of each policy (100)")
+    given = parser.parse_args(arguments)
+    facts = machine() | {"counter": counter("o200k").name}
+    lengths = [int(text) for text in given.turns.split(",")]
+    measured = [one for turns in lengths for one in asyncio.run(contexts(turns, given.calls))]
+    show("contexts", facts, measured, options=vars(given))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

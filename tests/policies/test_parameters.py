@@ -1,0 +1,62 @@
+"""The section `memory` of a configuration."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.config import settle
+from voicemem.errors import Refused
+from voicemem.policies.parameters import filled
+
+
+@pytest.mark.parametrize(
+    ("memory", "sentence"),
+    [
+        ({"policy": "window", "max_messages": 3}, "The policy window has no parameter `max_messages`."),
+        ({"policy": "full", "threshold": 0.5}, "The policy full has no parameter `threshold`."),
+        ({"polcy": "full"}, "`memory.polcy`"),
+        ({"policy": "window", "max_tokens": 0}, "`memory.max_tokens`"),
+        ({"policy": "summary", "threshold": 1.5}, "`memory.threshold`"),
+        ({"policy": "summary", "threshold": 0}, "`memory.threshold`"),
+        ({"policy": "summary", "prompt": "Sum up {messages_joined}"}, "lacks its placeholder {prev_summary}"),
+        ({"policy": "summary", "prompt": "Sum up {prev_summary}"}, "lacks its placeholder {messages_joined}"),
+        ({"max_tokens": "many"}, "`memory.max_tokens`"),
+        ({"policy": ""}, "`memory.policy`"),
+        ("window", "`memory`"),
+    ],
+)
+def test_what_cannot_be_is_refused(memory: Any, sentence: str) -> None:
+    """With the field, and without the value."""
+    with pytest.raises(Refused) as refused:
+        settle({"memory": memory})
+    assert "invalid_field" == refused.value.code
+    assert sentence in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"policy": "summary", "max_tokens": 9, "prompt": "{prev_summary}{messages_joined}", "model": "m"},
+        {"max_tokens": 500},
+        {"policy": None, "max_tokens": None},
+        {"policy": "mine", "parameters": {"anything": [1]}},
+        None,
+    ],
+)
+def test_what_can_be_is_taken(memory: Any) -> None:
+    """A patch may change a parameter alone; whether there is such a policy the service knows."""
+    assert {"memory": memory} == settle({"memory": memory}).public
+
+
+@given(st.text(), st.text())
+def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
+    """What stands in the texts is no placeholder, whatever was said on the call."""
+    prompt = "a {prev_summary} b {messages_joined} c"
+    assert f"a {summary} b {messages} c" == filled(prompt, summary, messages)
+    said = filled(prompt, "{messages_joined}", "{prev_summary}")
+    assert "a {messages_joined} b {prev_summary} c" == said

@@ -1,0 +1,177 @@
+"""The context under a memory policy, as the service gives it: chosen by default, per session, or per call."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from callers import Caller, Fields, Serve
+from calls import delta, done, event, final
+
+from voicemem.policies import Choice, Remembered
+
+WORD = "word "
+
+
+class Newest:
+    """A policy of an operator's own: the newest message of each side."""
+
+    def choose(self, remembered: Remembered) -> Choice:
+        newest = {message.role: index for index, message in enumerate(remembered.messages)}
+        return Choice(sorted(newest.values()), "older")
+
+
+@pytest.fixture
+async def api(serve: Serve) -> Caller:
+    """A caller of an empty service."""
+    return Caller(await serve())
+
+
+async def talk(api: Caller, turns: int, session_id: str = "s", each: int = 10) -> None:
+    """Questions and answers of so many words each, which are as many tokens."""
+    for turn in range(1, turns + 1):
+        said = [final(turn, f"Q{turn} " + WORD * each), delta(turn, f"A{turn} " + WORD * each), done(turn)]
+        await api.send(*said, session_id=session_id)
+
+
+def shown(body: Fields) -> list[str]:
+    """The first word of each message."""
+    return [one["content"].split()[0] for one in body["messages"]]
+
+
+async def test_a_session_has_its_policy(api: Caller) -> None:
+    """Its context is what the policy chooses, and its history is all of it."""
+    await api.create(memory={"policy": "recent", "max_messages": 3})
+    await talk(api, 4)
+    assert ["A3", "Q4", "A4"] == shown(await api.context())
+    assert 8 == len(await api.contents())
+
+
+async def test_a_policy_replaces_max_history(api: Caller) -> None:
+    """What `llm.max_history` says counts only where no policy is chosen."""
+    await api.create(llm={"max_history": 1})
+    await talk(api, 2)
+    assert ["A2"] == shown(await api.context())
+    assert ["Q1", "A1", "Q2", "A2"] == shown(await api.context("?policy=full"))
+    await api.patch("/v1/sessions/s", {"memory": {"policy": "full"}})
+    assert ["Q1", "A1", "Q2", "A2"] == shown(await api.context("?max_history=1"))
+
+
+async def test_a_call_has_a_policy_of_its_own(api: Caller) -> None:
+    """It is for this call alone; parameters without a policy are for that of the session."""
+    await api.create(memory={"policy": "recent", "max_messages": 2})
+    await talk(api, 3)
+    assert ["Q3", "A3"] == shown(await api.context())
+    assert ["A3"] == shown(await api.context("?max_messages=1"))
+    assert ["Q2", "A2", "Q3", "A3"] == shown(await api.context("?policy=window&max_tokens=52"))
+    assert ["Q3", "A3"] == shown(await api.context("?policy=window&max_tokens=51"))
+
+
+async def test_a_service_has_a_default(serve: Serve) -> None:
+    """It is for sessions that choose no policy."""
+    api = Caller(await serve(memory='{"policy": "recent", "max_messages": 1}'))
+    await api.create()
+    await api.create("other", memory={"policy": "full"})
+    for session_id in ("s", "other"):
+        await talk(api, 2, session_id)
+    assert ["A2"] == shown(await api.context())
+    assert 4 == len(shown(await api.context(session_id="other")))
+
+
+async def test_a_policy_of_ones_own(serve: Serve) -> None:
+    """It is named by its import path, and chosen like the others."""
+    api = Caller(await serve(policies=("newest=test_policy_context:Newest",)))
+    await api.create(memory={"policy": "newest"})
+    await talk(api, 3)
+    body = await api.context("?usage=true")
+    assert (["Q3", "A3"], "newest") == (shown(body), body["policy"])
+    assert {"older"} == {one["reason"] for one in body["left_out"]}
+
+
+async def test_priorities(api: Caller) -> None:
+    """What a producer gave weight stays, in the order of the call."""
+    await api.create(memory={"policy": "priority", "max_messages": 2})
+    await api.send(final(1, "Allergic to nuts.", metadata={"priority": 9}))
+    await talk(api, 3)
+    assert ["Allergic", "A3"] == shown(await api.context())
+
+
+async def test_usage(api: Caller) -> None:
+    """The account of a context: tokens, of which window, and what was left out and why."""
+    await api.create(
+        llm={"model": "gpt-4", "system_messages": [{"role": "system", "content": "Be kind."}]},
+        memory={"policy": "window", "max_tokens": 30},
+    )
+    await talk(api, 2)
+    body = await api.context("?usage=true")
+    assert ("window", "cl100k", 8192) == (body["policy"], body["counter"], body["context_window"])
+    assert (26, 3, False) == (body["tokens"], body["system_tokens"], body["over_budget"])
+    assert round(100 * 29 / 8192, 2) == body["context_percentage_total_used"]
+    assert body["context_percentage_until_summarization"] is body["summary"] is None
+    assert [(0, "user", "max_tokens"), (1, "assistant", "max_tokens")] == [
+        (one["index"], one["role"], one["reason"]) for one in body["left_out"]
+    ]
+    assert "gpt-4" == body["model"]
+
+
+async def test_usage_tells_of_blank_messages(api: Caller) -> None:
+    """What says nothing is not shown to a vendor that refuses it."""
+    await api.create()
+    await api.send(final(1, "Hi."), delta(1, "Hello."), event("interrupt", 1, heard_text=""))
+    assert ["blank"] == [one["reason"] for one in (await api.context("?usage=true"))["left_out"]]
+
+
+async def test_usage_of_a_window_smaller_than_the_newest_message(api: Caller) -> None:
+    """That one message, and a flag."""
+    await api.create(memory={"policy": "window", "max_tokens": 5})
+    await talk(api, 2)
+    body = await api.context("?usage=true")
+    assert (["A2"], True) == (shown(body), body["over_budget"])
+
+
+async def test_tool_calls_stay_with_their_results(api: Caller) -> None:
+    """They count with their turn, and are shown or left out with it."""
+    await api.create(memory={"policy": "window", "max_tokens": 40})
+    await talk(api, 2)
+    await api.send(event("tool.call", 2, call_id="c", name="find", arguments={"what": "it"}))
+    await api.send(event("tool.result", 2, call_id="c", result="found " * 3))
+    body = await api.context("?tools=true&usage=true")
+    assert ["user", "assistant", "assistant", "tool"] == [one["role"] for one in body["messages"]]
+    assert body["tokens"] > 26
+    body = await api.context("?tools=true&max_tokens=28")
+    assert "tool" not in [one["role"] for one in body["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("policy=windw", "There is no policy of this name; there are full, recent, window, summary, priority."),
+        ("policy=window&max_messages=3", "The policy window has no parameter `max_messages`."),
+        ("policy=window&max_tokens=0", "max_tokens"),
+        ("policy=", "policy"),
+        ("threshold=0.5", "threshold"),
+        ("usage=maybe", "usage"),
+    ],
+)
+async def test_bad_queries(api: Caller, query: str, sentence: str) -> None:
+    """A policy or parameter that there is not is refused, and says what there is."""
+    await api.create()
+    answered = await api.get(f"/v1/sessions/s/context?{query}")
+    assert 400 == answered.status
+    assert sentence in answered.json["detail"]
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [{"policy": "windw"}, {"policy": "full", "max_tokens": 9}, {"policy": "summary", "prompt": "Sum up."}],
+)
+async def test_bad_settings(api: Caller, memory: Any) -> None:
+    """A session cannot be made or changed with them; over the websocket's update neither, and the call goes on."""
+    answered = await api.post("/v1/sessions", {"session_id": "bad", "memory": memory})
+    assert (400, "invalid_field") == answered.told
+    await api.create()
+    assert (400, "invalid_field") == (await api.patch("/v1/sessions/s", {"memory": memory})).told
+    told = await api.send(final(1, "Hi."), event("session.update", memory=memory), final(2, "There."))
+    assert ["invalid_field"] == [one["code"] for one in told["errors"]]
+    assert ["Hi.", "There."] == [one["content"] for one in await api.contents()]

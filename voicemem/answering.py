@@ -1,0 +1,293 @@
+"""One call of an LLM for the gateway: its answer is handed on as it comes, and written into the journal beside that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Container, Iterable
+from contextlib import AbstractContextManager, aclosing
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.admission import Stream
+from voicemem.batches import Line
+from voicemem.completions import Answer, spoken_chunks, spoken_completion
+from voicemem.errors import LlmFailed, Refused, VoicememError
+from voicemem.events import Fields, LlmDelta, LlmDone, LlmError, Producible, ToolCall
+from voicemem.memory import Memory
+from voicemem.metrics import Metrics
+from voicemem.recorder import Recorder
+from voicemem.targets import Target
+from voicemem.tracing import Span, Tracer
+from voicemem.wire import decode_event
+
+DONE = b"[DONE]"
+MOST_ID = 128
+"""Characters in a name or id of an event."""
+USE = "gateway"
+
+
+class Models(Protocol):
+    """Calls LLMs; both methods raise `LlmFailed`."""
+
+    async def complete(self, target: Target, body: Fields) -> bytes:
+        """The whole answer to a body that asks for no stream."""
+
+    def stream(self, target: Target, body: Fields) -> AsyncGenerator[bytes, None]:
+        """The data of each server-sent event of the answer, the last `[DONE]` included."""
+
+
+class Names:
+    """Gives each reply of a session a name of its own. `clock` gives Unix ms, `new_id` a fresh random text."""
+
+    def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
+        self.clock = clock
+        self.new_id = new_id
+        self.taken: set[tuple[int, str]] = set()
+        """By key of the session: of replies under way, which may not be in the journal yet."""
+
+    def take(self, key: int, known: Container[str], wanted: str | None) -> str:
+        """The wanted name, when it can be one and is none yet."""
+        if not wanted or len(wanted) > MOST_ID or wanted in known or (key, wanted) in self.taken:
+            wanted = f"chatcmpl-{self.new_id()}"
+        self.taken.add((key, wanted))
+        return wanted
+
+    def release(self, key: int, name: str | None) -> None:
+        """The reply is over."""
+        if name is not None:
+            self.taken.discard((key, name))
+
+
+class Tools(Struct, frozen=True):
+    """What every call uses."""
+
+    models: Models
+    names: Names
+    recorder: Recorder
+    metrics: Metrics
+    tracer: Tracer
+
+
+class Writer:
+    """Writes a reply into the journal in its order, without holding up whoever speaks it."""
+
+    def __init__(self, recorder: Recorder, line: Line) -> None:
+        self.recorder = recorder
+        self.line = line
+        self.waiting: list[Producible] = []
+        self.task: asyncio.Task[None] | None = None
+        self.lost = False
+        """Whether something could not be stored, which a later event may make good."""
+        self.refused: Refused | None = None
+        self.error: VoicememError | None = None
+        """Of the events that were written last."""
+
+    def add(self, *events: Producible) -> None:
+        """Write these with whatever else waits when the commit that is under way is done."""
+        self.waiting += events
+        if self.task is None:
+            self.task = asyncio.create_task(self.write())
+
+    async def write(self) -> None:
+        try:
+            while self.waiting:
+                events, self.waiting = self.waiting, []
+                self.error = None
+                try:
+                    await record(self.recorder, self.line, events)
+                except VoicememError as error:
+                    self.error, self.lost = error, True
+                    if isinstance(error, Refused):
+                        self.refused = error
+        finally:
+            self.task = None
+
+    async def flush(self) -> None:
+        """Wait until nothing waits; what was added is written even if the caller is cancelled."""
+        while self.task is not None:
+            await asyncio.shield(self.task)
+
+
+async def record(recorder: Recorder, line: Line, events: Iterable[Producible]) -> Stream:
+    """The session's row with these events. Raises `Refused` for the first that was not taken, `StoreUnavailable`."""
+    recorded = await recorder.record(line, [decode_event(msgspec.json.encode(event)) for event in events])
+    for problem in recorded.problems:
+        raise Refused(problem.code, problem.detail)
+    return recorded.stream
+
+
+class Plan(Struct, frozen=True):
+    """What is to be called, and where the reply belongs."""
+
+    line: Line
+    memory: Memory
+    turn_id: int
+    target: Target
+    body: Fields
+    failure_message: str
+    """What is said when the LLM fails; nothing when blank."""
+
+
+class Call:
+    """A call of an LLM, which is made once: in `chunks` or in `whole`."""
+
+    def __init__(self, tools: Tools, plan: Plan) -> None:
+        self.tools = tools
+        self.plan = plan
+        self.turn_id = plan.turn_id
+        self.item: str | None = None
+        """The name of the reply in the journal, once the LLM has begun to answer."""
+        self.writer = Writer(tools.recorder, plan.line)
+        self.answer = Answer()
+        self.began = time.monotonic()
+        self.result = "cancelled"
+        self.over = False
+        """Whether the journal has, or will have, the reply's end."""
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Each chunk of the answer as it came; at the end all of it is in the journal.
+
+        Raises `LlmFailed` where there is no failure message, `Refused`, `StoreUnavailable`.
+        """
+        failed: LlmFailed | None = None
+        try:
+            with self.span() as span:
+                try:
+                    async with aclosing(self.received()) as received:
+                        async for data in received:
+                            yield data
+                except LlmFailed as error:
+                    failed = self.note(span, error)
+            if failed is not None:
+                await self.fail(failed)
+                for chunk in spoken_chunks(*self.spoken()):
+                    yield chunk
+            else:
+                await self.finish()
+        finally:
+            await self.close()
+
+    async def received(self) -> AsyncGenerator[bytes, None]:
+        """The chunks, each of them on its way into the journal. Raises `LlmFailed`, `Refused`."""
+        done = False
+        async with aclosing(self.tools.models.stream(self.plan.target, self.plan.body)) as events:
+            async for data in events:
+                if data == DONE:
+                    done = True
+                    continue
+                text = self.answer.take(data)
+                self.begin()
+                if text:
+                    self.writer.add(LlmDelta(text=text, turn_id=self.turn_id, item=self.item, ts=self.now()))
+                if self.writer.refused is not None:
+                    raise self.writer.refused
+                yield data
+        if self.item is None:
+            raise LlmFailed("invalid_answer")
+        if not (done or self.answer.finished):
+            raise LlmFailed("dropped")
+
+    async def whole(self) -> bytes:
+        """The whole answer as it came, which then is in the journal. Raises as `chunks` does."""
+        failed: LlmFailed | None = None
+        try:
+            with self.span() as span:
+                try:
+                    data = await self.tools.models.complete(self.plan.target, self.plan.body)
+                    self.answer.take(data)
+                    if not self.answer.begun:
+                        raise LlmFailed("invalid_answer")
+                    self.begin()
+                except LlmFailed as error:
+                    failed = self.note(span, error)
+            if failed is not None:
+                await self.fail(failed)
+                return spoken_completion(*self.spoken())
+            await self.finish()
+            return data
+        finally:
+            await self.close()
+
+    def span(self) -> AbstractContextManager[Span]:
+        host = urlsplit(self.plan.target.url).hostname or ""
+        return self.tools.tracer.span("llm", "client", {"voicemem.use": USE, "server.address": host})
+
+    def note(self, span: Span, error: LlmFailed) -> LlmFailed:
+        span.fail(str(error.why))
+        self.result = "failed"
+        return error
+
+    def begin(self) -> None:
+        """Name the reply, at the first sign of it."""
+        if self.item is None:
+            self.item = self.name(self.answer.id)
+        if self.began and (self.answer.size or self.answer.calls):
+            self.tools.metrics.llm_first_token_seconds.labels(USE).observe(time.monotonic() - self.began)
+            self.began = 0.0
+
+    async def finish(self) -> None:
+        """Write the reply's end and its tool calls. Raises what kept them from being stored."""
+        self.over, self.result = True, "answered"
+        self.writer.add(self.end(), *self.tool_calls())
+        await self.settle()
+        if self.writer.error is not None:
+            raise self.writer.error
+
+    async def settle(self) -> None:
+        """Wait until all is written; when some of the text could not be, the end says it whole."""
+        await self.writer.flush()
+        if self.writer.lost and self.writer.refused is None:
+            self.writer.add(self.end())
+            await self.writer.flush()
+
+    async def fail(self, error: LlmFailed) -> None:
+        """Write that the LLM failed. Raises the same error when there is nothing to be said about it."""
+        self.over = True
+        text = self.plan.failure_message if self.plan.failure_message.strip() else None
+        item = self.item or self.name(None)
+        self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
+        await self.writer.flush()
+        if text is None:
+            raise error
+        if self.writer.error is not None:
+            raise self.writer.error
+
+    async def close(self) -> None:
+        """Count the call, and when nobody wants more of it, let what was generated be the reply."""
+        self.tools.metrics.llm_calls.labels(USE, self.result).inc()
+        if not self.over and self.answer.size:
+            self.over = True
+            self.writer.add(self.end())
+            await self.settle()
+        self.tools.names.release(self.plan.line.key, self.item)
+
+    def end(self) -> LlmDone:
+        """With its text where that stands nowhere else in the journal."""
+        written = bool(self.plan.body["stream"]) and not self.writer.lost
+        text = None if written else "".join(self.answer.text) or None
+        return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
+
+    def tool_calls(self) -> list[Producible]:
+        """Calls without a name cannot be answered, nor stored."""
+        now = self.now()
+        return [
+            ToolCall(turn_id=self.turn_id, call_id=call.id, name=call.name, arguments=call.arguments, ts=now)
+            for call in self.answer.calls
+            if 0 < len(call.id) <= MOST_ID and 0 < len(call.name) <= MOST_ID
+        ]
+
+    def spoken(self) -> tuple[str, int, str, str]:
+        """Of the failure message: id, Unix seconds, model, text."""
+        model, item = self.plan.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
+        return item, self.now() // 1000, model if isinstance(model, str) else "", self.plan.failure_message
+
+    def name(self, wanted: str | None) -> str:
+        return self.tools.names.take(self.plan.line.key, self.plan.memory.state.items, wanted)
+
+    def now(self) -> int:
+        """Unix ms."""
+        return self.tools.names.clock()

@@ -1,0 +1,159 @@
+"""The gateway: a chat completion whose conversation is the memory, and whose answer goes into it (design, section 12).
+
+It takes the user's words, builds the context, calls the LLM, and hands its answer on as it comes (`answering`). That
+a reply was cut short is the engine's to say: a caller that hangs up stops the LLM, and what it generated until then is
+the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from voicemem import config
+from voicemem.admission import Stream, may_reopen
+from voicemem.answering import Call, Models, Names, Plan, Tools, record
+from voicemem.batches import Line
+from voicemem.completions import Asked, ToolAnswer, request_for
+from voicemem.context import Wishes, context
+from voicemem.errors import Refused
+from voicemem.events import Fields, Producible, ToolResult, Whole
+from voicemem.memories import Memories
+from voicemem.memory import Memory
+from voicemem.metrics import Metrics
+from voicemem.policies import Policies
+from voicemem.recorder import Recorder
+from voicemem.speech import spoken_text
+from voicemem.state import Turn
+from voicemem.targets import Targets
+from voicemem.tracing import Tracer
+
+T = TypeVar("T")
+PRODUCER = "gateway"
+"""Of the events that come in here; they have no seq, so the engine's own producer must be another one."""
+
+
+class Taken(Struct, frozen=True):
+    """What a request adds to the memory, and the turn that it is about (None: the one that its message takes)."""
+
+    turn_id: int | None
+    events: list[Producible] = []
+    unfinished: str | None = None
+    """What the user said, where the memory does not show it yet: its transcript is under way."""
+
+
+class Gateway:
+    """Answers chat completions of sessions. `clock` gives Unix ms, `new_id` a fresh random text of safe characters."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        policies: Policies,
+        recorder: Recorder,
+        targets: Targets,
+        models: Models,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        metrics: Metrics,
+        tracer: Tracer,
+    ) -> None:
+        self.memories = memories
+        self.policies = policies
+        self.targets = targets
+        self.clock = clock
+        self.new_id = new_id
+        self.tools = Tools(models, Names(clock, new_id), recorder, metrics, tracer)
+        self.running: set[asyncio.Task[Any]] = set()
+        self.draining = False
+
+    async def begin(self, stream: Stream, asked: Asked, key_id: str | None) -> Call:
+        """Take what the request says into the memory, and make ready to call the LLM with it.
+
+        Raises `Refused` (`session_ended`, `llm_not_configured`), and whatever keeps an event from being stored.
+        """
+        if self.draining:
+            raise Refused("draining")
+        if stream.state != "running" and not may_reopen(stream, self.clock()):
+            raise Refused("session_ended")
+        target = await self.targets.of(stream)
+        line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
+        taken = self.take(await self.memories.at(stream), asked)
+        if taken.events:
+            stream = await record(self.tools.recorder, line, taken.events)
+        memory = await self.memories.at(stream)
+        turn_id = taken.turn_id
+        if turn_id is None:
+            turn_id = memory.state.items[taken.events[0].item or ""]
+        settings = config.read(stream.config)
+        custom = settings.llm.vendor == "custom"
+        body = await context(self.memories, self.policies, stream, Wishes(style="openai", tools=True))
+        if taken.unfinished is not None:
+            body = self.with_words(body, taken.unfinished, turn_id, custom)
+        body = request_for(body, asked, target.model, custom)
+        return Call(self.tools, Plan(line, memory, turn_id, target, body, settings.llm.failure_message or ""))
+
+    def take(self, memory: Memory, asked: Asked) -> Taken:
+        """What of a request is new."""
+        state = memory.state
+        if asked.answers:
+            return self.take_answers(memory, asked.answers)
+        if asked.user is None:
+            return Taken(state.utterance_turn)
+        turn = state.turns.get(state.newest_turn)
+        if turn is not None and is_known(turn, asked.user):
+            shown = turn.typed or any(spoken_text(one, with_partials=False)[0] for one in turn.utterances)
+            return Taken(turn.number, unfinished=None if shown else asked.user)
+        message = Whole(role="user", text=asked.user, source="message", item=self.new_id(), ts=self.clock())
+        return Taken(None, [message])
+
+    def take_answers(self, memory: Memory, answers: list[ToolAnswer]) -> Taken:
+        """Tool results, of calls that wait for one; the reply belongs to the turn of the calls."""
+        uses = {use.call_id: use for use in memory.tool_uses()}
+        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}
+        turn_id = max((uses[call_id].turn_id for call_id in told), default=memory.state.utterance_turn)
+        events: list[Producible] = [
+            ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())
+            for call_id, text in told.items()
+            if not uses[call_id].answered
+        ]
+        return Taken(turn_id, events)
+
+    def with_words(self, body: Fields, text: str, turn_id: int, custom: bool) -> Fields:
+        """The context with what the user is saying behind it."""
+        message: Fields = {"role": "user", "content": text}
+        place: Fields = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
+        more = {**place, "metadata": {"source": "asr"}} if custom else {}
+        return {**body, "messages": [*body["messages"], message | more], **place}
+
+    # Running calls
+
+    def start(self, answering: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Answer a caller; the task is cancelled when the service shuts down."""
+        task = asyncio.create_task(answering)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Stop the LLMs; what they generated until now is in the journal when this returns."""
+        self.draining = True
+        running = list(self.running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def is_known(turn: Turn, text: str) -> bool:
+    """Whether the user's words are in a turn that waits for its reply: by the recogniser, or typed as they are."""
+    replied = any(reply.restored or reply.generation.text() for reply in turn.replies)
+    if replied or turn.failures:
+        return False
+    return bool(turn.utterances) or any(same_words(typed.text, text) for typed in turn.typed or ())
+
+
+def same_words(one: str, other: str) -> bool:
+    """Whether two texts are equal, white space apart."""
+    return one.split() == other.split()

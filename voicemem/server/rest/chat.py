@@ -1,0 +1,146 @@
+"""The gateway: chat completions whose conversation is the session's memory, for every client of OpenAI's."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.answering import Call
+from voicemem.completions import ChatRequest, read_request
+from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.events import Fields
+from voicemem.server.http import ProblemHandler
+from voicemem.server.problems import headers_of, problem_response
+from voicemem.server.rest.parts import GRANT, NoQuery, object_of, parts_of, stream_of
+from voicemem.server.rest.routes import EVENT_STREAM, JSON, Answer, Body, Route
+
+TURN, ITEM = "Voicemem-Turn-Id", "Voicemem-Item"
+NOT_AGAIN = {"x-should-retry": "false"}
+"""OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
+STREAM_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+DONE = b"[DONE]"
+
+
+class ChatCompletion(Struct, frozen=True):
+    """What the LLM answered, as it came; beside the choices stand `id`, `model`, `usage` and whatever else."""
+
+    choices: list[Fields]
+
+
+class ChatChunk(Struct, frozen=True):
+    """A chunk of what the LLM answers, as it came; or an `error` in the middle of it, which is the last."""
+
+    choices: list[Fields] = []
+    error: Fields = {}
+
+
+async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
+    """Answer the user by the session's LLM, with the memory as its conversation: `docs/gateway.md`.
+
+    Of the request's messages the last counts (the user's words, or tool results) and the instructions; other fields go
+    on to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes when it is in the journal.
+    """
+    stream = await stream_of(request)
+    asked = read_request(await object_of(request))
+    gateway = parts_of(request).gateway
+    try:
+        call = await gateway.begin(stream, asked, request[GRANT].key_id)
+        task = gateway.start(streamed(request, call) if asked.stream else whole(call))
+        try:
+            return await watched(request, task)
+        except asyncio.CancelledError:
+            if gateway.draining and task.cancelled():
+                raise Refused("draining") from None
+            raise  # the caller has hung up
+    except VoicememError as error:
+        return problem_response(error.code, error.detail, headers_of(error) | NOT_AGAIN)
+
+
+async def watched(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
+    """The answer; the task is cancelled when its caller hangs up."""
+    protocol = request.protocol
+    assert isinstance(protocol, ProblemHandler)
+    protocol.gone = task.cancel
+    try:
+        if request.transport is None or request.transport.is_closing():
+            task.cancel()
+        return await task
+    finally:
+        protocol.gone = None
+
+
+async def whole(call: Call) -> web.StreamResponse:
+    body = await call.whole()
+    return web.Response(body=body, content_type=JSON, headers=names_of(call))
+
+
+async def streamed(request: web.Request, call: Call) -> web.StreamResponse:
+    """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
+    response: web.StreamResponse | None = None
+    try:
+        async with aclosing(call.chunks()) as chunks:
+            async for data in chunks:
+                if response is None:
+                    response = web.StreamResponse(headers=STREAM_HEADERS | names_of(call))
+                    await response.prepare(request)
+                await response.write(event(data))
+        assert response is not None
+        await response.write(event(DONE))
+    except VoicememError as error:
+        if response is None:
+            raise
+        await write_quietly(response, event(error_chunk(error.code, error.detail)))
+    except asyncio.CancelledError:
+        if response is None or not parts_of(request).gateway.draining:
+            raise
+        await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence)))
+    except ConnectionResetError:
+        if response is None:
+            raise asyncio.CancelledError from None
+        return response  # the caller has hung up, or was cut off because it did not read
+    await write_quietly(response, b"")
+    return response
+
+
+async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
+    """Write to whoever may have hung up; nothing more than `data` is the end."""
+    with suppress(ConnectionResetError):
+        await (response.write(data) if data else response.write_eof())
+
+
+def names_of(call: Call) -> dict[str, str]:
+    """What the engine's own events about this reply are to name."""
+    names = {TURN: str(call.turn_id)}
+    return names if call.item is None else names | {ITEM: call.item}
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+
+
+def error_chunk(code: str, sentence: str) -> bytes:
+    """What OpenAI's clients raise in the middle of a stream."""
+    error: dict[str, Any] = {"message": sentence, "type": "voicemem_error", "param": None, "code": code}
+    return msgspec.json.encode({"error": error})
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/sessions/{id}/chat/completions",
+        create_chat_completion,
+        "ingest",
+        NoQuery,
+        {200: Answer({JSON: ChatCompletion, EVENT_STREAM: ChatChunk}, headers=(TURN, ITEM))},
+        Body({JSON: ChatRequest}),
+        (
+            *("missing_field", "text_too_long", "session_ended", "session_erased", "seq_required", "draining"),
+            *("llm_not_configured", "llm_failed", "llm_timeout", "address_not_allowed"),
+        ),
+    ),
+)
