@@ -192,9 +192,8 @@ class ReadJournal:
         self.ending: Ending | None = None
 
     def add(self, text: bytes) -> None:
-        """Raises `Refused`, `InvalidFrame`, and what `MALFORMED` names."""
+        """Raises `Refused`, and what `MALFORMED` names for what is no entry."""
         entry = msgspec.json.decode(text, type=CheckpointEntry)
-        wire.check_frame(bytes(entry.event))
         position = len(self.rows) + 1
         if entry.seq is not None and entry.producer is None:
             raise invalid(f"At position {position}: only a producer's events have a seq.")
@@ -203,8 +202,10 @@ class ReadJournal:
         try:
             event, payload = event_of(entry)
             self.follow(entry, event)
-        except Refused as refused:
+        except (Refused, InvalidFrame) as refused:
             raise invalid(f"At position {position}: {refused.detail}") from None
+        except msgspec.ValidationError as error:
+            raise invalid(f"At position {position}: {wire.explain(error)[1]}") from None
         self.rows.append(Row(position, entry.producer, entry.seq, entry.received_ms, payload))
 
     def follow(self, entry: CheckpointEntry, event: Journaled) -> None:
@@ -253,6 +254,7 @@ class ReadJournal:
 def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
     """The event of an entry and its payload, as ingest or the server itself would have journaled it."""
     text = bytes(entry.event)
+    wire.check_frame(text)
     event = decode_journaled(text)
     if isinstance(event, RefusedEvent):
         if event.code not in CODES or entry.producer is None:
