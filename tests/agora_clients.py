@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it declares its models as pydantic 1 did
     from agora_agent import client as base
     from agora_agent.agentkit.agent import Agent
-    from agora_agent.agentkit.vendors.llm import CustomLLM
+    from agora_agent.agentkit.vendors import llm as llms
     from agora_agent.agentkit.vendors.stt import DeepgramSTT
     from agora_agent.agentkit.vendors.tts import ElevenLabsTTS
     from agora_agent.core.api_error import ApiError as ApiError
@@ -57,9 +57,16 @@ async def plain_client(app: App, authorization: str = "") -> AsyncIterator[base.
         yield base.AsyncAgora(base_url=url, authorization=authorization, username="", password="", httpx_client=http)
 
 
+def llm_settings(vendor: str, **given: Any) -> dict[str, Any]:
+    """What the SDK makes of an LLM of this vendor for `properties.llm`."""
+    return dict(getattr(llms, vendor)(**given).to_config())
+
+
 def agent(of: Any) -> Any:
     """An agent with everything that a call needs, bound to a client."""
-    llm = CustomLLM(base_url=URL, api_key="secret", model="m", system_messages=PROMPT, max_history=50, vendor="custom")
+    llm = llms.CustomLLM(
+        base_url=URL, api_key="secret", model="m", system_messages=PROMPT, max_history=50, vendor="custom"
+    )
     speech = ElevenLabsTTS(key="k", model_id="m", voice_id="v", base_url="wss://tts.example/v1", sample_rate=24000)
     return (
         Agent(client=of)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from voicemem.server import agora
 from voicemem.server.rest import ROUTES
 from voicemem.server.rest.openapi import document
 
@@ -19,7 +20,7 @@ Fields = dict[str, Any]
 @cache
 def described() -> Fields:
     """The document of this package."""
-    return dict(json.loads(document(ROUTES)))
+    return dict(json.loads(document([*ROUTES, *agora.DOCUMENTED])))
 
 
 @cache
@@ -37,8 +38,8 @@ def component(name: str) -> jsonschema_rs.Draft202012Validator:
 
 
 def template_of(path: str) -> str | None:
-    """The path of the document that a request's path is one of."""
-    path = path.partition("?")[0]
+    """The path of the document that a request's path is one of, below any of its servers."""
+    path = path.partition("?")[0].removeprefix("/cn")
     paths = described()["paths"]
     return next((one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/{}]+", one), path)), None)
 

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from callers import Caller, Fields, keyed
+from callers import LOOPBACK, Caller, Fields, Reply, keyed, receiving
 from click.testing import CliRunner
 from processes import running_process
 from producers import connected, said
@@ -60,6 +60,48 @@ async def test_acts_over_rest(app: App, caplog: pytest.LogCaptureFixture) -> Non
     assert not [text for text in (key["key"], token["token"]) if text in caplog.text]
 
 
+async def test_acts_on_webhooks(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """All that is done with an endpoint and its deliveries over REST, by its id."""
+    async with receiving(*[Reply(500)] * 9) as hook:
+        admin = Caller(await serve(admin_key=ADMIN_KEY, allow_addresses=LOOPBACK), ADMIN_KEY)
+        made = (await admin.post("/v1/webhooks", {"url": hook.url("/hush"), "secret": "hush-hush"})).json
+        place = f"/v1/webhooks/{made['id']}"
+        await admin.patch(place, {"description": "hush"})
+        await admin.post(f"{place}/rotate-secret", {"secret": "hush-hush-hush"})
+        await admin.post(f"{place}/test")
+        await admin.create("s")
+        await admin.end("s")
+        delivery = (await admin.get(f"{place}/deliveries")).json["deliveries"][0]["id"]
+        assert 202 == (await admin.post(f"{place}/deliveries/{delivery}/resend")).status
+        assert 202 == (await admin.post(f"{place}/recover", {"since": 7})).status
+        assert 404 == (await admin.post(f"{place}/deliveries/999/resend")).status
+        await admin.delete(place)
+    by = {"by": "environment", "project": "default", "webhook": made["id"]}
+    assert [
+        {"act": "webhook_created", **by},
+        {"act": "webhook_changed", **by},
+        {"act": "webhook_secret_rotated", **by},
+        {"act": "webhook_tested", **by},
+        {"act": "delivery_resent", **by, "delivery": delivery},
+        {"act": "deliveries_recovered", **by, "since": 7, "count": 0},
+        {"act": "webhook_deleted", **by},
+    ] == acts(caplog)
+
+
+async def test_what_calls_out_on_agoras_paths(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A join with the URL or the key of an LLM; one without is no act."""
+    admin = Caller(app, ADMIN_KEY)
+    for name, llm in {"a": {"api_key": "hush"}, "b": {"max_history": 3}}.items():
+        properties = {"channel": "c", "llm": llm}
+        path = "/api/conversational-ai-agent/v2/projects/default/join"
+        joined = await admin.post(path, {"name": name, "properties": properties})
+        assert 200 == joined.status, joined.body
+        if name == "a":
+            agent = joined.json["agent_id"]
+    act = {"act": "calling_out_changed", "by": "environment", "project": "default", "session": agent}
+    assert [act] == acts(caplog)
+
+
 async def test_what_calls_out_over_the_websocket(app: App, caplog: pytest.LogCaptureFixture) -> None:
     """An open with a webhook and an update of one; a resend and a refusal are no acts."""
     update = {"type": "session.update", "seq": 1, "webhook": {"url": HOOK}}
@@ -97,6 +139,19 @@ async def test_the_service_writes_its_audit_to_standard_error(tmp_path: Path) ->
     (line,) = log.read_text().splitlines()
     assert "voicemem.audit" in line
     assert '"act":"key_created"' in line
+
+
+async def test_in_a_log_of_json_the_audit_is_fields(tmp_path: Path) -> None:
+    """With `--log-format json` the line is one object: the message is the act, and what names it are fields."""
+    log = tmp_path / "log"
+    env = {"VOICEMEM_ADMIN_KEY": ADMIN_KEY}
+    async with running_process(tmp_path / "v.db", "--log-format", "json", env=env, log=log) as process:
+        key = (await Caller(process.rest, ADMIN_KEY).post("/v1/keys", {"scopes": ["read"]})).json
+        assert 0 == await process.stop()
+    line = json.loads(log.read_text())
+    del line["time"]
+    act = {"act": "key_created", "by": "environment", "project": "default", "key": key["id"], "scopes": ["read"]}
+    assert {"level": "info", "logger": "voicemem.audit", "message": "key_created", **act} == line
 
 
 async def test_acts_of_the_command_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

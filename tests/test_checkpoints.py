@@ -105,7 +105,14 @@ def document(
     events: list[Fields] = EVENTS, change: Callable[[Fields], object] = lambda _: None, **entry: Any
 ) -> Fields:
     """A checkpoint that somebody wrote by hand, with the right hash."""
-    session = {"session_id": "s", "state": "running", "reason": None, "started_at": NOW, "ended_at": None, "config": {}}
+    session: Fields = {
+        "session_id": "s",
+        "state": "running",
+        "reason": None,
+        "started_at": NOW,
+        "ended_at": None,
+        "config": {},
+    }
     made: Fields = {"voicemem": "checkpoint", "version": 1, "session": session}
     made["events"] = [
         {"position": n, "producer": "main", "seq": event.get("seq"), "received_ms": NOW, "event": event} | entry

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import click
@@ -17,12 +17,13 @@ import pytest
 from services import Serve
 
 from voicemem import client
+from voicemem.audit import Act
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
 from voicemem.client.session import Facts
 from voicemem.config import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.errors import CODES
-from voicemem.events import Event, Producible
+from voicemem.events import Event, Incoming, Producible
 from voicemem.formats import ENRICHERS
 from voicemem.messages import METADATA_ORDER
 from voicemem.metrics import Metrics
@@ -32,12 +33,16 @@ from voicemem.server import agora
 from voicemem.server.agora.agents import ListQuery as AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
+from voicemem.server.frames import Frame
 from voicemem.server.rest import ROUTES
-from voicemem.server.rest.deliveries import DeliveryQuery
+from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
-from voicemem.server.rest.sessions import ListQuery
-from voicemem.server.rest.tails import SeveralQuery
+from voicemem.server.rest.keys import NewKey
+from voicemem.server.rest.sessions import Ending, ListQuery
+from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SeveralQuery, TailCut
+from voicemem.server.rest.tokens import NewToken
+from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
@@ -109,6 +114,37 @@ def test_every_error_code_is_documented_with_its_numbers() -> None:
     rows = [line for line in DOCS["operations.md"].splitlines() if re.match(r"\| `[a-z_]+` \| \d", line)]
     expected = [f"| `{code}` | {c.status} | {c.close or ''} | {c.sentence} |" for code, c in CODES.items()]
     assert expected == rows
+
+
+def test_every_act_of_the_audit_is_documented() -> None:
+    """Each stands in a table of docs/operations.md."""
+    rows = " ".join(line.split("|")[1] for line in DOCS["operations.md"].splitlines() if line.startswith("| `"))
+    assert [act for act in get_args(Act) if f"`{act}`" not in rows] == []
+
+
+def test_every_frame_of_the_ingest_is_documented_with_its_fields() -> None:
+    """What may be sent besides events, and everything that the server sends, stands in docs/ingest.md."""
+    frames = [*set(Incoming.__args__) - set(EVENTS), *Frame.__args__]
+    names = {field for frame in frames for field in frame.__struct_fields__}
+    names |= {str(frame.__struct_config__.tag) for frame in frames}
+    text = DOCS["ingest.md"]
+    assert [name for name in sorted(names) if f"`{name}`" not in text and f'"{name}"' not in text] == []
+
+
+def test_every_event_of_a_tail_is_documented_with_its_fields() -> None:
+    """What a tail tells stands in docs/tail.md."""
+    text = DOCS["tail.md"]
+    assert [name for name in ("entry", "messages", "end", "goaway", "error") if f"| `{name}` |" not in text] == []
+    kinds = MessageChanges, MessageUpsert, SessionOver, TailCut
+    names = {field for kind in kinds for field in kind.__struct_fields__}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("body", [NewKey, NewToken, NewWebhook, WebhookChange, NewSecret, Since, Ending])
+def test_every_field_of_a_body_is_documented(body: type[msgspec.Struct]) -> None:
+    """What keys, tokens and webhooks are made of stands in docs/rest.md."""
+    text = DOCS["rest.md"]
+    assert [name for name in body.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text] == []
 
 
 @pytest.mark.parametrize("config", [SessionConfig, LlmConfig, WebhookConfig, MemoryConfig])

@@ -38,8 +38,7 @@ async def opened(app: App, folder: Path, key: str | None = None, ingest: Address
     }
     env = {}
     if key is not None:
-        changes["KEY = undefined"] = f"KEY = {json.dumps(await make_key(app, 'ingest'))}"
-        env["VOICEMEM_KEY"] = await make_key(app, "read")
+        env["VOICEMEM_KEY"] = await make_key(app, "admin")
     save(PAGE, folder / "site", changes)
     async with (
         running_program(folder / "site", "server.mjs", **env) as backend,
@@ -68,11 +67,14 @@ def fetched(app: App, path: str, options: str = "{}") -> str:
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["without keys", "with keys"])
 async def test_the_page_shows_the_call_that_it_recorded(serve: Serve, tmp_path: Path, key: str | None) -> None:
-    """The page sends over its websocket, with a key in the first frame if need be, and reads by its backend."""
+    """The page sends over its websocket, if need be with a token in the first frame, and reads by its backend."""
     app = await serve(admin_key=key)
     async with opened(app, tmp_path, key) as page:
         await page.until(f"{LINES}.length >= {len(SHOWN)}")
         assert await page.evaluate(LINES) == SHOWN
+        given = await page.evaluate("fetch('/call', { method: 'POST' }).then((answer) => answer.text())")
+    assert "vm_" not in given
+    assert ("token" in json.loads(given)) == (key is not None)
 
 
 async def test_the_page_goes_on_after_lost_connections(serve: Serve, tmp_path: Path) -> None:

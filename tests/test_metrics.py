@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from callers import LOOPBACK, Caller, Receiver, Reply, Serve, keyed, opening, produce, receiving, talk, until
 from calls import final
-from producers import held_store, producing, said
+from producers import connected, held_store, producing, said
 from prometheus_client.parser import text_string_to_metric_families
 
 from voicemem.app import App
@@ -119,6 +119,26 @@ async def test_who_is_turned_away_is_counted_by_reason(serve: Serve) -> None:
 
     await until(1, turned_away)
     writer.close()
+
+
+async def test_who_is_closed_later_is_counted_by_reason(serve: Serve, tmp_path: Path) -> None:
+    """A frame that is too big, and a key that is revoked while it is used; a client that leaves is not counted."""
+    app = await serve(store=f"sqlite:{tmp_path}/db", admin_key=KEY)
+    key = (await Caller(app, KEY).post("/v1/keys", {"scopes": ["ingest"]})).json
+    headers = {"Authorization": f"Bearer {key['key']}"}
+    async with connected(app, headers) as big, connected(app, headers) as leaving, connected(app, headers) as revoked:
+        await big.send_raw(" " * 1_100_000)
+        assert 1009 == (await big.closed())[0]
+        await leaving.socket.close(1009)
+        await Caller(app, KEY).delete(f"/v1/keys/{key['id']}")
+        assert 1008 == (await revoked.closed())[0]
+
+    async def closed() -> Figures:
+        now = await figures(app, KEY)
+        return {name: value for name, value in now.items() if name.startswith("connections_rejected_total")}
+
+    reasons = "too_big", "unauthorized"
+    await until({f"connections_rejected_total{{reason={reason}}}": 1.0 for reason in reasons}, closed)
 
 
 async def test_memories_in_use_and_packed_and_behind(serve: Serve) -> None:
@@ -258,3 +278,24 @@ def test_names_follow_prometheus_rules(name: str) -> None:
     """One prefix, lower case, base units in the plural, and no unit that Prometheus does not use."""
     assert re.fullmatch(r"voicemem_[a-z_]+", name)
     assert not re.search(r"_(ms|millis|kb|mb|kib|mib|minutes)(_|$)", name)
+
+
+def test_dashboards_find_the_names_that_they_know() -> None:
+    """Names and labels of the metrics that dashboards and alerts are made of stay as they are."""
+    known = {name: labels for name, labels, _ in Metrics().described()}
+    expected = {
+        "ingest_events_total": ("kind", "result"),
+        "ingest_bytes_total": (),
+        "ack_latency_seconds": (),
+        "commit_batch_rows": (),
+        "commit_seconds": (),
+        "connections": ("kind",),
+        "connections_rejected_total": ("reason",),
+        "sessions": ("state",),
+        "resume_total": ("result",),
+        "outbox_pending": (),
+        "outbox_oldest_seconds": (),
+        "webhook_attempts_total": ("result",),
+        "db_wal_bytes": (),
+    }
+    assert expected == {name: known.get(f"voicemem_{name}") for name in expected}

@@ -165,7 +165,7 @@ async def test_retry_after_is_honoured(office: Office, hook: Receiver, value: st
 
 
 @pytest.mark.fault(55)
-async def test_410_disables_the_endpoint(office: Office, hook: Receiver) -> None:
+async def test_410_disables_the_endpoint(office: Office, hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """Who says that nobody is there is not called again: not for this export, a waiting one, or a later close."""
     hook.replies = [Reply(410)]
     keys = [await office.closed("a", "n1")]
@@ -176,6 +176,7 @@ async def test_410_disables_the_endpoint(office: Office, hook: Receiver) -> None
     assert "failed" == (await office.delivery(keys[0])).state
     assert [] == await office.store.deliveries(keys[1])
     assert 1 == len(hook.notices)
+    assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to notice n1" in caplog.messages
 
 
 @pytest.mark.fault(55)

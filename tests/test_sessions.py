@@ -198,11 +198,11 @@ async def test_a_close_wakes_the_outbox(sessions: Sessions) -> None:
     line = await opened(sessions)
     await ended(sessions, line)
     await sessions.close_when_ended(line)
-    assert sessions.closed.is_set()
-    sessions.closed.clear()
+    assert sessions.notices_due.is_set()
+    sessions.notices_due.clear()
     await opened(sessions, "t")
     await sessions.end(await sessions.get("p", "t"), None)
-    assert sessions.closed.is_set()
+    assert sessions.notices_due.is_set()
 
 
 async def test_a_sweep_closes_what_is_due_and_nothing_else(sessions: Sessions, clock: Clock) -> None:

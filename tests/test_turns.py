@@ -133,7 +133,7 @@ def test_a_false_alarm_does_not_end_a_turn() -> None:
 def test_a_failed_turn_says_so(text: str | None) -> None:
     """A failed LLM call ends the turn with Agora's reason, and its own code."""
     turn = only(final(1, "And?", 1000), failed(1, 1500, code=503, text=text))
-    metadata = {"reason": "LLM_REQUEST_ERR", "code": 503}
+    metadata = {"reason": "LLM_REQUEST_ERR", "details": "503"}
     assert {"end_at": 1500, "type": "error", "metadata": metadata} == turn["end"]
 
 

@@ -145,7 +145,7 @@ class App:
         limits = Limits(clock, settings.request_rate, settings.event_rate)
         gate = Gate(self.access, settings.insecure, limits)
         self.ingest = Ingest(self.recorder, self.sessions, gate, store.incarnation)
-        self.webhooks = Webhooks(store, send, clock, new_id, self.sessions.closed, address_check(settings))
+        self.webhooks = Webhooks(store, send, clock, new_id, self.sessions.notices_due, address_check(settings))
         tails = Tails(Sources(store, self.memories, clock, self.draining), self.recorder)
         self.gauges = Gauges(
             self.metrics, store, self.memories, self.sessions, clock, self.open_connections, self.draining.is_set
@@ -166,7 +166,7 @@ class App:
             self.summaries,
             self.gateway,
         )
-        rest = application(parts, gate, self.tracer)
+        rest = application(parts, gate, self.tracer, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
@@ -186,7 +186,7 @@ class App:
         await self.llm.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.ingest.look_after_grants())
-        self.run_in_background(self.outbox.run(self.sessions.closed))
+        self.run_in_background(self.outbox.run(self.sessions.notices_due))
         self.run_in_background(erase_forever(self.retention))
         self.run_in_background(compact_forever(self.retention))
         self.run_in_background(look_after_forever(self.memories))

@@ -13,6 +13,8 @@ import msgspec
 LOG = logging.getLogger("voicemem.audit")
 LOG.setLevel(logging.INFO)  # whatever the level of the other logs is
 COMMAND_LINE = "command line"
+FIELDS = "audit"
+"""The attribute of a log record with the line as a dict, for logs that have fields of their own."""
 Act = Literal[
     "key_created",
     "key_revoked",
@@ -23,6 +25,9 @@ Act = Literal[
     "webhook_changed",
     "webhook_deleted",
     "webhook_secret_rotated",
+    "webhook_tested",
+    "delivery_resent",
+    "deliveries_recovered",
     "backup",
     "restore",
 ]
@@ -31,4 +36,5 @@ Act = Literal[
 def audit(act: Act, by: str | None, project: str | None, session: str | None = None, **more: object) -> None:
     """Log an act of the key with the id `by`; None is a caller of a service without keys. Call it after the act."""
     line = {"act": act, "by": by, "project": project, "session": session, **more}
-    LOG.info("%s", msgspec.json.encode({name: value for name, value in line.items() if value is not None}).decode())
+    line = {name: value for name, value in line.items() if value is not None}
+    LOG.info("%s", msgspec.json.encode(line).decode(), extra={FIELDS: line})

@@ -133,20 +133,8 @@ class Read(Struct, frozen=True):
 
 async def restore(sessions: Sessions, project: str, session_id: str | None, read: Read) -> Stream:
     """A new session of a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
-    settled = settled_of(read.config)
-    sessions.check_settings(settled)
-    made = await sessions.store.restore(
-        project, session_id or sessions.new_id(), settled, read.restored, sessions.clock()
-    )
-    if made is None:
-        raise Refused("session_exists", "There is a session with this id.")
-    return made
-
-
-def settled_of(given: Fields) -> Settled:
-    """Whatever a hand puts in, a checkpoint has no secrets."""
-    settled = config.settle(given)
-    return Settled(config.merged({}, settled.public), {})
+    public = config.settle(read.config).public  # whatever a hand puts in, a checkpoint has no secrets
+    return await sessions.restore(project, session_id, Settled(config.merged({}, public), {}), read.restored)
 
 
 async def read(document: bytes | Raw) -> Read:

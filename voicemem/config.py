@@ -30,6 +30,7 @@ PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^/\s@]+(/\S*)?\Z", max_length=2048)]
 """Whether the address may be called is decided when it is."""
+MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
 HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")]
 HeaderValue = Annotated[str, Meta(pattern=r"^[ -~\t]{0,4096}\Z")]
@@ -56,7 +57,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     url: Url | None = None
     api_key: str | None = None
     params: Fields = {}
-    max_history: Annotated[int, Meta(ge=1, le=1024)] = 32
+    max_history: MaxHistory = 32
     system_messages: tuple[Fields, ...] = ()
     greeting_message: str | None = None
     failure_message: str | None = None

@@ -43,15 +43,11 @@ async def fork(
         raise Refused("unknown_turn")
     given = config.settle(patch)
     settled = Settled(config.merged(stream.config, given.public), given.secrets)
-    sessions.check_settings(settled)
     now = sessions.clock()
     payloads = map(msgspec.json.encode, events_of(memory.state, stream.id, at_turn))
     rows = [Row(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = Restored(rows=rows, started_ms=now, secrets_of=stream.key)
-    made = await sessions.store.restore(stream.project, session_id or sessions.new_id(), settled, restored, now)
-    if made is None:
-        raise Refused("session_exists", "There is a session with this id.")
-    return made
+    return await sessions.restore(stream.project, session_id, settled, restored)
 
 
 def events_of(state: State, session_id: str, at_turn: int) -> Iterator[Event]:

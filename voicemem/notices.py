@@ -7,7 +7,7 @@ The payload of a notice is made once, of the journal up to one position, and fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -24,6 +24,8 @@ MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit ex
 """What Agora says of an end, by its reason here."""
 ALIASES = {"llm_ttft": "llm_ttfb"}
 """Latencies that Agora knows by another name."""
+STANDARD = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
+"""The latencies that Agora's notices have."""
 HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
 """The payload of Agora's test callbacks."""
 HEALTH_CHECK_SID = "test_webhook"
@@ -56,10 +58,14 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "status": "STOPPED", "message": message})
 
 
-def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
-    """The latencies of each turn that has some, in ms."""
-    measured = [(number, state.turns[number].latencies or ()) for number in state.numbers]
-    metrics = [{"turn_id": number} | latencies_of(latencies) for number, latencies in measured if latencies]
+def metrics_payload(
+    session: dict[str, Any], stopped_ms: int, state: State, fields: Literal["full", "standard"] = "full"
+) -> bytes:
+    """The latencies of each turn that has some, in ms. `standard` leaves those that Agora has."""
+    measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.numbers}
+    if fields == "standard":
+        measured = {number: {name: one[name] for name in STANDARD if name in one} for number, one in measured.items()}
+    metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 
 

@@ -143,6 +143,14 @@ class OtelTracer:
 
         return context.get_current() if trace.get_current_span().get_span_context().is_valid else None
 
+    def ids(self) -> dict[str, str]:
+        from opentelemetry import trace
+
+        here = trace.get_current_span().get_span_context()
+        if not here.is_valid:
+            return {}
+        return {"trace_id": trace.format_trace_id(here.trace_id), "span_id": trace.format_span_id(here.span_id)}
+
     def headers(self) -> dict[str, str]:
         carried: dict[str, str] = {}
         self.propagator.inject(carried)

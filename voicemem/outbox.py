@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from voicemem.errors import StoreUnavailable
 from voicemem.exports import DAY_S, HISTORY_EVENT, Answer, Shipment, envelope, history_payload, next_delay_s, verdict
 from voicemem.memories import Memories
+from voicemem.memory import Memory
 from voicemem.notices import METRICS, about, metrics_payload, turns_payload
 from voicemem.store.base import Attempt, Endpoint, Export, Store
 
@@ -130,10 +131,13 @@ class Outbox:
         closing = export.closing
         if export.event_type != HISTORY_EVENT:
             session = about(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
-            write = metrics_payload if export.event_type == METRICS else turns_payload
-            return await self.memories.made_as_of(
-                export.stream, export.position, lambda memory: write(session, closing.stopped_ms, memory.state)
-            )
+
+            def write(memory: Memory) -> bytes:
+                if export.event_type == METRICS:
+                    return metrics_payload(session, closing.stopped_ms, memory.state, export.endpoint.contents)
+                return turns_payload(session, closing.stopped_ms, memory.state)
+
+            return await self.memories.made_as_of(export.stream, export.position, write)
         return history_payload(
             session_id=closing.session_id,
             name=closing.name,
@@ -147,14 +151,13 @@ class Outbox:
 
     async def finish(self, export: Export, answer: Answer, started_ms: int) -> None:
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
-        host = urlsplit(export.endpoint.url).hostname
         match verdict(answer):
             case "delivered":
                 await self.store.finish_export(export, attempt, "delivered", None)
             case "gone":
-                LOG.warning("Webhooks to %s are disabled: it answered 410", host)
+                LOG.warning("%s is disabled: it answered 410 to notice %s", named(export), export.notice_id)
                 await self.store.finish_export(export, attempt, "failed", None)
-                await self.store.disable_endpoint(export.endpoint.key, self.clock())
+                await self.store.disable_endpoint(export.endpoint, self.clock())
             case "retry":
                 now = self.clock()
                 made = export.attempts + 1 - export.restarted_at
@@ -162,18 +165,28 @@ class Outbox:
                 due = None if delay is None else now + int(delay * 1000)
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
                 which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
+                host = urlsplit(export.endpoint.url).hostname
                 LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, then)
                 await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
                 if due == now:
                     self.wake.set()
                 since = export.endpoint.failing_since_ms
                 if since is not None and since <= now - FAILING_MS:
-                    await self.disable_failing(export.endpoint, now)
+                    await self.disable_failing(export, now)
 
-    async def disable_failing(self, endpoint: Endpoint, now_ms: int) -> None:
+    async def disable_failing(self, export: Export, now_ms: int) -> None:
         """Disable an endpoint that has failed for days, unless something got through meanwhile."""
-        if await self.store.disable_failing(endpoint.key, now_ms - FAILING_MS, now_ms):
-            LOG.warning("Webhooks to %s are disabled: they failed for days", urlsplit(endpoint.url).hostname)
+        if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
+            LOG.warning("%s is disabled: it failed for days, last for notice %s", named(export), export.notice_id)
+
+
+def named(export: Export) -> str:
+    """The endpoint of an export for the log: whose it is and its host, since a path or query may hold secrets."""
+    endpoint = export.endpoint
+    whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
+    if endpoint.stream is not None:
+        whose = f"The webhook of session {export.closing.session_id}"
+    return f"{whose} to {urlsplit(endpoint.url).hostname}"
 
 
 def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:

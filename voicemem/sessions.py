@@ -19,7 +19,7 @@ from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Fields
-from voicemem.store.base import Store, StreamFilter
+from voicemem.store.base import Restored, Store, StreamFilter
 
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
@@ -61,8 +61,8 @@ class Sessions:
         """Producers that were connected since then, by project and session id; kept for a while."""
         self.joining = asyncio.Lock()
         """Held from the look at a name until it is taken."""
-        self.closed = asyncio.Event()
-        """Set at every close: exports wait."""
+        self.notices_due = asyncio.Event()
+        """Set at every start and close: there may be notices to send."""
 
     # Reading
 
@@ -110,7 +110,18 @@ class Sessions:
         stream, how = await self.store.create(project, session_id or self.new_id(), settled, self.clock())
         if how == "different":
             raise Refused("session_exists")
+        if how == "created":
+            self.notices_due.set()
         return stream, how == "created"
+
+    async def restore(self, project: str, session_id: str | None, settled: Settled, restored: Restored) -> Stream:
+        """A new session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
+        self.check_settings(settled)
+        stream = await self.store.restore(project, session_id or self.new_id(), settled, restored, self.clock())
+        if stream is None:
+            raise Refused("session_exists", "There is a session with this id.")
+        self.notices_due.set()
+        return stream
 
     async def join(self, project: str, given: Fields) -> Stream:
         """A new session. Raises `Refused` (`session_exists`) while another one of its name is running."""
@@ -138,7 +149,7 @@ class Sessions:
         closed = await self.store.close(stream.key, Ending(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
         if closed is None:
             return await self.get(stream.project, stream.id)
-        self.closed.set()
+        self.notices_due.set()
         return closed
 
     async def erase(self, stream: Stream) -> None:
@@ -205,7 +216,7 @@ class Sessions:
         connected = [*self.connected.get(session, ()), *awaited]
         seen = self.seen.get(session, set()) if now < self.began_ms + AWAITED_MS else None
         if await self.store.close_ended(line.key, connected, seen, self.new_id(), now) is not None:
-            self.closed.set()
+            self.notices_due.set()
 
     async def sweep(self) -> int:
         """Close what is due; how many sessions were closed."""
@@ -218,7 +229,7 @@ class Sessions:
             if await self.store.close(key, None, self.new_id(), now) is not None:
                 count += 1
         if count:
-            self.closed.set()
+            self.notices_due.set()
         return count
 
     def forget_awaited(self, now: int) -> None:

@@ -37,6 +37,9 @@ class Tracer(Protocol):
     def current(self) -> object:
         """The span around the caller; None without one."""
 
+    def ids(self) -> dict[str, str]:
+        """`trace_id` and `span_id` of the span around the caller, as logs name them; empty without one."""
+
     def headers(self) -> dict[str, str]:
         """What a request to somebody else carries, so that it continues the trace."""
 
@@ -68,6 +71,9 @@ class NoTracer:
 
     def current(self) -> object:
         return None
+
+    def ids(self) -> dict[str, str]:
+        return {}
 
     def headers(self) -> dict[str, str]:
         return {}

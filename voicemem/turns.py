@@ -46,7 +46,8 @@ def end_of(state: State, turn: Turn) -> dict[str, Any] | None:
         return {"end_at": first.ts, "type": "interrupted", "metadata": {"caused_by": first.cause or "start_of_speech"}}
     if turn.failures:
         last = turn.failures[-1]
-        return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", "code": last.code}}
+        details = {} if last.code is None else {"details": str(last.code)}
+        return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
     if told and all(one.spoken.complete for one in told):
         return {"end_at": last_heard(turn), "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from voicemem.access import DEFAULT_PROJECT
 from voicemem.errors import Refused
 from voicemem.exports import Answer, Shipment, envelope
 from voicemem.notices import HEALTH_CHECK, HEALTH_CHECK_SID
@@ -19,6 +20,8 @@ from voicemem.store.base import DeliveryFilter, Endpoint, EndpointDelivery, Endp
 MAX_ENDPOINTS = 50
 """Of one project: every session makes notices for each of them."""
 SECRET_BYTES = 24
+OPERATORS = "operator"
+"""The id of the operator's endpoint, which the project `default` sees, and cannot change."""
 
 
 class Tried(NamedTuple):
@@ -70,26 +73,37 @@ class Webhooks:
         return kept
 
     async def list(self, project: str) -> Sequence[Endpoint]:
-        return await self.store.endpoints(project)
+        operators = await self.operators() if project == DEFAULT_PROJECT else None
+        return [*([operators] if operators else []), *await self.store.endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """Raises `Refused` (`unknown_webhook`)."""
+        if is_operators(project, endpoint_id):
+            return found(await self.operators())
         return found(await self.store.endpoint(project, endpoint_id))
+
+    async def operators(self) -> Endpoint | None:
+        """The one that the command line gave."""
+        endpoint = await self.store.operator_endpoint()
+        return None if endpoint is None else replace(endpoint, id=OPERATORS)
 
     async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
         """Change fields of an endpoint; `enabled` None leaves it on or off. Raises `Refused`."""
+        check_changeable(project, endpoint_id)
         if "url" in changes:
             self.check_address(changes["url"])
         now = self.clock()
         return await self.put(project, endpoint_id, lambda old: switched(replace(old, **changes), enabled, now))
 
     async def delete(self, project: str, endpoint_id: str) -> None:
-        """Raises `Refused` (`unknown_webhook`)."""
+        """Raises `Refused` (`unknown_webhook`, `forbidden`)."""
+        check_changeable(project, endpoint_id)
         if not await self.store.delete_endpoint(project, endpoint_id):
             raise Refused("unknown_webhook")
 
     async def rotate_secret(self, project: str, endpoint_id: str, secret: str | None, overlap_s: int) -> Endpoint:
         """A new secret; the old one signs as well for a while. Raises `Refused`."""
+        check_changeable(project, endpoint_id)
         new, until = secret or new_secret(), self.clock() + 1000 * overlap_s
 
         def rotated(old: Endpoint) -> Endpoint:
@@ -152,6 +166,16 @@ class Webhooks:
 def new_secret() -> str:
     """In the form of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
+
+
+def is_operators(project: str, endpoint_id: str) -> bool:
+    return project == DEFAULT_PROJECT and endpoint_id == OPERATORS
+
+
+def check_changeable(project: str, endpoint_id: str) -> None:
+    """Raises `Refused` (`forbidden`) for the operator's."""
+    if is_operators(project, endpoint_id):
+        raise Refused("forbidden", "The operator's webhook is set where the service is started.")
 
 
 def found(endpoint: Endpoint | None) -> Endpoint:

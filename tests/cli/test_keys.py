@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import aiohttp
+import pytest
 from click.testing import CliRunner
 from services import Serve
 
@@ -41,6 +43,37 @@ def test_a_store_in_memory_has_no_keys_to_manage() -> None:
     """The command says what to do instead."""
     code, output = keys("list", "--store", "memory:")
     assert (code, "VOICEMEM_ADMIN_KEY" in output) == (1, True)
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("revoke", "000000000000")])
+def test_the_keys_of_no_store_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """A mistyped store is named, and not made."""
+    code, output = keys(*arguments, "--store", f"sqlite:{tmp_path}/cals.db")
+    assert (code, f"voicemem: There is no store {tmp_path}/cals.db.\n") == (1, output)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("create",), ("list",), ("revoke", "000000000000")])
+@pytest.mark.parametrize("store", ["calls.db", "sqlite:", "postgresql://calls"])
+def test_what_is_no_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], store: str
+) -> None:
+    """As `serve` does; nothing is made of it."""
+    monkeypatch.chdir(tmp_path)
+    code, output = keys(*arguments, "--store", store)
+    assert (code, "write sqlite:PATH" in output, list(tmp_path.iterdir())) == (1, True, [])
+
+
+def test_a_new_store_is_announced_and_private(tmp_path: Path) -> None:
+    """`create` says that it makes a store, once, whatever the umask only for its owner; the key stands alone."""
+    store, before = f"sqlite:{tmp_path}/calls.db", os.umask(0)
+    try:
+        made, again = (CliRunner().invoke(main, ["keys", "create", "--store", store]) for _ in range(2))
+    finally:
+        os.umask(before)
+    new = f"{tmp_path}/calls.db does not exist yet; it is made, as a new store."
+    assert (new in made.stderr, new in again.stderr, made.stdout.count("\n")) == (True, False, 1)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 async def test_the_first_key_closes_a_running_service(serve: Serve, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from voicemem.app import App
+from voicemem.places import Several, write_several
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 NAME = "memory.example"
@@ -190,6 +191,50 @@ async def test_a_call_goes_through(serve: Serve, tmp_path: Path, proxy: Made) ->
             assert (200, 3) == (status, len(body.splitlines()))
         assert 200 == (await ask(front, key, "POST", "/v1/sessions/s/end"))[0]
         assert 404 == (await ask(front, key, "GET", "/v1/sessions/none"))[0]
+
+
+async def told(front: Proxy, key: str, path: str, place: str | None = None) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Place and data of each server-sent event, as it comes; the first is the beginning."""
+    headers = {"Authorization": f"Bearer {key}", "Host": NAME, "Accept": "text/event-stream"}
+    headers |= {} if place is None else {"Last-Event-ID": place}
+    options: dict[str, Any] = {"headers": headers, "ssl": front.trust or True, "server_hostname": NAME}
+    async with aiohttp.ClientSession() as http, http.get(front.url(path), **options) as answer:
+        assert 200 == answer.status
+        while not answer.content.at_eof():
+            block = await asyncio.wait_for(answer.content.readuntil(b"\n\n"), START_S)
+            found = dict(line.split(b": ", 1) for line in block.splitlines() if line)
+            yield found.get(b"id", b"").decode(), found.get(b"data", b"")
+
+
+@PROXIES
+async def test_a_tail_is_told_at_once_and_goes_on(serve: Serve, tmp_path: Path, proxy: Made) -> None:
+    """What is journaled comes while the answer is open, and the place goes back, also one of 256 sessions.
+
+    A tail that its reader has left is let go of: the proxy stops, which waits for what it still answers.
+    """
+    app = await serve()
+    key = await make_key(app, "admin")
+    async with proxy(app, tmp_path) as front:
+
+        async def say(turn: int) -> None:
+            assert 200 == (await ask(front, key, "POST", "/v1/sessions/s/events", json=final(turn, f"Line {turn}.")))[0]
+
+        await ask(front, key, "POST", "/v1/sessions", json={"session_id": "s"})
+        path = "/v1/sessions/s/events"
+        async with aclosing(told(front, key, path)) as telling:
+            await anext(telling)
+            for turn in (1, 2):
+                await say(turn)
+                place, data = await anext(telling)
+                assert f"Line {turn}." == json.loads(data)["event"]["text"]
+        await say(3)
+        async with aclosing(told(front, key, path, place)) as telling:
+            await anext(telling)
+            assert "Line 3." == json.loads((await anext(telling))[1])["event"]["text"]
+        many = Several(10**9, {10**9 - number: 10**6 for number in range(256)})
+        place = write_several(app.store.incarnation, many)
+        async with aclosing(told(front, key, "/v1/events", place)) as telling:
+            await anext(telling)
 
 
 @PROXIES

@@ -63,5 +63,5 @@ async def test_a_receiver_of_an_erased_session_disables_nobody(store: SqliteStor
     key, export = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    await store.disable_endpoint(export.endpoint.key, 4)
+    await store.disable_endpoint(export.endpoint, 4)
     assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]

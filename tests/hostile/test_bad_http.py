@@ -158,10 +158,11 @@ async def test_broken_requests(app: App, caplog: pytest.LogCaptureFixture, broke
 
 @pytest.mark.parametrize("broken", UPGRADE, ids=lambda broken: f"{broken.number}, ingest")
 async def test_broken_handshakes(app: App, caplog: pytest.LogCaptureFixture, broken: Broken) -> None:
-    """Each is refused before the upgrade, without a word of it in answer and log."""
+    """Each is refused before the upgrade with a problem document, without a word of it in answer and log."""
     answer = await answers(app.ingest_address, broken.sent)
     assert ([] if broken.status == HANGS_UP else [broken.status]) == statuses(answer)
-    assert SECRET.encode() not in answer
+    assert broken.status == HANGS_UP or f"Content-Type: {PROBLEM}".encode() in answer
+    assert SECRET.encode() not in answer.lower()
     await check(app, caplog)
 
 

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from agora_clients import llm_settings
 from callers import Answered, Caller, Serve, make_key, produce, until
 from producers import down_store
 from services import ANY_PORT
@@ -88,11 +89,117 @@ async def test_what_the_sdk_sends_becomes_the_configuration(serve: Serve) -> Non
     assert expected == session["config"]
 
 
-async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve) -> None:
-    """Agora's style dify is taken; the context then is made in the style of OpenAI."""
+PROMPT = [{"role": "user", "parts": [{"text": "You are brief."}, {"text": "And kind."}]}]
+LLM = {"url": "https://llm.example/v1/chat/completions", "api_key": "k", "params": {"model": "m"}}
+SAMPLES: dict[str, Fields] = {
+    "a quickstart": {
+        "llm": {
+            **LLM,
+            "system_messages": PROMPT,
+            "greeting_message": "Hi.",
+            "failure_message": "Oh.",
+            "max_history": 10,
+        },
+        "tts": {"vendor": "microsoft", "params": {"key": "k", "region": "eastus", "rate": 1.1}},
+        "asr": {"language": "en-US"},
+        "remote_rtc_uids": ["*"],
+        "idle_timeout": 120,
+    },
+    "voice activity and data channels": {
+        "advanced_features": {"enable_aivad": True, "enable_rtm": True, "enable_sal": False},
+        "vad": {"interrupt_duration_ms": 160, "threshold": 0.5},
+        "turn_detection": {
+            "mode": "default",
+            "config": {"start_of_speech": {"vad_config": {"prefix_padding_ms": 800}}},
+        },
+        "parameters": {"data_channel": "rtm", "enable_metrics": True, "silence_config": {"timeout_ms": 0}},
+    },
+    "a hosted model": {
+        "llm": {
+            **LLM,
+            "vendor": "azure",
+            "template_variables": {"name": "Ada"},
+            "mcp_servers": [{"name": "tools", "endpoint": "https://mcp.example", "transport": "streamable_http"}],
+            "greeting_configs": {"mode": "single_first", "delay_ms": 0},
+            "headers": {"x": "y"},
+        }
+    },
+    "no text model": {
+        "advanced_features": {"enable_mllm": True},
+        "mllm": {"url": "wss://llm.example/v1/realtime", "params": {"model": "m"}, "messages": [{"role": "user"}]},
+        "llm": None,
+    },
+    "an avatar": {
+        "avatar": {"enable": True, "vendor": "akool", "params": {}},
+        "sal": {"sal_mode": "locking"},
+        "geofence": {"area": "GLOBAL"},
+        "labels": {"campaign": "x"},
+        "agent_rtc_uid": 1001,
+    },
+}
+
+
+@pytest.mark.parametrize("vendor", ["OpenAI", "Gemini", "VertexAILLM", "AmazonBedrock", "Dify", "Anthropic", "Groq"])
+async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str) -> None:
+    """What the SDK makes of a vendor is taken, and its keys are shown to nobody, Gemini's in the URL neither."""
+    given = VENDORS.get(vendor, {"api_key": "hush"}) | {"model": "m", "system_messages": PROMPT}
+    llm = llm_settings(vendor, **given)
+    settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT)
+    async with running(settings) as app:
+        api = Caller(app)
+        agent = await joined(api, joining(llm=llm))
+        shown = (await api.session(agent))["config"]["llm"]
+        assert llm["url"].replace("&key=hush", "") == shown["url"]
+        assert b"hush" not in (await api.get(f"/v1/sessions/{agent}")).body
+        secrets = app.store.database.writer.execute("select name, value from secrets").fetchall()  # type: ignore[attr-defined]
+        assert ([] if vendor == "AmazonBedrock" else [("llm.api_key", "hush")]) == secrets
+
+
+VENDORS: dict[str, Fields] = {
+    "OpenAI": {"api_key": "hush", "base_url": "https://llm.example/v1/chat/completions"},
+    "VertexAILLM": {"api_key": "hush", "project_id": "p", "location": "eu"},
+    "AmazonBedrock": {"access_key": "hush", "secret_key": "hush", "region": "eu"},
+    "Dify": {"api_key": "hush", "url": "https://llm.example/v1/chat-messages"},
+    "Anthropic": {
+        "api_key": "hush",
+        "url": "https://llm.example/v1/messages",
+        "max_tokens": 9,
+        "headers": {"anthropic-version": "2023-06-01"},
+    },
+    "Groq": {"api_key": "hush", "base_url": "https://llm.example/openai/v1/chat/completions"},
+}
+STYLES = {"dify": {"params": {}}, "bedrock": {"model": "m", "params": {"max_tokens": 9}}}
+
+
+@pytest.mark.parametrize(("style", "kept"), STYLES.items(), ids=STYLES)
+async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve, style: str, kept: Fields) -> None:
+    """Styles of Agora's alone are taken; the context then is made in the style of OpenAI."""
     api = Caller(await serve())
-    agent = await joined(api, joining(llm={"style": "dify", "params": {}}))
-    assert {"params": {}} == (await api.session(agent))["config"]["llm"]
+    agent = await joined(api, joining(llm={"style": style, "access_key": "k", **kept}))
+    assert kept == (await api.session(agent))["config"]["llm"]
+
+
+@pytest.mark.parametrize("properties", SAMPLES.values(), ids=SAMPLES)
+async def test_bodies_as_sample_applications_send_them(serve: Serve, properties: Fields) -> None:
+    """Whatever an engine alone needs to know is passed over, and the answer has what samples read."""
+    api = Caller(await serve())
+    answered = await api.post(f"{BASE}/join", {"name": "n", "properties": {"channel": "c", "token": "t", **properties}})
+    assert (200, "RUNNING") == (answered.status, answered.json["status"])
+    assert isinstance(answered.json["create_ts"], int)
+    assert 200 == (await api.get(f"{AGENTS}/{answered.json['agent_id']}")).status
+
+
+async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:
+    """Samples for Gemini send parts in place of a content: they become the system messages, at an update too."""
+    api = Caller(await serve())
+    llm: Fields = {"style": "gemini", "ignore_empty": True, "system_messages": PROMPT, "params": {"model": "g"}}
+    agent = await joined(api, joining(llm=llm))
+    instruction = {"parts": [{"text": "You are brief.\nAnd kind."}]}
+    assert instruction == (await api.context(session_id=agent))["systemInstruction"]
+    update = {"properties": {"llm": {"system_messages": [{"role": "user", "parts": [{"text": "Be long."}]}]}}}
+    assert 200 == (await api.post(f"{AGENTS}/{agent}/update", update)).status
+    config = (await api.session(agent))["config"]["llm"]
+    assert [{"role": "system", "content": "Be long."}] == config["system_messages"]
 
 
 BAD_JOINS: dict[str, tuple[Any, str]] = {
@@ -115,6 +222,10 @@ BAD_JOINS: dict[str, tuple[Any, str]] = {
     "a style that nobody knows": (joining(llm={"style": "cubist"}), "InvalidFieldValue"),
     "an llm.url that is none": (joining(llm={"url": "llm.example"}), "InvalidFieldValue"),
     "system messages that are text": (joining(llm={"system_messages": "be brief"}), "InvalidFieldValue"),
+    "a system message of other parts": (
+        joining(llm={"system_messages": [{"role": "user", "parts": [{"inlineData": {}}]}]}),
+        "InvalidFieldValue",
+    ),
     "an idle_timeout of more than three days": (joining(idle_timeout=259_201), "InvalidFieldValue"),
     "an idle_timeout below 0": (joining(idle_timeout=-1), "InvalidFieldValue"),
     "an idle_timeout that is text": (joining(idle_timeout="30"), "InvalidFieldValue"),
@@ -283,6 +394,22 @@ async def test_what_is_said_in_the_newest_turn_interrupts_nothing(serve: Serve) 
     assert [("Welcome.", 3), ("Hold on.", 3), ("Go on.", 4)] == [(one["content"], one["turn_id"]) for one in contents]
     assert not any("interrupted" in one["metadata"] for one in contents)
     assert {"agora.rest", "main"} == {row["producer"] for row in await api.journal(agent)}
+
+
+async def test_whom_an_engines_interrupt_marks_after_speak(serve: Serve) -> None:
+    """With a turn alone it is about what was spoken, the turn's newest reply; an item leads to the reply before it."""
+    app = await serve()
+    api = Caller(app)
+    for number, named in enumerate(({}, {"item": "r1"})):
+        agent = await joined(api, {"name": f"n{number}", "properties": {"channel": "c"}})
+        reply = {"turn_id": 1, "item": "r1", "text": "Once upon a time."}
+        await api.send({"type": "llm.delta", **reply, "ts": 1000}, session_id=agent)
+        await api.post(f"{AGENTS}/{agent}/speak", {"text": "Hold on."})
+        cut = {"type": "interrupt", "turn_id": 1, "heard_text": "", **named}
+        await api.send(cut, {"type": "llm.done", **reply, "ts": 2000}, session_id=agent)
+        contents = (await api.get(f"{AGENTS}/{agent}/history")).json["contents"]
+        marked = [one["metadata"]["original"] for one in contents if "interrupted" in one["metadata"]]
+        assert [["Hold on."], ["Once upon a time."]][number] == marked
 
 
 async def test_an_interrupt_of_nothing_marks_nothing(serve: Serve) -> None:

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from callers import Caller, keyed, make_key, until
+from callers import PROBLEM, Caller, keyed, make_key, until
 from producers import Fields, Producer, connected, end, held_store, producing, said, unknown, url_of
 from services import Serve
 from websockets.asyncio.client import connect
@@ -133,8 +134,14 @@ async def test_doubled_headers_are_refused(app: App, caplog: pytest.LogCaptureFi
 
 
 async def test_plain_http_is_told_to_upgrade(app: App) -> None:
-    """A browser or a probe on the ingest port gets a 4xx."""
-    assert 426 == await status(app, "GET /v1/ingest HTTP/1.1", "Host: 127.0.0.1")
+    """A browser or a probe on the ingest port gets a 4xx, which says where it is."""
+    url = f"http://{app.ingest_address}/v1/ingest"
+    async with aiohttp.ClientSession() as http, http.get(url) as get, http.post(url) as post:
+        got, posted = [await answer.json(content_type=PROBLEM) for answer in (get, post)]
+        assert (426, "websocket") == (get.status, get.headers["Upgrade"])
+        assert (426, "Upgrade Required", "invalid_http") == (got["status"], got["title"], got["reason"])
+        assert (405, "GET") == (post.status, post.headers["Allow"])
+        assert (405, "method_not_allowed") == (posted["status"], posted["reason"])
 
 
 # Who may come, without keys

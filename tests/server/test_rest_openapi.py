@@ -16,15 +16,15 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from voicemem import __version__
 from voicemem.config import SECRETS
-from voicemem.errors import CODES
 from voicemem.messages import METADATA_ORDER
 from voicemem.server import agora
 from voicemem.server.rest import ROUTES
-from voicemem.server.rest.openapi import codes_of
+from voicemem.server.rest.openapi import codes_of, document
 from voicemem.server.rest.routes import Route
 
 Fields = dict[str, Any]
 CALLS = sorted((Path(__file__).parents[2] / "fixtures" / "voicemem").glob("*.jsonl"))
+EVERY = (*ROUTES, *agora.DOCUMENTED)
 QUERIES = (
     "/history",
     "/history?open=true",
@@ -63,48 +63,62 @@ async def test_it_is_served_to_everybody(serve: Serve) -> None:
 
 
 async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
-    """Every route of the running server is in the document, but for Agora's, and nothing else is."""
+    """Every route of the running server is in the document, Agora's below both servers, and nothing else is."""
     app = await serve()
     web_app = app.runner.app
     assert web_app is not None
-    agoras = {(route.method, base + route.path) for route in agora.ROUTES for base in agora.BASES}
     served = {(route.method, route.resource.canonical) for route in web_app.router.routes() if route.resource}
-    assert agoras <= served
-    served -= agoras
-    documented = {(method.upper(), path) for path, operations in described()["paths"].items() for method in operations}
+    documented = {
+        (method.upper(), f"{server['url'].rstrip('/')}{path}")
+        for path, operations in described()["paths"].items()
+        for method, found in operations.items()
+        for server in found.get("servers", described()["servers"])
+    }
     assert served == documented
-    assert len(served) == len(web_app.router.routes()) - len(agoras) == len(ROUTES)
+    assert len(served) == len(web_app.router.routes()) == len(ROUTES) + len(agora.BASES) * len(agora.ROUTES)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
 def test_every_operation_is_described(route: Route[Any]) -> None:
     """It has a summary, its parameters, its scope, and its body."""
     found = operation(route)
     assert found["summary"].endswith(".")
-    assert ([{"key": [route.scope]}] if route.scope else []) == found["security"]
+    assert ([{scheme: [route.scope]} for scheme in route.schemes] if route.scope else []) == found["security"]
+    assert set(route.schemes) <= set(described()["components"]["securitySchemes"])
     named = {(one["in"], one["name"]) for one in found.get("parameters", ()) if one["in"] != "header"}
     paths = {("path", name) for name in re.findall(r"{(\w+)}", route.path)}
     assert paths | {("query", name) for name in route.query.__struct_fields__} == named
     assert (set(route.body.contents) if route.body else set()) == set(found.get("requestBody", {}).get("content", ()))
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
 def test_every_error_of_an_operation_is_described(route: Route[Any]) -> None:
     """Each code stands with its status, and only there; no status is both an answer and an error."""
     told = {
-        status: response["content"]["application/problem+json"]["schema"]["properties"]["reason"]["enum"]
+        status: response["content"][route.errors.media_type]["schema"]["properties"]["reason"]["enum"]
         for status, response in operation(route)["responses"].items()
         if int(status) >= 400
     }
-    assert codes_of(route) == {code for codes in told.values() for code in codes}
-    assert all(str(CODES[code].status) == status for status, codes in told.items() for code in codes)
+    expected: dict[str, set[str]] = {}
+    for code in codes_of(route):
+        expected.setdefault(str(route.errors.status_of(code)), set()).add(route.errors.reason_of(code))
+    assert expected == {status: set(reasons) for status, reasons in told.items()}
     assert all(status < 400 for status in route.answers)
 
 
 def test_operations_are_told_apart() -> None:
     """Each has an id of its own, for generated clients."""
-    ids = [operation(route)["operationId"] for route in ROUTES]
-    assert len(ROUTES) == len(set(ids))
+    ids = [operation(route)["operationId"] for route in EVERY]
+    assert len(EVERY) == len(set(ids))
+
+
+def test_no_type_hides_another() -> None:
+    """Types of the same name would be one component: REST's are the same with Agora's beside them."""
+    alone = json.loads(document(ROUTES))["components"]["schemas"]
+    agoras = json.loads(document(agora.DOCUMENTED))["components"]["schemas"]
+    both = described()["components"]["schemas"]
+    assert alone == {name: both[name] for name in alone}
+    assert agoras == {name: both[name] for name in agoras}
 
 
 def test_what_was_made_can_be_called() -> None:

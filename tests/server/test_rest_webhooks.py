@@ -13,12 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import LOOPBACK, Answered, Caller, Fields, Notice, Receiver, Reply, Serve, keyed, receiving, service, until
+from callers import (
+    LOOPBACK,
+    Answered,
+    Caller,
+    Fields,
+    Notice,
+    Receiver,
+    Reply,
+    Serve,
+    closed,
+    keyed,
+    opening,
+    receiving,
+    service,
+    until,
+)
 from calls import delta, done, event, final, interrupt, message
 from office import Clock
 from services import ANY_PORT
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from voicemem import outbox
 from voicemem.app import App, now_ms, running
 from voicemem.outbound import allowed_networks
 from voicemem.outbox import FAILING_MS
@@ -134,6 +150,39 @@ async def test_every_notice_of_a_call(caller: Caller, hook: Receiver) -> None:
     assert {**about, **stopped, "total_turn_count": 2, "is_truncated": False, "turns": expected} == told[112].payload
 
 
+async def test_a_receiver_that_refuses_other_keys(caller: Caller, hook: Receiver) -> None:
+    """With `standard` every notice has exactly the keys that Agora's have, at each level, and no others."""
+    await add(caller, hook.url(), *ALL, contents="standard")
+    more = (event("metric", 1, 3_400, name="vad", latency_ms=5), event("metric", 2, 5_000, name="vad", latency_ms=5))
+    failed = event("llm.error", 2, 5_100, text="Sorry.", code=503)
+    measured = event("metric", 1, 3_050, name="asr_ttlw", latency_ms=80)
+    asked = final(2, "Still there?", 4_900)
+    await finish(caller, "s", *CALL, measured, *more, asked, failed, labels={"campaign": "x"})
+    told = {number: notice.payload for number, notice in by_type(await hook.wait(5)).items()}
+
+    assert {number: AGORAS | more for number, more in AGORAS_MORE.items()} == {
+        number: set(payload) for number, payload in told.items()
+    }
+    assert {"role", "content"} == {key for one in told[103]["contents"] for key in one}
+    assert [{"turn_id": 1, "asr_ttlw": 80, "llm_ttfb": 210, "tts_ttfb": 90.5}] == told[111]["metrics"]
+    ended = [turn["end"] for turn in told[112]["turns"]]
+    assert ["ok", "interrupted", "error"] == [end["type"] for end in ended]
+    assert {"caused_by": "start_of_speech"} == ended[1]["metadata"]
+    assert {"reason": "LLM_REQUEST_ERR", "details": "503"} == ended[2]["metadata"]
+    assert [{"turn_id", "start", "end", "metrics"}] * 3 == [set(turn) for turn in told[112]["turns"]]
+
+
+AGORAS = {"agent_id", "name", "channel", "start_ts", "labels"}
+AGORAS_MORE = {
+    101: set(),
+    102: {"stop_ts", "status", "message"},
+    103: {"stop_ts", "contents"},
+    111: {"stop_ts", "metrics"},
+    112: {"stop_ts", "total_turn_count", "is_truncated", "turns"},
+}
+"""The keys of all payloads, and those that each has beside them."""
+
+
 async def test_a_very_long_calls_turns_are_truncated(caller: Caller, hook: Receiver) -> None:
     """Of more than 200 turns the notice holds the first 200, and says so."""
     await add(caller, hook.url(), 112)
@@ -178,7 +227,62 @@ async def test_the_operators_endpoint_gets_histories_only(serve: Serve, hook: Re
 
     heard = [notice.json["eventType"] for notice in await hook.wait(6) if notice.path == "/operator"]
     assert [103] == heard
-    assert 1 == len((await caller.get("/v1/webhooks")).json["webhooks"])
+
+
+async def test_what_became_of_the_operators_notices(serve: Serve, hook: Receiver) -> None:
+    """Keys of the project `default` see its deliveries of all projects, and send them again; they change nothing."""
+    url = hook.url("/hook?token=hush").replace("//", "//user:hush@")
+    app = await serve(allow_addresses=LOOPBACK, webhook_url=url, webhook_secret="hush-hush")
+    own, other = await keyed(app, "admin"), await keyed(app, "admin", project="other")
+    hook.replies = [Reply(500)]
+    await finish(other, "theirs")
+    shown = await read(own, OPERATORS)
+    assert ("operator", hook.url("").rstrip("/"), [103], True) == tuple(
+        shown[name] for name in ("id", "url", "event_types", "enabled")
+    )
+    assert {"webhooks": [shown]} == (await own.get("/v1/webhooks")).json
+    (delivery,) = await settled(own, OPERATORS, "delivered")
+    assert ("theirs", [500, 200]) == (delivery["session_id"], [one["status"] for one in delivery["attempts"]])
+    place = "/v1/webhooks/operator"
+    assert 202 == (await own.post(f"{place}/deliveries/{delivery['id']}/resend")).status
+    await settled(own, OPERATORS, "delivered")
+    assert {"recovered": 0} == (await own.post(f"{place}/recover", {"since": 0})).json
+    assert (await own.post(f"{place}/test")).json["passed"]
+    assert 4 == len(hook.notices)
+    for answered in (
+        await own.patch(place, {"enabled": False}),
+        await own.post(f"{place}/rotate-secret"),
+        await own.delete(place),
+    ):
+        assert (403, "forbidden") == answered.told
+        assert b"hush" not in answered.body
+    assert shown == await read(own, OPERATORS)
+    assert b"hush" not in (await own.get(place)).body
+    assert {"webhooks": []} == (await other.get("/v1/webhooks")).json
+    for answered in await everything(other, "operator", delivery["id"]):
+        assert (404, "unknown_webhook") == answered.told
+
+
+OPERATORS = {"id": "operator"}
+
+
+async def test_without_an_operators_webhook_there_is_none(tmp_path: Path, hook: Receiver) -> None:
+    """One that was taken away is not there; one that is gone is disabled, and sends again after the next start."""
+    store = f"sqlite:{tmp_path / 'calls.db'}"
+    hook.replies = [Reply(410)]
+    async with service(store=store, webhook_url=hook.url()) as app:
+        caller = Caller(app)
+        await finish(caller)
+        await settled(caller, OPERATORS, "failed")
+        await until(False, lambda: is_enabled(caller, OPERATORS))
+        recover = "/v1/webhooks/operator/recover"
+        assert (409, "webhook_disabled") == (await caller.post(recover, {"since": 0})).told
+    async with service(store=store) as app:
+        assert (404, "unknown_webhook") == (await Caller(app).get("/v1/webhooks/operator")).told
+        assert {"webhooks": []} == (await Caller(app).get("/v1/webhooks")).json
+    async with service(store=store, webhook_url=hook.url()) as app:
+        assert {"recovered": 1} == (await Caller(app).post(recover, {"since": 0})).json
+        await settled(Caller(app), OPERATORS, "delivered")
 
 
 async def test_a_sessions_own_receiver_may_hear_more(caller: Caller, hook: Receiver) -> None:
@@ -208,6 +312,31 @@ async def test_an_idle_close_and_a_return(caller: Caller, hook: Receiver) -> Non
     left = [notice.payload for notice in notices if notice.json["eventType"] == 102]
     assert {"Idle for too long"} <= {one["message"] for one in left}
     assert {"STOPPED"} == {one["status"] for one in left}
+
+
+async def test_a_start_is_told_at_once(hook: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a session comes to run, its 101 does not wait for the outbox's next look."""
+    monkeypatch.setattr(outbox, "LONGEST_WAIT_S", 3600)
+    clock, agent = Clock(), {"name": "n", "properties": {"channel": "c", "idle_timeout": 0}}
+    settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
+    async with running(settings, clock) as app:
+        caller = Caller(app)
+        await add(caller, hook.url(), 101)
+        await caller.create("created")
+        await hook.wait(1)
+        joined = (await caller.post("/api/conversational-ai-agent/v2/projects/p/join", agent)).json["agent_id"]
+        await hook.wait(2)
+        await opening(app, "opened")
+        await hook.wait(3)
+        clock.wait(61)
+        await closed(app, "created")
+        await closed(app, "opened")
+        await opening(app, "opened")
+        await hook.wait(4)
+        await caller.send(final(1, "Hi."), session_id="created")
+
+        heard = [notice.json["sid"] for notice in await hook.wait(5)]
+        assert ["created", joined, "opened", "opened", "created"] == heard
 
 
 async def test_projects_do_not_hear_each_other(serve: Serve, hook: Receiver) -> None:
@@ -647,12 +776,19 @@ async def test_a_redirect_is_not_followed(caller: Caller, hook: Receiver, status
     assert (await read(caller, made))["failing_since"] == delivery["attempts"][0]["started_at"]
 
 
-async def test_a_receiver_that_is_gone_is_disabled(caller: Caller, hook: Receiver) -> None:
+async def test_a_receiver_that_is_gone_is_disabled(
+    caller: Caller, hook: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
     """410 disables an endpoint, what waits for it is failed, and it hears nothing until it is enabled."""
     hook.replies = [Reply(410)]
-    made = await add(caller, hook.url())
+    made = await add(caller, hook.url("/hook?token=hush"))
     await finish(caller, "first")
-    await settled(caller, made, "failed")
+    (delivery,) = await settled(caller, made, "failed")
+    await until(False, lambda: is_enabled(caller, made))
+    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it answered 410 to notice {delivery['notice_id']}" in (
+        caplog.messages
+    )
+    assert "hush" not in caplog.text
     shown = await read(caller, made)
     await finish(caller, "second")
     assert (False, "gone", True) == (shown["enabled"], shown["disabled_reason"], shown["disabled_at"] > 0)
@@ -665,6 +801,25 @@ async def test_a_receiver_that_is_gone_is_disabled(caller: Caller, hook: Receive
     assert "third" == (await hook.wait(2))[1].json["sid"]
 
 
+async def test_a_receiver_that_was_gone_after_it_had_moved(caller: Caller, hook: Receiver) -> None:
+    """The 410 of the old address, to an attempt that was under way, does not disable the new one."""
+    gate = asyncio.Event()
+    hook.replies = [Reply(410, gate=gate)]
+    made = await add(caller, hook.url("/old"))
+    await finish(caller, "first")
+    await hook.wait(1)
+    await caller.patch(f"/v1/webhooks/{made['id']}", {"url": hook.url("/new")})
+    gate.set()
+    await settled(caller, made, "failed")
+    await finish(caller, "second")
+    assert ["/old", "/new"] == [notice.path for notice in await hook.wait(2)]
+    assert await is_enabled(caller, made)
+
+
+async def is_enabled(caller: Caller, made: Fields) -> bool:
+    return bool((await read(caller, made))["enabled"])
+
+
 AFTER = [
     ("120", 120, 144),
     ("0", 4, 6),
@@ -673,7 +828,7 @@ AFTER = [
     ("-5", 4, 6),
     ("1e9", 4, 6),
     ("99999999999", 86_400, 86_400),
-    ("1.5", 0, 6),
+    ("1.5", 1.5, 1.8),
     ("Mon, 11 May 2026 05:30:00 GMT", 3600, 86_400),
     ("Fri, 01 Jan 2100 00:00:00 GMT", 86_400, 86_400),
     ("Sat, 01 Jan 2000 00:00:00 GMT", 4, 6),
@@ -768,7 +923,7 @@ async def test_an_endpoint_that_is_turned_off(caller: Caller, hook: Receiver) ->
     assert (False, "request") == (made["enabled"], made["disabled_reason"])
 
 
-async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver) -> None:
+async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """Five days of failures only; a success begins them anew."""
     hook.otherwise = Reply(500)
     async with at_time() as (caller, clock):
@@ -792,6 +947,7 @@ async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver) -> No
     assert (True, True) == (first["enabled"], first["failing_since"] is not None)
     assert (True, None) == (well["enabled"], well["failing_since"])
     assert (True, None) == (nearly["enabled"], nearly["disabled_reason"])
+    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it failed for days" in caplog.text
     assert (False, "failing", nearly["failing_since"]) == (
         over["enabled"],
         over["disabled_reason"],

@@ -1037,6 +1037,21 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
     assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
 
 
+async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
+    """One that is disabled is still there; one that the operator gave up is not."""
+    assert await store.operator_endpoint() is None
+    await store.set_operator_endpoint(OPERATOR, None)
+    await finished(store, hook=None)
+    export = await claim_one(store)
+    assert export.endpoint == await store.operator_endpoint()
+    await store.disable_endpoint(export.endpoint, NOW)
+    found = await store.operator_endpoint()
+    assert found is not None
+    assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
+    await store.set_operator_endpoint(None, None)
+    assert await store.operator_endpoint() is None
+
+
 async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     """A session that nobody wants to hear of makes no export."""
     stream = await finished(store, hook=None)
@@ -1048,7 +1063,7 @@ async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
     await store.set_operator_endpoint(OPERATOR, None)
     first = await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     key = await begun(store, "s2", {"webhook": {"url": HOOK}})
     await send(store, key, update(1, {"webhook": {"url": None}}))
     await close(store, key)
@@ -1115,7 +1130,7 @@ async def test_another_operators_receiver(store: Store) -> None:
     """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one(store)).endpoint.key, NOW)
+    await store.disable_endpoint((await claim_one(store)).endpoint, NOW)
     await finished(store, "s2", hook=None)
     assert [] == await claim(store)
     await store.set_operator_endpoint(OPERATOR + "/new", "secret")
@@ -1268,7 +1283,7 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     export = await claim_one(store)
     await store.finish_export(export, attempt(), "delivered", None)
     waiting = await finished(store, "s2", HOOK)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
 
     assert ["delivered"] == [made.state for made in await store.deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
@@ -1284,7 +1299,7 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
         await finished(store, f"s{number}", hook=None)
     gone, failing = await claim(store)
     await store.finish_export(gone, attempt(410), "failed", None)
-    await store.disable_endpoint(gone.endpoint.key, NOW)
+    await store.disable_endpoint(gone.endpoint, NOW)
     await store.finish_export(failing, attempt(500), "pending", NOW + 5000)
 
     assert [] == await claim(store, NOW + 10**9)
@@ -1295,7 +1310,7 @@ async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     """What was delivered after its receiver was disabled is delivered."""
     stream = await finished(store)
     export = await claim_one(store)
-    await store.disable_endpoint(export.endpoint.key, NOW)
+    await store.disable_endpoint(export.endpoint, NOW)
     await store.finish_export(export, attempt(), "delivered", None)
 
     assert [Delivery("n", HOOK, 103, "delivered", [attempt()])] == await store.deliveries(stream.key)
@@ -1480,7 +1495,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
 async def test_an_endpoint_that_is_gone_says_so(store: Store) -> None:
     """Its reason can be read."""
     endpoint = await add(store, made_endpoint())
-    await store.disable_endpoint(endpoint.key, NOW + 1)
+    await store.disable_endpoint(endpoint, NOW + 1)
 
     assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.endpoint("p", "e1")
 

@@ -288,12 +288,20 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     assert "ok" == store.database.writer.pragma("integrity_check")
 
 
-NOTICES = {
+ADDED_INDEXES = (
+    "endpoints_by_project",
+    "endpoints_of_operator",
+    "exports_waiting",
+    "exports_failed",
+    "streams_by_name",
+)
+ADDED_COLUMNS = {
+    "streams": "name",
     "endpoints": "id project description event_types created_ms old_secret old_secret_until_ms failing_since_ms"
     " disabled_reason",
     "exports": "made_ms restarted_at",
 }
-"""What the sixth migration adds."""
+"""What the sixth and the seventh migration add."""
 
 
 async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteStore, path: str) -> None:
@@ -305,9 +313,9 @@ async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteS
             assert await store.close(keys[-1], END, f"notice {name}", NOW) is not None
     await store.close_store()
     with closing(apsw.Connection(path)) as older:
-        for index in ("endpoints_by_project", "endpoints_of_operator", "exports_waiting", "exports_failed"):
+        for index in ADDED_INDEXES:
             older.execute(f"drop index {index}")
-        for table, columns in NOTICES.items():
+        for table, columns in ADDED_COLUMNS.items():
             for column in columns.split():
                 older.execute(f"alter table {table} drop column {column}")
         older.execute("drop index journal_waypoints; alter table journal drop column waypoint")

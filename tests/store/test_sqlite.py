@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
+from voicemem.store.sqlite.files import lock_file
 
 NOW = 1_778_390_400_000
 WAIT_S = 10
@@ -240,6 +242,20 @@ async def test_a_newer_schema_is_refused(path: str) -> None:
         SqliteStore(path)
 
 
+async def test_names_of_an_older_version_are_taken(path: str) -> None:
+    """Who runs under a name when the schema changes is found by it; a damaged row is nobody's trouble."""
+    async with opened(path) as store:
+        for number, name in enumerate(("desk", "door", "damaged")):
+            await begin(store, f"s{number}", {"name": name})
+        await store.close(2, Ending(NOW, "over"), "n1", NOW)
+    connection = apsw.Connection(path)
+    connection.execute("update streams set config = cast('{\"name\":' as blob) where id = 's2'")
+    connection.execute("drop index streams_by_name; alter table streams drop column name; pragma user_version = 6")
+    connection.close()
+    async with opened(path) as store:
+        assert [True, False, False] == [await store.is_running("p", name) for name in ("desk", "door", "damaged")]
+
+
 def test_what_is_no_database_is_refused(path: str) -> None:
     """A file of something else is refused and left as it is."""
     other = b"These are no pages of a database. " * 1000
@@ -248,6 +264,39 @@ def test_what_is_no_database_is_refused(path: str) -> None:
     with pytest.raises(CannotStart):
         SqliteStore(path)
     assert other == Path(path).read_bytes()
+
+
+def test_a_schema_is_not_changed_under_an_older_server(path: str) -> None:
+    """Who opens an older file beside its server is told to restart that; without a server it is migrated."""
+    schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
+    older = apsw.Connection(path)
+    older.execute(f"{schema}; pragma user_version = 1")
+    lock = lock_file(path)
+    try:
+        with pytest.raises(CannotStart, match="older version"):
+            SqliteStore(path, exclusive=False)
+        assert 1 == older.pragma("user_version")
+    finally:
+        os.close(lock)
+        older.close()
+    store = SqliteStore(path, exclusive=False)
+    try:
+        assert store.database.writer.pragma("user_version") > 1
+        os.close(lock_file(path))
+    finally:
+        store.database.close()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_database_of_another_program_is_refused(path: str, exclusive: bool) -> None:
+    """Whatever its version says, nothing is written into it."""
+    other = apsw.Connection(path)
+    other.execute("create table calls (id integer); pragma user_version = 3")
+    other.close()
+    before = Path(path).read_bytes()
+    with pytest.raises(CannotStart, match="another program"):
+        SqliteStore(path, exclusive)
+    assert before == Path(path).read_bytes()
 
 
 async def test_what_is_refused_is_let_go(path: str) -> None:

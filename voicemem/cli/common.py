@@ -13,6 +13,7 @@ import uvloop
 from voicemem.audit import LOG as AUDIT
 from voicemem.errors import VoicememError
 from voicemem.replay import ReplayFailed
+from voicemem.settings import MEMORY, SQLITE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,3 +59,13 @@ def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
     """A flag that can be set by its environment variable too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
     variable = f"VOICEMEM_{flag.removeprefix('--').replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, show_envvar=True, help=text, **kind)
+
+
+def sqlite_path(store: str, in_memory: str) -> str:
+    """The file of a --store, for commands that work on one; `in_memory` says why they cannot with one in memory."""
+    if store == MEMORY:
+        raise Failed(in_memory)
+    path = store.removeprefix(SQLITE)
+    if not path or path == store:
+        raise Failed(f"The store {store!r} is unknown; write sqlite:PATH.")
+    return path

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import click
 
 from voicemem.audit import COMMAND_LINE, audit
-from voicemem.cli.common import Failed, audit_to_terminal, setting
+from voicemem.cli.common import Failed, audit_to_terminal, setting, sqlite_path
 from voicemem.errors import CannotStart
-from voicemem.settings import MEMORY, SQLITE, Settings
+from voicemem.settings import Settings
 from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, opened, refuse_existing
 from voicemem.store.sqlite.backup import restore as restore_copy
 
@@ -56,11 +56,7 @@ def restore(store: str, force: bool, file: str) -> None:
 
 
 def path_of(store: str) -> str:
-    if store == MEMORY:
-        raise Failed("A store in memory is gone with its server; there is nothing to copy.")
-    if not store.removeprefix(SQLITE) or not store.startswith(SQLITE):
-        raise Failed(f"The store {store!r} is unknown; write sqlite:PATH.")
-    return store.removeprefix(SQLITE)
+    return sqlite_path(store, "A store in memory is gone with its server; there is nothing to copy.")
 
 
 def copied(label: str, work: Callable[[Progress], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -10,8 +11,8 @@ import click
 from voicemem.access import DEFAULT_PROJECT, SCOPES
 from voicemem.app import make_access, now_ms, open_store
 from voicemem.audit import COMMAND_LINE, audit
-from voicemem.cli.common import Failed, audit_to_terminal, run, setting
-from voicemem.settings import MEMORY, Settings
+from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
+from voicemem.settings import SQLITE, Settings
 from voicemem.store.base import Key, Store
 
 T = TypeVar("T")
@@ -42,7 +43,13 @@ STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings(
     help="May be repeated; admin includes the others.",
 )
 def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> None:
-    """Make a key. It is shown this once, and kept only as a hash."""
+    """Make a key. It is shown this once, and kept only as a hash.
+
+    A store that does not exist is made, for a service that is to start with keys.
+    """
+    path = path_of(store)
+    if not os.path.exists(path):
+        click.echo(f"{path} does not exist yet; it is made, as a new store.", err=True)
 
     async def work(opened: Store) -> str:
         key, text = await make_access(opened).create_key(project, name, scopes)
@@ -50,7 +57,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text
 
-    click.echo(run(with_store(store, work)))
+    click.echo(run(with_store(path, work)))
 
 
 @keys.command("list")
@@ -61,7 +68,7 @@ def list_keys(store: str) -> None:
     async def work(opened: Store) -> list[Key]:
         return await opened.keys()
 
-    for key in run(with_store(store, work)):
+    for key in run(with_store(existing(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip())
 
@@ -83,17 +90,27 @@ def revoke_key(store: str, key_id: str) -> None:
             audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
         return revoked
 
-    if not run(with_store(store, work)):
+    if not run(with_store(existing(store), work)):
         raise Failed(f"There is no active key with the id {key_id}.")
     click.echo(f"key {key_id} is revoked")
 
 
-async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
+def path_of(store: str) -> str:
+    return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+
+
+def existing(store: str) -> str:
+    """The path of a store that is there: a mistyped one must not be made by asking for its keys."""
+    path = path_of(store)
+    if not os.path.exists(path):
+        raise Failed(f"There is no store {path}.")
+    return path
+
+
+async def with_store(path: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of a server that may be running."""
     audit_to_terminal()
-    if url == MEMORY:
-        raise Failed("A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
-    store = open_store(url, exclusive=False)
+    store = open_store(f"{SQLITE}{path}", exclusive=False)
     try:
         return await work(store)
     finally:

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from voicemem import audit
 from voicemem.errors import VoicememError
+from voicemem.tracing import Tracer
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest are fields given with `extra`."""
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", audit.FIELDS}
+"""What a record has by itself; the rest are fields given with `extra`."""
 LOG = logging.getLogger("voicemem")
 FRAMES = 20
 """Of a traceback, the innermost."""
@@ -35,6 +37,16 @@ def set_up(form: str, level: str, stream: TextIO | None = None) -> logging.Handl
     root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
     LOG.setLevel(level.upper())
     return handler
+
+
+def name_traces(handler: logging.Handler, tracer: Tracer) -> None:
+    """Give what is logged inside a span the ids of its trace."""
+
+    def name(record: logging.LogRecord) -> bool:
+        vars(record).update(tracer.ids())
+        return True
+
+    handler.addFilter(name)
 
 
 def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:
@@ -63,12 +75,14 @@ class JsonLines(logging.Formatter):
     """One object a line: `time`, `level`, `logger`, `message`, fields by their names, `error` and `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
+        audited = getattr(record, audit.FIELDS, None)
         line: dict[str, Any] = {
             "time": time_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": audited["act"] if audited else record.getMessage(),
             **fields_of(record),
+            **(audited or {}),
         }
         if record.exc_info and record.exc_info[1]:
             line["error"] = " from ".join(sentences_of(record.exc_info[1]))

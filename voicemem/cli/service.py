@@ -129,9 +129,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
 @serve_options
 def serve(**options: Any) -> None:
     """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
-    logs.set_up(options["log_format"], options["log_level"])
+    handler = logs.set_up(options["log_format"], options["log_level"])
     tune_interpreter()
-    run(serve_until_stopped(options))
+    run(serve_until_stopped(options, handler))
 
 
 def tune_interpreter() -> None:
@@ -144,12 +144,13 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-async def serve_until_stopped(options: dict[str, Any]) -> None:
+async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     logs.log_lost_errors(asyncio.get_running_loop())
     tracer = tracer_of(os.environ)
+    logs.name_traces(handler, tracer)
     try:
         await serve_until(stopped, to_settings(options), tracer)
     finally:

@@ -17,6 +17,7 @@ from voicemem.metrics import Metrics
 from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
 from voicemem.server.frames import GOAWAY, error_frame, ready_frame
 from voicemem.server.lines import Lines, Queue
+from voicemem.server.throttle import Throttle
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.wire import Arrived, Rejected, decode_event, decode_ordinary, split_frame
@@ -30,10 +31,6 @@ GOODBYE = (1000, 1001)
 """Close codes of those who mean to go; any other connection is lost."""
 LAST_ANSWERS_S = 0.3
 """For the answers to what came before a key was revoked; a store that does not answer holds up no closing."""
-MOST_AHEAD = 64
-"""Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
-TELL_AGAIN_S = 1.0
-"""A connection that is over the rate of its key is told so this often."""
 
 
 class Host(Protocol):
@@ -77,14 +74,7 @@ class Connection:
         self.tasks: set[asyncio.Task[None]] = set()
         self.deaf = False
         """Whether nothing more is taken: it failed, or the server drains."""
-        self.allowance = 0
-        """So many events may still come before its key's limit is asked again."""
-        self.taken_ahead = 0
-        """So many were taken from it at the last time, beyond what had come."""
-        self.held = False
-        """Whether it is not read because its key is over its rate."""
-        self.told_s = -TELL_AGAIN_S
-        """When it was last told so, on the loop's clock."""
+        self.throttle = Throttle(self.take_events, self.hold_back, self.make_room)
 
     # The life of a connection
 
@@ -94,6 +84,11 @@ class Connection:
             asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.expect_key)
         self.websocket.listen(self.hear)
         await self.websocket.wait_closed()
+        if not self.deaf and self.websocket.failed_with == CODES["too_big"].close:  # which the library sees first
+            self.count_rejected("too_big")
+
+    def count_rejected(self, code: str) -> None:
+        self.host.metrics.connections_rejected.labels(code).inc()
 
     def expect_key(self) -> None:
         """Where a key is needed and none came with the handshake, the first frame must bring it, soon."""
@@ -116,6 +111,7 @@ class Connection:
         if self.deaf:
             return
         self.take_no_more()
+        self.count_rejected(error.code)
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         answered = asyncio.create_task(self.flush())
         await asyncio.wait([answered], timeout=LAST_ANSWERS_S)
@@ -144,7 +140,7 @@ class Connection:
         if self.deaf:
             return
         self.take_no_more()
-        self.host.metrics.connections_rejected.labels(error.code).inc()
+        self.count_rejected(error.code)
         self.websocket.tell(error_frame(Problem(None, error.code, error.detail)))
         self.websocket.read_on(True)  # else the client's answer to the close is not heard
         self.start(self.websocket.close(CODES[error.code].close or 1011, error.code))
@@ -196,9 +192,10 @@ class Connection:
         batch.add_ordinary(event, message)
         batch.size += len(message)
         self.unanswered += len(message)
-        self.allowance -= 1
-        if self.allowance < 0:
-            self.ask_allowance()
+        throttle = self.throttle
+        throttle.allowance -= 1
+        if throttle.allowance < 0:
+            throttle.ask()
         return True
 
     def take_frame(self, message: bytes) -> None:
@@ -206,7 +203,7 @@ class Connection:
         if not pieces:
             self.count_fruitless()
         size = len(message) // max(1, len(pieces))
-        self.count(len(pieces))
+        self.throttle.count(len(pieces))
         arrivals = map(decode_event, map(bytes, pieces))
         if self.granted is None or len(pieces) > SLICE:
             self.work = asyncio.create_task(self.proceed(arrivals, size))
@@ -225,7 +222,7 @@ class Connection:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
                 pieces = split_frame(message)
-                self.count(len(pieces))
+                self.throttle.count(len(pieces))
                 await self.take_slowly(map(decode_event, map(bytes, pieces)), len(message) // max(1, len(pieces)))
         except VoicememError as error:
             self.fail(error)
@@ -259,33 +256,18 @@ class Connection:
 
     # The rate of a key
 
-    def count(self, events: int) -> None:
-        """Count what has come; over the rate of the key nothing is dropped, but it is not read on for a while."""
-        self.allowance -= events
-        if self.allowance < 0:
-            self.ask_allowance()
+    def take_events(self, amount: int) -> float | None:
+        if self.granted is None or self.deaf:
+            return None
+        return self.host.take_events(self.granted, amount)
 
-    def ask_allowance(self) -> None:
-        if self.granted is None or self.held or self.deaf:
-            return
-        ahead = min(2 * self.taken_ahead + 1, MOST_AHEAD)
-        wait_s = self.host.take_events(self.granted, ahead - self.allowance)
-        if not wait_s:
-            self.allowance = self.taken_ahead = ahead
-            return
-        self.held = True
-        loop = asyncio.get_running_loop()
-        if loop.time() - self.told_s >= TELL_AGAIN_S:
-            self.told_s = loop.time()
+    def hold_back(self, wait_s: float, tell: bool) -> None:
+        if tell:
             detail = f"Over the rate of the key; nothing is lost, and it is read on in {wait_s:.2f} s."
             self.websocket.tell(error_frame(Problem(None, "rate_limited", detail)))
         self.websocket.read_on(False)
-        loop.call_later(wait_s, self.go_on)
 
-    def go_on(self) -> None:
-        self.held = False
-        self.ask_allowance()
-        self.make_room()
+    # Events to lines
 
     def take(self, arrival: Arrived | Rejected, size: int) -> None:
         """Put one event to its line. Raises `InvalidFrame` for a flood."""
@@ -350,6 +332,8 @@ class Connection:
                 raise
             self.refuse(error, frame.session_id, frame.producer)
             return
+        if opened.created or opened.reopened:
+            sessions.notices_due.set()
         line = Line(opened.stream, producer, opened.epoch, may_call_out, granted.session_id is None, granted.key_id)
         before = self.lines.put(line)
         if before is not None:
@@ -408,5 +392,5 @@ class Connection:
             await self.host.sessions.close_when_ended(line)
 
     def make_room(self) -> None:
-        if self.unanswered <= WINDOW_BYTES and not (self.held and not self.deaf):
+        if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.deaf):
             self.websocket.read_on(True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,18 +11,18 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.datastructures import Headers, MultipleValuesError
+from websockets.datastructures import MultipleValuesError
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from voicemem.access import Grant
 from voicemem.batches import Line
-from voicemem.errors import CODES, Refused
+from voicemem.errors import Refused
 from voicemem.events import MAX_FRAME_BYTES
 from voicemem.recorder import Recorder
 from voicemem.server.auth import Gate
 from voicemem.server.connection import Connection
-from voicemem.server.problems import MEDIA_TYPE, headers_of, problem_body
+from voicemem.server.handshake import turning_away
 from voicemem.server.websocket import EventSocket
 from voicemem.sessions import Sessions
 from voicemem.settings import Address
@@ -101,7 +100,7 @@ class Ingest:
 
     def turn_away(self, refused: Refused) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
-        return problem(refused)
+        return turning_away(refused)
 
     async def handle(self, websocket: ServerConnection) -> None:
         """One connection, from its first frame until everything that came was answered."""
@@ -176,11 +175,3 @@ def address_of(connection: ServerConnection) -> str | None:
     """Where the caller is, without the port."""
     address = connection.remote_address
     return str(address[0]) if address else None
-
-
-def problem(refused: Refused) -> Response:
-    status = http.HTTPStatus(CODES[refused.code].status)
-    body = problem_body(refused.code, refused.detail)
-    headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
-    headers.update(headers_of(refused))
-    return Response(status.value, status.phrase, headers, body)

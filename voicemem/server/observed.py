@@ -69,10 +69,10 @@ def observe_webhooks(send: Send, metrics: Metrics, tracer: Tracer) -> Send:
                 span.set_attribute("http.response.status_code", answer.status)
             if result != "delivered":
                 span.fail(answer.error or str(answer.status))
+            fields = {"host": host, "status": answer.status, "result": result, "ms": answer.duration_ms}
+            WEBHOOKS.info("Webhook to %s: %s", host, answer.error or answer.status, extra=fields)
         metrics.webhook_attempts.labels(result).inc()
         metrics.webhook_attempt_seconds.observe(answer.duration_ms / 1000)
-        fields = {"host": host, "status": answer.status, "result": result, "ms": answer.duration_ms}
-        WEBHOOKS.info("Webhook to %s: %s", host, answer.error or answer.status, extra=fields)
         return answer
 
     return observed

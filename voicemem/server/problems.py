@@ -31,9 +31,9 @@ class Problem(Struct, frozen=True):
     reason: Reason
 
 
-def problem_body(code: str, detail: str) -> bytes:
-    """The problem document of a code."""
-    status = CODES[code].status
+def problem_body(code: str, detail: str, answered: HTTPStatus | None = None) -> bytes:
+    """The problem document of a code; `answered` is the status where that is not the code's own."""
+    status = CODES[code].status if answered is None else answered.value
     problem = Problem(
         type=f"urn:voicemem:error:{code}",
         title=HTTPStatus(status).phrase,

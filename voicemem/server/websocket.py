@@ -11,6 +11,7 @@ from websockets.frames import BINARY, CONT, TEXT, Frame
 from websockets.protocol import OPEN, Event
 
 from voicemem.events import MAX_FRAME_BYTES
+from voicemem.server.handshake import no_handshake
 from voicemem.server.plain import TEXT as PLAIN
 from voicemem.server.plain import control_bytes, take_plain
 
@@ -38,6 +39,7 @@ class EventSocket(ServerConnection):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.protocol.reject = no_handshake  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
         self.early: list[tuple[bytes, bool]] = []
         """Messages that came before there was a listener."""
@@ -89,6 +91,12 @@ class EventSocket(ServerConnection):
             binary = self.fragments[0].opcode is BINARY
             self.fragments = []
             self.hear(message, binary)
+
+    @property
+    def failed_with(self) -> int | None:
+        """The code of a close that came from here, and not from the peer."""
+        sent = self.protocol.close_sent
+        return None if sent is None or self.protocol.close_rcvd_then_sent else sent.code
 
     def read_on(self, reading: bool) -> None:
         """Read from the network, or leave it to TCP to hold the sender back."""

@@ -304,8 +304,11 @@ class Outbox(Protocol):
     ) -> bool:
         """Log an attempt, and what comes next; False, and nothing done, when the lease was lost."""
 
-    async def disable_endpoint(self, key: int, now_ms: int) -> None:
-        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed."""
+    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed.
+
+        Not when it has moved to another address meanwhile: it is the old one that is gone.
+        """
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
         """The same for a project's endpoint, if every attempt since `since_ms` or longer has failed."""
@@ -327,6 +330,9 @@ class Endpoints(Protocol):
         """In the order in which they were made."""
 
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None: ...
+
+    async def operator_endpoint(self) -> Endpoint | None:
+        """The operator's, unless the command line has taken it away."""
 
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]

@@ -12,7 +12,7 @@ from aiohttp import web
 from voicemem.server.agora import agents, conversation
 from voicemem.server.agora.callers import with_bearer
 from voicemem.server.agora.conversation import CONTENTS
-from voicemem.server.agora.errors import translated
+from voicemem.server.agora.errors import ERRORS, translated
 from voicemem.server.auth import Gate
 from voicemem.server.http import expect
 from voicemem.server.problems import Handler, problems
@@ -23,6 +23,13 @@ BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
 """Everywhere, and in mainland China."""
 ROUTES: tuple[Route[Any], ...] = (*agents.ROUTES, *conversation.ROUTES)
 """Their paths stand below each of the bases."""
+DOCUMENTED = tuple(
+    route._replace(
+        path=BASES[0] + route.path, errors=ERRORS, servers=("/", "/cn"), schemes=("key", "password", "agora")
+    )
+    for route in ROUTES
+)
+"""The same for `/openapi.json`: one path, below two servers."""
 
 
 def mount(app: web.Application, gate: Gate, contents: Literal["full", "standard"]) -> None:

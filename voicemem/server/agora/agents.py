@@ -14,7 +14,7 @@ from voicemem.server.agora.bodies import Join, Update, body_as, configuration, p
 from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
-from voicemem.server.rest.sessions import check_calling_out
+from voicemem.server.rest.sessions import check_calling_out, note_calling_out
 from voicemem.store.base import StreamFilter
 
 PROJECT = "/v2/projects/{appid}"
@@ -70,7 +70,7 @@ class Data(Struct, frozen=True):
     """One page of agents, the newest first."""
 
     count: int
-    list: list[Listed]
+    list: tuple[Listed, ...]
 
 
 class Page(Struct, frozen=True):
@@ -98,6 +98,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     given = configuration(await body_as(request, Join))
     check_calling_out(request, given)
     stream = await parts_of(request).sessions.join(project, given)
+    note_calling_out(request, given, stream)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
 
@@ -108,9 +109,9 @@ async def list_agents(request: web.Request, query: ListQuery) -> web.Response:
     states = set(query.state.split(","))
     wanted = wanted_agents(project, query, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
-        return answer(Agents(Data(0, []), Page("", 0)))
+        return answer(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(wanted, query.cursor or None)
-    found = [Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page]
+    found = tuple(Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page)
     return answer(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
 
 
@@ -145,7 +146,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
-async def update(request: web.Request, _: NoQuery) -> web.Response:
+async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
     changes: Fields = patch(await body_as(request, Update), config.read(stream.config).llm)
@@ -161,10 +162,31 @@ async def leave(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(content_type=JSON)
 
 
+UNKNOWN = ("unknown_session",)
+FIELDS = ("missing_field", "invalid_field")
+
 ROUTES = (
-    Route("POST", f"{PROJECT}/join", join, "ingest", NoQuery, one(Started), Body({JSON: Join})),
-    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents)),
-    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent)),
-    Route("POST", f"{AGENT}/update", update, "ingest", NoQuery, one(Started), Body({JSON: Update})),
-    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}),
+    Route(
+        "POST",
+        f"{PROJECT}/join",
+        join,
+        "ingest",
+        NoQuery,
+        one(Started),
+        Body({JSON: Join}),
+        (*FIELDS, "session_exists"),
+    ),
+    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents), codes=("invalid_cursor",)),
+    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent), codes=UNKNOWN),
+    Route(
+        "POST",
+        f"{AGENT}/update",
+        update_agent,
+        "ingest",
+        NoQuery,
+        one(Started),
+        Body({JSON: Update}),
+        (*UNKNOWN, *FIELDS),
+    ),
+    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}, codes=UNKNOWN),
 )

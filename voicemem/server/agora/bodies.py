@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config import Labels, LlmConfig, without_nulls
+from voicemem.config import Headers, Labels, LlmConfig, MaxHistory, Url, plain, without_nulls
 from voicemem.errors import Refused
 from voicemem.events import Fields
 from voicemem.server.rest.parts import object_of
-from voicemem.wire import explain
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
-KEPT = (
-    "vendor",
-    "style",
-    "url",
-    "api_key",
-    "params",
-    "max_history",
-    "system_messages",
-    "greeting_message",
-    "failure_message",
-    "headers",
-)
-"""The settings of `llm` that a session has too."""
 Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
+
+
+class TextPart(Struct, frozen=True):
+    """A part of a message in Gemini's form."""
+
+    text: str
+
+
+class Llm(Struct, frozen=True):
+    """The settings of `llm` that a session has too; styles that context has no format for are left out."""
+
+    vendor: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    style: Literal["openai", "anthropic", "gemini", "dify", "bedrock"] | UnsetType = UNSET
+    url: Url | UnsetType = UNSET
+    api_key: str | UnsetType = UNSET
+    headers: Headers | UnsetType = UNSET
+    params: Fields | UnsetType = UNSET
+    max_history: MaxHistory | UnsetType = UNSET
+    system_messages: list[Fields] | UnsetType = UNSET
+    greeting_message: str | UnsetType = UNSET
+    failure_message: str | UnsetType = UNSET
 
 
 class Properties(Struct, frozen=True):
     """Of an agent's properties those that are kept. `idle_timeout` is in seconds."""
 
     channel: Text
-    llm: Fields = {}
+    llm: Llm = Llm()
     labels: Labels | UnsetType = UNSET
     idle_timeout: Annotated[int, Meta(ge=0, le=259_200)] | UnsetType = UNSET
 
@@ -92,14 +101,17 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(without_nulls(await object_of(request)), kind)
     except msgspec.ValidationError as error:
-        raise Refused(*explain(error)) from None
+        code = "missing_field" if str(error).startswith("Object missing required field") else "invalid_field"
+        raise Refused(code, plain(error, kind)) from None
 
 
 def configuration(join: Join) -> Fields:
     """The configuration of the session that an agent is."""
     properties = join.properties
-    llm = {name: properties.llm[name] for name in KEPT if name in properties.llm}
-    if llm.get("style") == "dify":  # a style of Agora's that context has no format for
+    llm = with_key_apart(given_in(properties.llm))
+    if "system_messages" in llm:
+        llm["system_messages"] = with_content(llm["system_messages"])
+    if llm.get("style") in ("dify", "bedrock"):
         del llm["style"]
     given: dict[str, Any] = {
         "name": join.name,
@@ -111,12 +123,45 @@ def configuration(join: Join) -> Fields:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
+def given_in(values: Struct) -> Fields:
+    """The fields of a struct that were given."""
+    return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+
+
+def with_key_apart(llm: Fields) -> Fields:
+    """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
+    url = urlsplit(llm.get("url", ""))
+    pairs = url.query.split("&")
+    keys = [pair.removeprefix("key=") for pair in pairs if pair.startswith("key=")]
+    if not keys:
+        return llm
+    query = "&".join(pair for pair in pairs if not pair.startswith("key="))
+    return {"api_key": unquote(keys[0]), **llm, "url": urlunsplit(url._replace(query=query))}
+
+
+def with_content(messages: list[Fields]) -> list[Fields]:
+    """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
+    return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
+
+
+def is_of_parts(message: Fields) -> bool:
+    return "content" not in message and "parts" in message
+
+
+def text_of(message: Fields) -> str:
+    """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
+    try:
+        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[TextPart]))
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "The parts of a system message are texts.") from None
+
+
 def patch(update: Update, now: LlmConfig) -> Fields:
     """The merge patch of a configuration that an update makes."""
     llm: Fields = {}
     given = update.properties.llm
     if given.system_messages is not UNSET:
-        llm["system_messages"] = given.system_messages
+        llm["system_messages"] = with_content(given.system_messages)
     if given.params is not UNSET:
         llm["params"] = replacing(now.params, given.params)
     return {"llm": llm} if llm else {}

@@ -6,16 +6,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import astuple
 
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.batches import Line
 from voicemem.errors import Refused
-from voicemem.events import Fields, Interrupt, Producible, Whole
-from voicemem.server.agora.agents import AGENT
+from voicemem.events import Interrupt, Producible, Whole
+from voicemem.messages import Message
+from voicemem.server.agora.agents import AGENT, FIELDS, UNKNOWN
 from voicemem.server.agora.bodies import MAX_SPEECH_BYTES, Speak, Think, body_as
 from voicemem.server.agora.callers import agent_of, running_agent_of
+from voicemem.server.rest.history import Spoken, Turn
 from voicemem.server.rest.parts import NoQuery, answer, parts_of
 from voicemem.server.rest.routes import JSON, Body, Route, one
 from voicemem.turns import turns
@@ -35,13 +38,30 @@ class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     page_size: Annotated[int, Meta(ge=1, le=MOST_TURNS)] = 50
 
 
+class TimedMessage(Message, frozen=True, gc=False):
+    """A message, and when it could be heard, where events say so (`docs/agora.md`)."""
+
+    speech_start_ms: float | UnsetType = UNSET
+    speech_end_ms: float | UnsetType = UNSET
+    speech_algorithmic_delay: float | UnsetType = UNSET
+
+
 class AgoraHistory(Struct, frozen=True):
-    """The memory of a running agent; `start_ts` is Unix seconds, `speech_*` stand beside what a message has."""
+    """The memory of a running agent; `start_ts` is Unix seconds."""
 
     agent_id: str
     start_ts: int
     status: Literal["RUNNING"]
-    contents: list[Fields]
+    contents: list[TimedMessage]
+
+
+class StandardAgoraHistory(Struct, frozen=True):
+    """The same where a setting leaves nothing but role and content."""
+
+    agent_id: str
+    start_ts: int
+    status: Literal["RUNNING"]
+    contents: list[Spoken]
 
 
 class Pagination(Struct, frozen=True):
@@ -60,7 +80,7 @@ class AgoraTurns(Struct, frozen=True):
     channel: str
     total_turn_count: int
     pagination: Pagination
-    turns: list[Fields]
+    turns: list[Turn]
 
 
 class Told(Struct, frozen=True):
@@ -71,18 +91,19 @@ class Told(Struct, frozen=True):
     start_ts: int
 
 
-async def read_history(request: web.Request, _: NoQuery) -> web.Response:
+async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """The memory of an agent, while it runs."""
     stream = await running_agent_of(request)
     memory = await parts_of(request).memories.at(stream)
-    if request.app[CONTENTS] == "full":
-        contents = [msgspec.structs.asdict(message) | times for message, times in memory.timed_messages()]
-    else:
-        contents = [{"role": message.role, "content": message.content} for message in memory.messages()]
-    return answer(AgoraHistory(stream.id, stream.started_ms // 1000, "RUNNING", contents))
+    start_ts = stream.started_ms // 1000
+    if request.app[CONTENTS] == "standard":
+        spoken = [Spoken(message.role, message.content) for message in memory.messages()]
+        return answer(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
+    timed = [TimedMessage(*astuple(message), **times) for message, times in memory.timed_messages()]
+    return answer(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
 
 
-async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
+async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Each turn's start, end, cause and latencies, while the call runs and after."""
     stream = await agent_of(request)
     memory = await parts_of(request).memories.at(stream)
@@ -91,7 +112,6 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     every = turns(memory.state)
     pages = -(-len(every) // query.page_size) or 1
     first = (query.page_index - 1) * query.page_size
-    own = {"agent_id": stream.id, "channel": channel}
     return answer(
         AgoraTurns(
             agent_id=stream.id,
@@ -99,7 +119,7 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
             channel=channel,
             total_turn_count=len(every),
             pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[own | turn for turn in every[first : first + query.page_size]],
+            turns=[Turn(stream.id, channel, **turn) for turn in every[first : first + query.page_size]],
         )
     )
 
@@ -138,10 +158,21 @@ async def record(request: web.Request, stream: Stream, event: Producible) -> web
     return answer(Told(stream.id, channel, parts.sessions.clock() // 1000))
 
 
+RECORDING = (*UNKNOWN, "session_ended", "seq_required")
+SAYING = (*RECORDING, *FIELDS, "text_too_long", "reserved_metadata")
+
 ROUTES = (
-    Route("GET", f"{AGENT}/history", read_history, "read", NoQuery, one(AgoraHistory)),
-    Route("GET", f"{AGENT}/turns", read_turns, "read", TurnsQuery, one(AgoraTurns)),
-    Route("POST", f"{AGENT}/speak", speak, "ingest", NoQuery, one(Told), Body({JSON: Speak})),
-    Route("POST", f"{AGENT}/think", think, "ingest", NoQuery, one(Told), Body({JSON: Think})),
-    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, one(Told)),
+    Route(
+        "GET",
+        f"{AGENT}/history",
+        read_agent_history,
+        "read",
+        NoQuery,
+        one(AgoraHistory | StandardAgoraHistory),
+        codes=UNKNOWN,
+    ),
+    Route("GET", f"{AGENT}/turns", read_agent_turns, "read", TurnsQuery, one(AgoraTurns), codes=UNKNOWN),
+    Route("POST", f"{AGENT}/speak", speak, "ingest", NoQuery, one(Told), Body({JSON: Speak}), SAYING),
+    Route("POST", f"{AGENT}/think", think, "ingest", NoQuery, one(Told), Body({JSON: Think}), SAYING),
+    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, one(Told), codes=RECORDING),
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 from aiohttp.hdrs import CONTENT_LENGTH, CONTENT_TYPE
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
 from voicemem.server import problems
+from voicemem.server.rest.routes import JSON, Errors
 
 NOT_FOUND = "The session was not found, has already ended, or failed to start."
 """As Agora says it."""
@@ -39,11 +41,14 @@ SPECIAL = {
 """Codes that say more than their status."""
 
 
+Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted({*REASONS.values(), *SPECIAL.values()})})]
+
+
 class AgoraError(Struct, frozen=True):
     """The body of every answer that is not 200."""
 
     detail: str
-    reason: str
+    reason: Reason
 
 
 def translated(response: web.StreamResponse) -> web.StreamResponse:
@@ -74,3 +79,6 @@ def reason_of(code: str) -> str:
 def agora_error(code: str, detail: str) -> AgoraError:
     reason = reason_of(code)
     return AgoraError(NOT_FOUND if reason == "TaskNotFound" else detail, reason)
+
+
+ERRORS = Errors(JSON, AgoraError, status_of, reason_of)

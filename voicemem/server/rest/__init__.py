@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -50,13 +51,16 @@ ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def application(parts: Parts, gate: Gate, tracer: Tracer) -> web.Application:
-    """The REST application; whoever has none of a route's scope gets 401 or 403."""
+def application(parts: Parts, gate: Gate, tracer: Tracer, beside: Iterable[Route[Any]] = ()) -> web.Application:
+    """The REST application; whoever has none of a route's scope gets 401 or 403.
+
+    Routes `beside` its own are documented with them, and mounted by others.
+    """
     app = web.Application(
         middlewares=[observe_requests(parts.metrics, tracer), problems], client_max_size=MAX_FRAME_BYTES
     )
     app[PARTS] = parts
-    app[DOCUMENT] = document(ROUTES)
+    app[DOCUMENT] = document([*ROUTES, *beside])
     app[ASYNC_DOCUMENT] = asyncapi.document()
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)

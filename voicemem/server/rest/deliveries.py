@@ -13,7 +13,7 @@ from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, SessionId
 from voicemem.server.rest.parts import NoQuery, answer, object_of, parts_of, read_as
 from voicemem.server.rest.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
-from voicemem.server.rest.webhooks import HOOK, UNKNOWN, place_of
+from voicemem.server.rest.webhooks import HOOK, UNKNOWN, note, place_of
 from voicemem.store.base import DeliveryFilter, EndpointDelivery
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
@@ -104,13 +104,17 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     place, delivery = place_of(request), request.match_info["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
-    return answer(shown_delivery(await parts_of(request).webhooks.resend(*place, int(delivery))), 202)
+    resent = await parts_of(request).webhooks.resend(*place, int(delivery))
+    note(request, "delivery_resent", request.match_info["id"], delivery=delivery)
+    return answer(shown_delivery(resent), 202)
 
 
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again what has failed of the notices made since a time."""
     given = read_as(await object_of(request), Since)
-    return answer(Recovered(await parts_of(request).webhooks.recover(*place_of(request), given.since)), 202)
+    count = await parts_of(request).webhooks.recover(*place_of(request), given.since)
+    note(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
+    return answer(Recovered(count), 202)
 
 
 ROUTES = (

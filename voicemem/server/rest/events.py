@@ -80,6 +80,8 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         errors += map(event_error, recorded.problems)
         if recorded.acked is not None:  # it counts its events, so it has a buffer, which may hold more
             parts.sessions.wait_for(line)
+        if stream.state != "running":  # it may run again
+            parts.sessions.notices_due.set()
         if recorded.ended:
             await parts.sessions.close_when_ended(line)
         if len(errors) == first + SLICE > FLOOD:

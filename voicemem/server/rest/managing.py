@@ -40,7 +40,10 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     if wait_s:
         raise RateLimited(wait_s)
     line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    return answer(await add(parts.recorder, parts.memories, line, given, parts.sessions.new_id))
+    added = await add(parts.recorder, parts.memories, line, given, parts.sessions.new_id)
+    if stream.state != "running":  # it runs again
+        parts.sessions.notices_due.set()
+    return answer(added)
 
 
 async def list_of(request: web.Request) -> list[Added]:

@@ -19,11 +19,11 @@ import msgspec
 from voicemem import __version__
 from voicemem.errors import CODES
 from voicemem.events import Fields
-from voicemem.server import problems
-from voicemem.server.rest.routes import PLACEHOLDERS, Answer, Body, Route
+from voicemem.server.rest.routes import PLACEHOLDERS, Answer, Body, Errors, Route
 from voicemem.server.rest.schemas import Schemas, without_null
 
 VERSION = "3.1.0"
+ROOT = ("/",)
 ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows what was acknowledged before it.
 
 Callers need a key with the scope that an operation names, or for one session's paths a session token; a service without
@@ -48,6 +48,16 @@ HEADERS = {
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
+}
+SCHEMES = {
+    "key": {"type": "http", "scheme": "bearer"},
+    "password": {"type": "http", "scheme": "basic", "description": "The key is the password; any name will do."},
+    "agora": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Authorization",
+        "description": "`agora token=` and the key, in quotes or not.",
+    },
 }
 IF_NONE_MATCH = {
     "name": "If-None-Match",
@@ -78,7 +88,7 @@ def document(routes: Iterable[Route[Any]]) -> bytes:
             "tags": tags(routes),
             "paths": paths,
             "components": {
-                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": SCHEMES,
                 "schemas": schemas.components,
             },
         }
@@ -113,7 +123,8 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> F
         "tags": [tag_of(route)],
         "summary": summary,
         "description": more.strip(),
-        "security": [{"key": [route.scope]}] if route.scope else [],
+        "security": [{scheme: [route.scope]} for scheme in route.schemes] if route.scope else [],
+        "servers": [{"url": server} for server in route.servers] if route.servers != ROOT else [],
         "parameters": parameters,
         "responses": responses_of(route, below, schemas),
     }
@@ -158,17 +169,19 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
         responses[str(status)] = {key: value for key, value in response.items() if value}
     by_status: defaultdict[int, list[str]] = defaultdict(list)
     for code in sorted(codes_of(route)):
-        by_status[CODES[code].status].append(code)
+        by_status[route.errors.status_of(code)].append(code)
     for status, codes in sorted(by_status.items()):
-        responses[str(status)] = problem_response(status, codes, schemas)
+        responses[str(status)] = error_response(route.errors, status, codes, schemas)
     return responses
 
 
-def problem_response(status: int, codes: list[str], schemas: Schemas) -> Fields:
-    schema = schemas.of(problems.Problem) | {"properties": {"status": {"const": status}, "reason": {"enum": codes}}}
+def error_response(errors: Errors, status: int, codes: list[str], schemas: Schemas) -> Fields:
+    told: Fields = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
+    if "status" in errors.kind.__struct_fields__:
+        told["status"] = {"const": status}
     response: Fields = {
-        "description": "\n".join(f"- `{code}`: {CODES[code].sentence}" for code in codes),
-        "content": {problems.MEDIA_TYPE: {"schema": schema}},
+        "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
+        "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": told}}},
     }
     if "rate_limited" in codes:
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from voicemem.errors import CODES
 from voicemem.events import Name, SessionId
+from voicemem.server import problems
 
 KeyId = Annotated[str, Meta(pattern="^[0-9a-z]{12}$")]
 Q = TypeVar("Q", bound=Struct)
@@ -25,8 +27,9 @@ EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, Meta(pattern=DELIVERY_ID_PATTERN)]
+AppId = Annotated[str, Meta(min_length=1)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
-    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "user_id": Name}
+    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}
 )
 """The types of what stands in braces in paths."""
 
@@ -55,10 +58,23 @@ class Answer(NamedTuple):
     id_field: str | None = None
 
 
+class Errors(NamedTuple):
+    """How a route tells of errors: the body, and what stands for a code as the HTTP status and in its `reason`."""
+
+    media_type: str
+    kind: type[Struct]
+    status_of: Callable[[str], int]
+    reason_of: Callable[[str], str]
+
+
+PROBLEMS = Errors(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
+
+
 class Route(NamedTuple, Generic[Q]):
     """A path with its handler; `scope` None is open to everybody who can reach the port.
 
-    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`).
+    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`). `servers` is what may stand
+    before the path, `schemes` are the ways to show a key.
     """
 
     method: str
@@ -69,6 +85,9 @@ class Route(NamedTuple, Generic[Q]):
     answers: Mapping[int, Answer]
     body: Body | None = None
     codes: tuple[str, ...] = ()
+    errors: Errors = PROBLEMS
+    servers: tuple[str, ...] = ("/",)
+    schemes: tuple[str, ...] = ("key",)
 
 
 def one(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, Answer]:

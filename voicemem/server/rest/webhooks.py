@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -100,7 +101,7 @@ class CheckResults(Struct, frozen=True):
 def shown(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "id": endpoint.id,
-        "url": endpoint.url,
+        "url": endpoint.url if endpoint.project else origin_of(endpoint.url),
         "description": endpoint.description,
         "event_types": endpoint.event_types,
         "contents": endpoint.contents,
@@ -111,6 +112,12 @@ def shown(endpoint: Endpoint) -> dict[str, Any]:
         "old_secret_until": endpoint.old_secret_until_ms,
         "created_at": endpoint.created_ms,
     }
+
+
+def origin_of(url: str) -> str:
+    """Where the operator's receiver is; the rest of its URL may hold the operator's secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
@@ -135,8 +142,8 @@ def given_fields(given: Struct) -> dict[str, Any]:
     return values
 
 
-def note(request: web.Request, act: Act, endpoint_id: str | None) -> None:
-    audit(act, request[GRANT].key_id, request[GRANT].project, webhook=endpoint_id)
+def note(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
+    audit(act, request[GRANT].key_id, request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
@@ -157,7 +164,7 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
-    """The endpoints of the project."""
+    """The endpoints of the project; before those of `default`, the operator's."""
     endpoints = await parts_of(request).webhooks.list(request[GRANT].project)
     return answer(WebhookList([Webhook(**shown(endpoint)) for endpoint in endpoints]))
 
@@ -206,6 +213,7 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
         )
         for tried in await parts_of(request).webhooks.test(*place_of(request))
     ]
+    note(request, "webhook_tested", request.match_info["id"])
     return answer(CheckResults(all(result.passed for result in results), results))
 
 

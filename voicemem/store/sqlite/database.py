@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
@@ -62,13 +63,14 @@ class Database:
         self.path = path
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
         try:
-            if exclusive and path != IN_MEMORY:
+            if path != IN_MEMORY:
                 make_private(path)
+            if exclusive and path != IN_MEMORY:
                 secure_log(path)
             self.writer = connect(path)
             # The log begins anew, so that the next start finds little to secure.
             self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
-            migrate(self.writer)
+            migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
             self.rows = Rows(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
             self.glancer = None if path == IN_MEMORY else connect(path, read_only=True)
@@ -234,6 +236,7 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
         connection.execute("pragma query_only = on")
         connection.execute("pragma wal_autocheckpoint = 0")  # only the writer checkpoints
         return connection
+    refuse_foreign(connection, path)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     connection.execute("pragma cache_size = -16384")
@@ -245,13 +248,39 @@ def connect(path: str, read_only: bool = False) -> apsw.Connection:
     return connection
 
 
-def migrate(connection: apsw.Connection) -> None:
-    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program."""
+def refuse_foreign(connection: apsw.Connection, path: str) -> None:
+    """Raise `CannotStart` for a database of another program, before anything is written into it."""
+    tables = {name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")}
+    if tables and not {"meta", "streams", "journal"} <= tables:
+        raise CannotStart(f"{path} is a database of another program.")
+
+
+def migrate(connection: apsw.Connection, beside: str | None = None) -> None:
+    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program.
+
+    `beside` is a file that a server may have: one of an older version must not meet a newer schema.
+    """
     folder = resources.files("voicemem.store.sqlite") / "migrations"
     files = sorted((int(f.name[:4]), f) for f in folder.iterdir() if f.name.endswith(".sql"))
     version = connection.pragma("user_version")
     if version > files[-1][0]:
         raise CannotStart(f"The database has schema {version}, newer than this program's {files[-1][0]}.")
+    lock = lock_older(beside) if beside is not None and 0 < version < files[-1][0] else None
+    try:
+        apply(connection, files, version)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def lock_older(path: str) -> int:
+    try:
+        return lock_file(path)
+    except CannotStart:
+        raise CannotStart(f"The server on {path} is of an older version; restart it first.") from None
+
+
+def apply(connection: apsw.Connection, files: list[tuple[int, Traversable]], version: int) -> None:
     for number, file in files:
         if number > version:
             with connection:

@@ -49,6 +49,14 @@ class SqliteEndpoints:
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         return await self.database.read(lambda connection: load(connection, project, endpoint_id))
 
+    async def operator_endpoint(self) -> Endpoint | None:
+        query = (
+            f"select {ENDPOINT} from endpoints e indexed by endpoints_of_operator"
+            " where stream is null and project is null and disabled_ms is not 0"
+        )
+        row = await self.database.read(lambda connection: connection.execute(query).fetchone())
+        return None if row is None else to_endpoint(row)
+
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
     ) -> Endpoint | None:

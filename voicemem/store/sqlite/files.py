@@ -11,6 +11,8 @@ from voicemem.errors import CannotStart
 
 def make_private(path: str) -> None:
     """Make a new file readable for its owner alone, since it holds secrets; its log and index take that over."""
+    if os.path.exists(path):  # to close it here would let go of the locks that this process has on it
+        return
     with suppress(OSError):  # what cannot be made is told by SQLite
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 

@@ -202,11 +202,11 @@ class SqliteJournal:
         return int(await self.database.read(lambda connection: connection.execute(query, values).get))
 
     async def is_running(self, project: str, name: str) -> bool:
-        query = (  # whatever runs is due at some time: only these are looked at
-            "select 1 from streams indexed by streams_due where due_ms is not null and state = 'running'"
-            " and project = ? and kind = ? and json_extract(config, '$.name') = ?"
+        query = (
+            "select 1 from streams indexed by streams_by_name where project = ? and name = ? and state = 'running'"
+            " and kind = ?"
         )
-        return bool(await self.database.read(lambda c: c.execute(query, (project, SESSION, name)).fetchone()))
+        return bool(await self.database.read(lambda c: c.execute(query, (project, name, SESSION)).fetchone()))
 
     async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
         wanted = "select value from json_each(?)"

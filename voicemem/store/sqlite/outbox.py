@@ -88,11 +88,16 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
-    async def disable_endpoint(self, key: int, now_ms: int) -> None:
+    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        query = (
+            "update endpoints set disabled_ms = ?, disabled_reason = 'gone'"
+            " where key = ? and url = ? and disabled_ms is null"
+        )
+
         def job(connection: apsw.Connection) -> None:
-            query = "update endpoints set disabled_ms = ?, disabled_reason = 'gone' where key = ?"
-            connection.execute(query, (now_ms, key))
-            fail_waiting(connection, key)
+            connection.execute(query, (now_ms, endpoint.key, endpoint.url))
+            if connection.changes():
+                fail_waiting(connection, endpoint.key)
 
         await self.database.write(job)
 

@@ -114,8 +114,8 @@ class Rows:
 
     def add_stream(self, stream: Stream) -> None:
         self.connection.execute(
-            "insert into streams (project, kind, id, state, position, started_ms, config, silent_since_ms, due_ms)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms,"
+            " due_ms) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 stream.project,
                 stream.kind,
@@ -124,6 +124,7 @@ class Rows:
                 stream.position,
                 stream.started_ms,
                 msgspec.json.encode(stream.config),
+                stream.config.get("name"),
                 stream.silent_since_ms,
                 due_ms(stream),
             ),
@@ -133,14 +134,16 @@ class Rows:
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(
-            "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, silent_since_ms = ?,"
-            " ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?",
+            "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, name = ?,"
+            " silent_since_ms = ?, ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ?"
+            " where key = ?",
             (
                 stream.state,
                 stream.position,
                 stream.ended_ms,
                 stream.reason,
                 msgspec.json.encode(stream.config),
+                stream.config.get("name"),
                 stream.silent_since_ms,
                 stream.ending_ms,
                 stream.ending_ts,
