@@ -32,6 +32,7 @@ from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_ou
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
+TOO_BIG = "The body of a restore has at most 64 MiB."
 
 
 class Checkpoint(Struct, frozen=True):
@@ -102,10 +103,13 @@ async def large_body_of(request: web.Request) -> bytes:
             async for piece in request.content.iter_any():
                 body += piece
                 if len(body) > MAX_BYTES:
-                    raise InvalidFrame("too_big", "A checkpoint has at most 64 MiB.")
+                    raise InvalidFrame("too_big", TOO_BIG)
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
-    return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_BYTES)
+    try:
+        return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_BYTES)
+    except InvalidFrame as error:
+        raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
 
 
 async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
