@@ -306,7 +306,10 @@ def bare_stream(project: str, session_id: str, settled: Settled, now_ms: int) ->
 def restored_stream(
     rows: Rows, project: str, session_id: str, settled: Settled, restored: Restored, now_ms: int
 ) -> Stream:
-    """A session with its whole journal; its start is told, unless it has ended."""
+    """A session with its whole journal; its start is told, unless it has ended. Raises before anything is written."""
+    source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
+    if restored.secrets_of is not None and (source is None or source.state == "erased"):
+        raise Refused("unknown_session")
     stream = bare_stream(project, session_id, settled, now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
@@ -316,8 +319,9 @@ def restored_stream(
         stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
     rows.add_stream(stream)
     rows.save_stream(stream)
-    if restored.secrets_of is not None:
-        copy_secrets(rows, restored.secrets_of, stream.key)
+    if source is not None:
+        query = "insert into secrets select ?, name, value from secrets where stream = ?"
+        rows.connection.execute(query, (stream.key, source.key))
     save_secrets(rows, stream, settled, now_ms)
     for run in runs_of(stream.key, restored.rows):
         rows.add_run(run)
@@ -328,14 +332,6 @@ def restored_stream(
     else:
         tell_start(rows, stream, now_ms)
     return stream
-
-
-def copy_secrets(rows: Rows, source: int, target: int) -> None:
-    stream = rows.stream(source)
-    if stream is None or stream.state == "erased":
-        raise Refused("unknown_session")
-    query = "insert into secrets select ?, name, value from secrets where stream = ?"
-    rows.connection.execute(query, (target, source))
 
 
 def runs_of(key: int, rows: Iterable[Row]) -> Iterator[Run]:
