@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -14,13 +14,13 @@ from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reo
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.base import Appended, Opened, Restored, Row, Snapshot, StreamFilter
-from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
+from voicemem.store.sqlite.append import append, apply_settled, reopen
 from voicemem.store.sqlite.archive import RunRow, runs_after
+from voicemem.store.sqlite.creation import new_stream, restored_stream
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.notices import tell_close, tell_start
+from voicemem.store.sqlite.notices import tell_close
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
-from voicemem.store.sqlite.runs import Run
 from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -274,78 +274,6 @@ def all_ended(connection: apsw.Connection, key: int) -> bool:
 def refuse_erased(stream: Stream) -> None:
     if stream.state == "erased":
         raise Refused("session_erased")
-
-
-def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
-    stream = bare_stream(project, session_id, settled, now_ms)
-    rows.add_stream(stream)
-    save_secrets(rows, stream, settled, now_ms)
-    tell_start(rows, stream, now_ms)
-    return stream
-
-
-def bare_stream(project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
-    return Stream(
-        key=0,
-        project=project,
-        kind=SESSION,
-        id=session_id,
-        state="running",
-        position=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        reason=None,
-        config=merged({}, settled.public),
-        silent_since_ms=now_ms,
-        ending_ms=None,
-        ending_ts=None,
-        ending_reason=None,
-    )
-
-
-def restored_stream(
-    rows: Rows, project: str, session_id: str, settled: Settled, restored: Restored, now_ms: int
-) -> Stream:
-    """A session with its whole journal; its start is told, unless it has ended. Raises before anything is written."""
-    source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
-    if restored.secrets_of is not None and (source is None or source.state == "erased"):
-        raise Refused("unknown_session")
-    stream = bare_stream(project, session_id, settled, now_ms)
-    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
-    if restored.ended_ms is not None:
-        stream.state, stream.silent_since_ms = "ended", None
-        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
-    elif restored.ending is not None:
-        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
-    rows.add_stream(stream)
-    rows.save_stream(stream)
-    if source is not None:
-        query = "insert into secrets select ?, name, value from secrets where stream = ?"
-        rows.connection.execute(query, (stream.key, source.key))
-    save_secrets(rows, stream, settled, now_ms)
-    for run in runs_of(stream.key, restored.rows):
-        rows.add_run(run)
-    for producer in restored.producers:
-        rows.save_producer(stream.key, producer)
-    if stream.state == "ended":
-        plan(rows.connection, stream)
-    else:
-        tell_start(rows, stream, now_ms)
-    return stream
-
-
-def runs_of(key: int, rows: Iterable[Row]) -> Iterator[Run]:
-    """Rows as they are stored: those of a producer that came together are one."""
-    payloads: list[bytes] = []
-    last: Row | None = None
-    for row in rows:
-        joins = last is not None and (row.producer, row.received_ms) == (last.producer, last.received_ms)
-        if last is not None and joins and row.seq == (None if last.seq is None else last.seq + 1):
-            payloads.append(row.payload)
-        else:
-            payloads = [row.payload]
-            yield Run(key, row.position, row.producer, row.seq, row.received_ms, payloads)
-        last = row
 
 
 def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Ending | None:
