@@ -1,23 +1,31 @@
 """The body of the next LLM call under each memory policy, in process, beside writing all messages by hand.
 
-    python -m bench.contexts [--turns 100,10000] [--calls 100]
+    python -m bench.contexts [--turns 100,10000] [--calls 100] [--live 1000] [--rate 10000] [--seconds 5]
 
-Before each call an event is folded, as in a call that goes on: what is measured is what a caller waits for.
+Before each call an event is folded, as in a call that goes on: what is measured is what a caller waits for. Then over
+HTTP, one call after the other, while so many sessions stream; beside the same while none does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import http.client
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from http import HTTPStatus
 
 from bench import calls
+from bench.crowd import Paced, Plan
+from bench.crowds import crowd
 from bench.folding import entries
-from bench.report import Measured, at_most, best, machine, show
+from bench.report import Measured, at_most, best, disk_folder, machine, percentile, show
+from bench.servers import Server, serving
 from voicemem.app import now_ms
 from voicemem.config import settle
 from voicemem.context import Wishes, context
@@ -26,6 +34,7 @@ from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.policies import MemoryConfig, Policies
 from voicemem.policies.counters import counter
+from voicemem.settings import SQLITE
 from voicemem.store.memory import MemoryStore
 from voicemem.wire import decode_journaled
 
@@ -40,6 +49,8 @@ POLICIES = (
 GOAL_US = 100
 WITH_GOAL = ("recent", "full")
 """The goal is for a context of 200 messages."""
+LIVE_CONNECTIONS, LIVE_TURNS = 100, 20
+PAUSE_S = 0.005
 SUMMARY = b'{"type":"memory.summary","through_turn":%d,"text":"They spoke of a booking.","messages":%d}'
 
 
@@ -77,14 +88,68 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     return measured
 
 
+def live(sessions: int, rate: float, seconds: float) -> list[Measured]:
+    """What one caller waits for over HTTP, of sessions with 40 messages each under the policy `window`."""
+    with (
+        tempfile.TemporaryDirectory(dir=disk_folder()) as folder,
+        serving("voicemem", f"{SQLITE}{folder}/b.db") as server,
+    ):
+        plan = Plan(
+            host=server.host,
+            port=server.port,
+            path=server.path,
+            sessions=sessions,
+            connections=min(sessions, LIVE_CONNECTIONS),
+            turns=LIVE_TURNS,
+            settings=[{"memory": {"policy": "window", "max_tokens": 4000}}],
+            server_pid=server.process.pid,
+        )
+        with crowd(plan) as streaming:
+            silent = asked(server, sessions, seconds)
+            streaming.say(f"rate {seconds + 1} {rate}")
+            time.sleep(0.5)
+            among = asked(server, sessions, seconds)
+            paced = streaming.hear(Paced)
+    what = f"over HTTP, while {sessions:,} sessions stream {paced.events / (seconds + 1):,.0f} events/s"
+    return [
+        Measured("live_p50_ms", f"{what}: p50", share_of(among, 0.5), "ms", share_of(silent, 0.5)),
+        Measured("live_p99_ms", "  p99", share_of(among, 0.99), "ms", share_of(silent, 0.99)),
+    ]
+
+
+def share_of(taken: list[float], share: float) -> float:
+    return percentile([(one, 1) for one in taken], share)
+
+
+def asked(server: Server, sessions: int, seconds: float) -> list[float]:
+    """Milliseconds of each call, one after the other, of one session after the other."""
+    connection = http.client.HTTPConnection((server.rest or "").removeprefix("http://"))
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    with contextlib.closing(connection):
+        while (begin := time.perf_counter()) < end:
+            connection.request("GET", f"/v1/sessions/bench-{len(taken) % sessions:05}/context")
+            answer = connection.getresponse()
+            body = answer.read()
+            taken.append((time.perf_counter() - begin) * 1000)
+            assert answer.status == HTTPStatus.OK, body
+            time.sleep(PAUSE_S)
+    return taken
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.contexts", description=__doc__.splitlines()[0])
     parser.add_argument("--turns", default="100,10000", help="of the calls, with commas between (100,10000)")
     parser.add_argument("--calls", type=int, default=100, help="contexts that are timed, of each policy (100)")
+    parser.add_argument("--live", type=int, default=1000, help="sessions that stream (1000); 0 leaves that out")
+    parser.add_argument("--rate", type=float, default=10_000, help="events per second of all of them (10000)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for which contexts are asked for (5)")
     given = parser.parse_args(arguments)
     facts = machine() | {"counter": counter("o200k").name}
     lengths = [int(text) for text in given.turns.split(",")]
     measured = [one for turns in lengths for one in asyncio.run(contexts(turns, given.calls))]
+    if given.live:
+        measured += live(given.live, given.rate, given.seconds)
     show("contexts", facts, measured, options=vars(given))
     return 0
 

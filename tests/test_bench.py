@@ -34,6 +34,11 @@ WEBHOOKS = {
     for receivers in ("one", "many")
     for figure in ("p50_ms", "p99_ms", "all_s", "all_p50_s", "s", "cpu_us", "acked_s")
 }
+GATEWAY = {
+    f"{calls}_{figure}"
+    for calls in ("one", "many")
+    for figure in ("first_p50_ms", "first_p99_ms", "later_ms", "with_all_ms", "whole_p50_ms", "cpu_us")
+}
 SYSTEM = {
     *("appends_s", "at_10_ms", "at_1000_ms", "at_end_ms", "many_appends_s", "many_p50_ms", "many_p99_ms", "errors"),
     *("read_p50_ms", "read_p99_ms", "kib_per_session"),
@@ -145,6 +150,16 @@ def test_webhooks() -> None:
     check_results(told, WEBHOOKS)
     assert told["verified"] is True
     assert told["results"]["one_p50_ms"]["baseline"] > 0
+
+
+def test_gateway() -> None:
+    """The same client calls the same LLM through the gateway and without it, and every answer is whole."""
+    small = ("--messages", "6", "--calls", "4", "--at-once", "2", "--chunks", "3", "--runs", "1")
+    lines, told = bench("gateway", *small)
+    check_results(told, GATEWAY)
+    rows = [line.split() for line in lines if line.startswith(("direct ", "with all ", "gateway "))]
+    expected = [[*way.split(), at_once, "4"] for at_once in "12" for way in ("direct", "with all", "gateway")]
+    assert [row[:-4] for row in rows] == expected
 
 
 def test_peers() -> None:

@@ -15,9 +15,9 @@ ROWS = (
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context usage summaries summary_writer documents gateway"
-    " outbox sweeper targets answering retention metrics gauges tracing tail tail_of_several tails webhooks"
-    " appending forgetting adding statistics checkpoints forks carrying",
-    "server outbound otel llm plugins client replay",
+    " outbox sweeper targets answering reply_writer retention metrics gauges tracing tail tail_of_several tails"
+    " webhooks appending forgetting adding statistics checkpoints forks carrying",
+    "server outbound otel llm openai_client plugins client replay",
     "app demo library",
     "cli __main__ integrations",
 )

@@ -18,11 +18,12 @@ from aiohttp import web
 from callers import Caller, Reply, receiving, talk, until
 from calls import final
 from click.testing import CliRunner
+from llm_server import Script, llm_server
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode, format_trace_id
+from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from processes import running_process
 from producers import held_store
 from services import ANY_PORT
@@ -305,3 +306,22 @@ async def test_a_real_process_sends_its_spans_to_a_collector(tmp_path: Path) -> 
     assert {"POST /v1/sessions", "POST /v1/sessions/{id}/events", "commit"} <= names
     services = {a.value.string_value for one in resources for a in one.resource.attributes if a.key == "service.name"}
     assert {"memory"} == services
+
+
+async def test_a_call_of_an_llm_is_traced_through_the_gateway() -> None:
+    """Its span is inside the caller's request, the LLM gets it to go on with, and a failure is a status."""
+    async with llm_server(Script(["Hello."]), Script(status=503)) as llm, traced(llm_url=llm.url) as (app, spans):
+        api = Caller(app)
+        await api.create()
+        body = {"messages": [{"role": "user", "content": "hush"}], "stream": True}
+        for status in (200, 502):
+            path = "/v1/sessions/s/chat/completions"
+            assert status == (await api.call("POST", path, headers=parent(TRACE), json=body)).status
+        first, second = spans.named("llm")
+        assert {"voicemem.use": "gateway", "server.address": "127.0.0.1"} == first.attributes
+        assert (second.attributes or {})["error.type"] == "503"
+        assert first.context is not None
+        expected = f"00-{TRACE}-{format_span_id(first.context.span_id)}-01"
+        assert expected == llm.requests[0].headers["traceparent"]
+        everything = "".join(span.to_json() for span in spans.exporter.get_finished_spans())
+        assert "hush" not in everything

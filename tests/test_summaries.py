@@ -26,6 +26,7 @@ HEAD = "Summary of the first {} messages of this call:\n{}"
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and new attempts come sooner."""
     monkeypatch.setattr(summaries, "LOOK_S", 0.01)
+    monkeypatch.setattr(summaries, "REST_S", 0.01)
     monkeypatch.setattr(summaries, "FIRST_RETRY_S", 0.05)
 
 
@@ -209,9 +210,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
             )
             stream = await beside.stream("default", "s")
             assert stream is not None
-            found = await other.due(stream)
-            assert found is not None
-            other.start(stream, *found)
+            await other.look_at(stream)
             await until(2, lambda: count_of(llm))
             llm.go_on.set()
             await until([], lambda: asyncio.sleep(0, [*other.running(), *app.summaries.running()]))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Container, Iterable
+from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import AbstractContextManager, aclosing
 from typing import Protocol
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
-from voicemem.admission import Stream
 from voicemem.batches import Line
 from voicemem.completions import Answer, spoken_chunks, spoken_completion
-from voicemem.errors import LlmFailed, Refused, VoicememError
+from voicemem.errors import LlmFailed
 from voicemem.events import Fields, LlmDelta, LlmDone, LlmError, Producible, ToolCall
 from voicemem.memory import Memory
 from voicemem.metrics import Metrics
 from voicemem.recorder import Recorder
+from voicemem.reply_writer import Writer
 from voicemem.targets import Target
 from voicemem.tracing import Span, Tracer
-from voicemem.wire import decode_event
 
 DONE = b"[DONE]"
 MOST_ID = 128
@@ -70,54 +67,6 @@ class Tools(Struct, frozen=True):
     recorder: Recorder
     metrics: Metrics
     tracer: Tracer
-
-
-class Writer:
-    """Writes a reply into the journal in its order, without holding up whoever speaks it."""
-
-    def __init__(self, recorder: Recorder, line: Line) -> None:
-        self.recorder = recorder
-        self.line = line
-        self.waiting: list[Producible] = []
-        self.task: asyncio.Task[None] | None = None
-        self.lost = False
-        """Whether something could not be stored, which a later event may make good."""
-        self.refused: Refused | None = None
-        self.error: VoicememError | None = None
-        """Of the events that were written last."""
-
-    def add(self, *events: Producible) -> None:
-        """Write these with whatever else waits when the commit that is under way is done."""
-        self.waiting += events
-        if self.task is None:
-            self.task = asyncio.create_task(self.write())
-
-    async def write(self) -> None:
-        try:
-            while self.waiting:
-                events, self.waiting = self.waiting, []
-                self.error = None
-                try:
-                    await record(self.recorder, self.line, events)
-                except VoicememError as error:
-                    self.error, self.lost = error, True
-                    if isinstance(error, Refused):
-                        self.refused = error
-        finally:
-            self.task = None
-
-    async def flush(self) -> None:
-        """Wait until nothing waits; what was added is written even if the caller is cancelled."""
-        while self.task is not None:
-            await asyncio.shield(self.task)
-
-
-async def record(recorder: Recorder, line: Line, events: Iterable[Producible]) -> Stream:
-    """The session's row with these events. Raises `Refused` for the first that was not taken, `StoreUnavailable`."""
-    recorded = await recorder.record(line, [decode_event(msgspec.json.encode(event)) for event in events])
-    for problem in recorded.problems:
-        raise Refused(problem.code, problem.detail)
-    return recorded.stream
 
 
 class Plan(Struct, frozen=True):
@@ -249,8 +198,12 @@ class Call:
         self.over = True
         text = self.plan.failure_message if self.plan.failure_message.strip() else None
         item = self.item or self.name(None)
+        await self.writer.flush()
+        if self.writer.lost:
+            self.writer.add(self.end())
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
+        self.tools.names.release(self.plan.line.key, item)
         if text is None:
             raise error
         if self.writer.error is not None:

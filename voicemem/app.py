@@ -183,7 +183,8 @@ class App:
         await self.store.restart(self.clock())
         await self.store.release_exports(self.clock())
         await self.sender.open()
-        await self.llm.open()
+        if self.settings.llm_url is not None:
+            await self.llm.open()
         self.run_in_background(sweep_forever(self.sessions))
         self.run_in_background(self.ingest.look_after_grants())
         self.run_in_background(self.outbox.run(self.sessions.notices_due))

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from voicemem import config
 from voicemem.admission import Stream, may_reopen
-from voicemem.answering import Call, Models, Names, Plan, Tools, record
+from voicemem.answering import Call, Models, Names, Plan, Tools
 from voicemem.batches import Line
 from voicemem.completions import Asked, ToolAnswer, request_for
 from voicemem.context import Wishes, context
@@ -26,6 +26,7 @@ from voicemem.memory import Memory
 from voicemem.metrics import Metrics
 from voicemem.policies import Policies
 from voicemem.recorder import Recorder
+from voicemem.reply_writer import record
 from voicemem.speech import spoken_text
 from voicemem.state import Turn
 from voicemem.targets import Targets

@@ -35,6 +35,8 @@ SUMMARY = "summary"
 State = Literal["none", "current", "due", "running", "failing"]
 LOOK_S = 0.5
 """Between two looks at the sessions in which something was journaled."""
+REST_S = 2.0
+"""Between two looks at a session that has not used half of what calls for a summary."""
 MOST_AT_ONCE = 8
 """Calls of LLMs that are under way."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
@@ -91,6 +93,9 @@ class Summaries:
         self.changed: dict[int, Stream] = {}
         """Sessions in which something was journaled since the last look, by key."""
         self.works: dict[int, Work] = {}
+        """Where a summary is made, or could not be made, by key."""
+        self.resting: dict[int, float] = {}
+        """Until when a session that is far from its next summary is not looked at, by key and the loop's clock."""
 
     def note(self, appended: Iterable[Appended]) -> None:
         """Something was journaled in these sessions."""
@@ -118,37 +123,47 @@ class Summaries:
     async def look(self) -> None:
         """Start what is due in the sessions that have changed."""
         changed, self.changed = self.changed, {}
+        self.resting = {key: until for key, until in self.resting.items() if until > now_s()}
         for key, stream in changed.items():
-            work = self.works.get(key)
-            if work is not None and (work.task is not None or work.not_before > now_s()):
-                self.changed.setdefault(key, stream)
-                continue
-            if len(self.running()) >= MOST_AT_ONCE:
+            if self.must_wait(key):
                 self.changed.setdefault(key, stream)
                 continue
             with suppress(StoreUnavailable, Refused):  # it is looked at again when something comes
-                found = await self.due(stream)
-                if found is not None:
-                    self.start(stream, *found)
-                elif work is not None:
-                    del self.works[key]
+                await self.look_at(stream)
             await asyncio.sleep(0)
+
+    def must_wait(self, key: int) -> bool:
+        work = self.works.get(key)
+        if work is not None and (work.task is not None or work.not_before > now_s()):
+            return True
+        return key in self.resting or len(self.running()) >= MOST_AT_ONCE
+
+    async def look_at(self, stream: Stream) -> None:
+        chosen = await self.chosen(stream)
+        if chosen is None:
+            return
+        policy, remembered = chosen.policy, chosen.remembered
+        assert isinstance(policy, SummaryPolicy)
+        due = policy.due(remembered)
+        if due is not None:
+            self.start(stream, chosen, due)
+            return
+        self.works.pop(stream.key, None)
+        if policy.used(remembered) < policy.threshold * policy.budget(remembered) / 2:
+            self.resting[stream.key] = now_s() + REST_S
 
     def running(self) -> list[Work]:
         return [work for work in self.works.values() if work.task is not None]
 
-    async def due(self, stream: Stream) -> tuple[Chosen, Due] | None:
-        """What is to be summarised in a session, if anything is."""
+    async def chosen(self, stream: Stream) -> Chosen | None:
+        """What the policy of a session chooses now; None where it is none that makes summaries."""
         settings = config.read(stream.config)
         if self.policies.settled(settings.memory).policy != SUMMARY:
             return None
         now = await self.journal.stream(stream.project, stream.id)
         if now is None:
             return None
-        chosen = await choose(self.memories, self.policies, now, Wishes())
-        assert isinstance(chosen.policy, SummaryPolicy)
-        due = chosen.policy.due(chosen.remembered)
-        return None if due is None else (chosen, due)
+        return await choose(self.memories, self.policies, now, Wishes())
 
     def start(self, stream: Stream, chosen: Chosen, due: Due) -> None:
         work = self.works.setdefault(stream.key, Work(stream))

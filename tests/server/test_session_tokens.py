@@ -32,6 +32,7 @@ REACHED = [
     ("GET", "/v1/sessions/{id}/turns"),
     ("POST", "/v1/sessions/{id}/events"),
     ("GET", "/v1/sessions/{id}/events"),
+    ("POST", "/v1/sessions/{id}/chat/completions"),
 ]
 """All that a session token reaches."""
 GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not None]

@@ -284,6 +284,22 @@ async def test_secrets_are_kept_apart(store: Store) -> None:
     assert {"llm": {}, "webhook": {"url": HOOK}} == stream.config
 
 
+async def test_secrets_can_be_read_by_who_calls_out(store: Store) -> None:
+    """By their place, as they are after every patch; of another session or an erased one there is nothing."""
+    given = {"llm": {"api_key": "k1", "headers": {"X-A": "1"}}, "webhook": {"url": HOOK, "secret": "k2"}}
+    stream, _ = await store.create("p", "s", settle(given), NOW)
+    other, _ = await store.create("p", "other", settle({}), NOW)
+    assert {"llm.api_key": "k1", "llm.headers": '{"X-A":"1"}', "webhook.secret": "k2"} == await store.secrets(
+        stream.key
+    )
+    assert {} == await store.secrets(other.key)
+    patch = settle({"llm": {"api_key": None, "headers": {"X-B": "2"}}})
+    await store.change(stream.key, patch, b'{"type":"session.update"}', NOW)
+    assert {"llm.headers": '{"X-B":"2"}', "webhook.secret": "k2"} == await store.secrets(stream.key)
+    await store.erase(stream.key, NOW)
+    assert {} == await store.secrets(stream.key)
+
+
 @pytest.mark.parametrize(
     "given", [{"idle_timeout": None}, {"labels": None}, {"webhook": None}, {"llm": {"api_key": None, "params": None}}]
 )

@@ -1,0 +1,162 @@
+"""Chat completions, as the gateway reads and writes them."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.completions import Answer, read_request, request_for, spoken_chunks, spoken_completion, text_of
+from voicemem.errors import LlmFailed, Refused
+from voicemem.targets import Target
+
+TEXTS = st.text(max_size=8)
+CALLS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.lists(TEXTS, max_size=4)), max_size=4)
+
+
+def chunk(delta: Any, **more: Any) -> bytes:
+    return json.dumps({"id": "c", "choices": [{"index": 0, "delta": delta, **more}]}).encode()
+
+
+@given(st.lists(TEXTS, max_size=10))
+def test_chunks_make_the_text(texts: list[str]) -> None:
+    """Every chunk adds its text, whatever is in it; the sum is the reply."""
+    answer = Answer()
+    assert texts == [answer.take(chunk({"content": text})) for text in texts]
+    assert "".join(texts) == "".join(answer.text)
+
+
+@given(CALLS, st.randoms(use_true_random=False))
+def test_fragments_make_the_calls(calls: list[tuple[str, list[str]]], random: Any) -> None:
+    """Fragments of several calls may come mixed: each belongs to the call of its index, in its order."""
+    waiting = []
+    for index, (name, pieces) in enumerate(calls):
+        begin = {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": ""}}
+        waiting.append([begin, *({"index": index, "function": {"arguments": piece}} for piece in pieces)])
+    answer = Answer()
+    while any(waiting):
+        answer.take(chunk({"tool_calls": [random.choice([one for one in waiting if one]).pop(0)]}))
+    found = {call.id: (call.name, call.arguments) for call in answer.calls}
+    assert {f"call_{index}": (name, "".join(pieces)) for index, (name, pieces) in enumerate(calls)} == found
+
+
+@given(CALLS)
+def test_calls_without_index_come_one_after_the_other(calls: list[tuple[str, list[str]]]) -> None:
+    """Servers that count nothing give each call an id: what has none goes on with the last."""
+    answer = Answer()
+    for number, (name, pieces) in enumerate(calls):
+        answer.take(chunk({"tool_calls": [{"id": f"call_{number}", "function": {"name": name}}]}))
+        for piece in pieces:
+            answer.take(chunk({"tool_calls": [{"function": {"arguments": piece}}]}))
+    assert [(name, "".join(pieces)) for name, pieces in calls] == [(call.name, call.arguments) for call in answer.calls]
+
+
+def test_only_the_first_choice_is_the_reply() -> None:
+    """With several choices the others go by."""
+    answer = Answer()
+    choices = [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]
+    assert "yes" == answer.take(json.dumps({"choices": choices}).encode())
+    assert not answer.finished
+
+
+@given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | TEXTS, st.lists, max_leaves=5).map(json.dumps))
+def test_garbage_is_garbage(data: bytes | str) -> None:
+    """What is no completion fails as such, and never otherwise."""
+    with pytest.raises(LlmFailed) as failed:
+        Answer().take(data if isinstance(data, bytes) else data.encode())
+    assert "invalid_answer" == failed.value.why
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ({"code": 503}, 503),
+        ({"code": "429"}, 429),
+        ({"code": "rate"}, "error"),
+        ({"code": 7}, "error"),
+        ("no", "error"),
+    ],
+)
+def test_errors_in_an_answer(error: Any, why: int | str) -> None:
+    """A status that stands in it is the code; its texts are not told."""
+    with pytest.raises(LlmFailed) as failed:
+        Answer().take(json.dumps({"error": error}).encode())
+    assert why == failed.value.why
+
+
+@given(TEXTS)
+def test_what_the_gateway_says_can_be_read(text: str) -> None:
+    """Its own chunks and completions are such as it takes."""
+    streamed, whole = Answer(), Answer()
+    for data in spoken_chunks("id", 1, "m", text):
+        streamed.take(data)
+    whole.take(spoken_completion("id", 1, "m", text))
+    assert (text, text) == ("".join(streamed.text), "".join(whole.text))
+    assert (True, True, "id", "id") == (streamed.finished, whole.finished, streamed.id, whole.id)
+
+
+def test_text_of_contents() -> None:
+    """A text, or the text among parts, a line each."""
+    parts = [{"type": "text", "text": "a"}, {"type": "thinking", "text": "no"}, "b", {"type": "text"}]
+    assert ("x", "a", "", "") == (text_of("x"), text_of(parts), text_of(None), text_of(7))
+
+
+@pytest.mark.parametrize(
+    ("messages", "user", "answers"),
+    [
+        ([{"role": "user", "content": "a"}], "a", []),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], None, []),
+        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], None, []),
+        ([{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": "b"}], None, ["1"]),
+        ([{"role": "tool", "tool_call_id": "0"}, {"role": "user", "content": "a"}], "a", []),
+        ([{"role": "tool", "tool_call_id": "0"}, {"role": "tool", "tool_call_id": "1"}], None, ["0", "1"]),
+    ],
+)
+def test_the_end_of_a_request_counts(messages: list[Any], user: str | None, answers: list[str]) -> None:
+    """The user's words, or the tool results that stand last."""
+    asked = read_request({"messages": messages})
+    assert (user, answers) == (asked.user, [answer.call_id for answer in asked.answers])
+
+
+def test_fields_are_named_where_they_are_wrong() -> None:
+    """What is missing, and what has the wrong type, without the value."""
+    for body, code in (({}, "missing_field"), ({"messages": "hush"}, "invalid_field")):
+        with pytest.raises(Refused) as refused:
+            read_request(body)
+        assert code == refused.value.code
+        assert "messages" in refused.value.detail
+        assert "hush" not in refused.value.detail
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["messages", "turn_id", "timestamp", "interruptable", "n", "stream_options"]), st.none()
+    )
+)
+def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
+    """Of a custom call four fields are ours, of any other the messages."""
+    context = {"messages": [{"role": "user", "content": "Hi."}], "turn_id": 1, "timestamp": 2, "interruptable": True}
+    asked = read_request({**fields, "messages": []})
+    body = request_for(context, asked, None, custom=True)
+    assert context == {name: body[name] for name in context}
+    assert ("n" in fields, False) == ("n" in body, "stream_options" in body)
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("https://a.example", "https://a.example/chat/completions"),
+        ("https://a.example/v1/", "https://a.example/v1/chat/completions"),
+        ("https://a.example/v1/chat/completions", "https://a.example/v1/chat/completions"),
+        ("https://a.example/v1/chat/completions/", "https://a.example/v1/chat/completions"),
+        ("https://a.example/x/chat/completions?v=1", "https://a.example/x/chat/completions?v=1"),
+        ("https://a.example/x?v=a/chat/completions", "https://a.example/x/chat/completions?v=a/chat/completions"),
+    ],
+)
+def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
+    """The path decides whether a URL is whole."""
+    assert endpoint == Target(url).endpoint

@@ -1,0 +1,78 @@
+"""The programs of docs/gateway.md do what the page says, as printed."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import aiohttp
+from callers import Caller
+from gateways import spoken
+from llm_server import Script, llm_server
+from processes import free_ports
+from programs import DOCS, END_S, printed, running_program, save
+from services import Serve
+
+from voicemem.openai_client import WORDS
+
+PAGE = "gateway.md"
+ASK = printed(PAGE, "python")[0]
+SEEN = printed(PAGE, "text")[1]
+SOURCES = ("answering.py", "completions.py", "llm.py", "openai_client.py")
+
+
+async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -> None:
+    """Times, speakers, and what was not heard, as the page prints them; the engine hears the rest of the joke."""
+    (port,) = free_ports(1)
+    app = await serve(llm_url=f"http://127.0.0.1:{port}/v1")
+    changes = {
+        "port=9001": f"port={port}",
+        "ws://127.0.0.1:8765": f"ws://{app.ingest_address}",
+        "http://127.0.0.1:8080": f"http://{app.rest_address}",
+    }
+    save(PAGE, tmp_path, changes)
+    async with running_program(tmp_path, "custom_llm.py") as llm:
+        await listening(port)
+        async with running_program(tmp_path, "engine.py") as engine:
+            assert 0 == await engine.end(), engine.errors
+        await llm.says("Sorry, go on.\n")
+    assert SEEN == llm.out
+    assert (
+        "I was saying: \nscarecrow win an award?\n" == engine.out[-len("I was saying: \nscarecrow win an award?\n") :]
+    )
+    contents = await Caller(app).contents("gateway-call")
+    assert ("assistant", "I was saying: scarecrow win an award?") == spoken(contents)[-1]
+
+
+async def listening(port: int) -> None:
+    """Wait for a server that was just started."""
+    async with aiohttp.ClientSession() as http:
+        for _ in range(int(END_S / 0.05)):
+            try:
+                async with http.get(f"http://127.0.0.1:{port}/"):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
+
+
+async def test_the_first_use(serve: Serve, tmp_path: Path) -> None:
+    """Two questions of one message each; the second one's LLM gets three."""
+    async with llm_server(Script(["Nice to meet you."]), Script(["Ann."])) as llm:
+        app = await serve(llm_url=llm.url)
+        await Caller(app).create("call-1")
+        (tmp_path / "ask.py").write_text(ASK.replace("http://127.0.0.1:8080", f"http://{app.rest_address}"))
+        async with running_program(tmp_path, "ask.py") as program:
+            assert 0 == await program.end(), program.errors
+        assert "Nice to meet you.\nAnn.\n" == program.out
+        assert [1, 3] == [len(request.body["messages"]) for request in llm.requests]
+
+
+def test_every_word_for_a_failure_is_on_the_page() -> None:
+    """The words that an `llm.error` may have, and no others, are in the table."""
+    text = (DOCS / PAGE).read_text()
+    table = text[text.index("| code | meaning |") :].split("\n\n")[0]
+    source = "".join((Path(__file__).parent.parent / "voicemem" / name).read_text() for name in SOURCES)
+    words = {word for _, word in WORDS} | set(re.findall(r'LlmFailed\("(\w+)"\)', source)) | {"tls", "dns", "error"}
+    assert words == set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines())))
