@@ -190,3 +190,11 @@ async def test_secrets_that_were_put_in_are_taken_out() -> None:
     assert [{"type": "session.update", "llm": {"model": "m"}, "seq": 1}] == [
         msgspec.json.decode(row.payload) for row in made.restored.rows
     ]
+
+
+async def test_an_end_that_waits_for_other_producers_still_waits() -> None:
+    """Its time and its reason are those of the first one."""
+    ends = [{"type": "session.end", "reason": name, "ts": ts} for name, ts in (("left", 7), ("lost", 8))]
+    made = (await read(msgspec.json.encode(document(ends)))).restored
+    assert (Ending(7, "left"), None) == (made.ending, made.ended_ms)
+    assert [True] == [producer.ended for producer in made.producers]

@@ -157,6 +157,10 @@ def test_a_later_summary_stays_when_nothing_more_is_forgotten() -> None:
     assert memory.state.summary is not None
 
 
+TOOL: list[Fields] = [
+    {"type": "tool.call", "turn_id": 1, "call_id": "c", "name": "w", "arguments": {}},
+    {"type": "tool.result", "turn_id": 1, "call_id": "c", "result": 1},
+]
 POLICIES = [
     MemoryConfig(),
     MemoryConfig(policy="full"),
@@ -177,12 +181,7 @@ def body(memory: Memory, policy: MemoryConfig, **wishes: Any) -> Fields:
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
     """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
-    weather = {"turn_id": 1, "call_id": "c"}
-    call = [
-        {"type": "tool.call", "name": "w", "arguments": {}, **weather},
-        {"type": "tool.result", "result": 1, **weather},
-    ]
-    memory = of(*exchange(1), *(weather | one for one in call), *exchange(2), *exchange(3))
+    memory = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
     assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
     forget(memory, Forget(keep_last=3))
     assert ["A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy, tools=True)["messages"]]
@@ -194,8 +193,8 @@ def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_nothing_is_left_of_everything(policy: MemoryConfig) -> None:
-    """Every policy can choose from nothing."""
-    memory = of(*exchange(1))
+    """Every policy can choose from nothing, and no tool call is left alone."""
+    memory = of(*exchange(1), *TOOL)
     forget(memory, Forget())
     assert [] == body(memory, policy, tools=True)["messages"]
     assert [] == body(memory, policy, tools=True, alternate=True)["messages"]

@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 from pathlib import Path
@@ -202,10 +203,12 @@ async def test_a_dropped_call_goes_on_in_a_fork(serve: Serve) -> None:
     assert ("running", {"user_id": "ann", "labels": {"again": "yes"}}) == (made["state"], made["config"])
     assert before == await api.contents("f")
     assert 4 == (await opening(app, "f"))["next_turn"]
-    going_on = [final(None, "Go on."), delta(None, "So it won."), done(), tts(heard_text="So it won.", done=True)]
+    going_on = [final(None, "Go on."), delta(None, "So it won."), done(), tts(heard_text="So it "), interrupt()]
     await produce(app, going_on, session_id="f", producer="engine")
-    assert [*before, "Go on.", "So it won."] == [*before, *(one["content"] for one in (await api.contents("f"))[-2:])]
-    assert 4 == (await api.contents("f"))[-1]["turn_id"]
+    contents = await api.contents("f")
+    assert before == contents[:-2]
+    assert ["Go on.", "So it "] == [one["content"] for one in contents[-2:]]
+    assert 4 == contents[-1]["turn_id"]
     assert {"type": "session.forked", "from_session": "s", "at_turn": 3} in [
         row["event"] for row in await api.journal("f")
     ]
@@ -379,6 +382,14 @@ async def test_what_was_carried_stays(serve: Serve, tmp_path: Path) -> None:
     assert ["user: I like milk."] == await known(api, "later")
     await api.post("/v1/sessions/now/forget")
     assert [] == await known(api, "now")
+
+
+async def test_it_is_journaled_once(api: Caller) -> None:
+    """Whoever asks at the same time."""
+    await call_of(api, "one", "ann", "I like tea.")
+    await api.create("now", user_id="ann", memory_from={})
+    await asyncio.gather(*(api.context(session_id="now") for _ in range(8)))
+    assert ["memory.carried"] == [row["event"]["type"] for row in await api.journal("now")]
 
 
 async def test_what_was_forgotten_is_not_carried(api: Caller) -> None:
