@@ -38,7 +38,7 @@ def said(body: Fields) -> list[str]:
 
 
 async def restored(api: Caller, checkpoint: Any, **more: Any) -> Answered:
-    return await api.post("/v1/sessions/restore", {"checkpoint": checkpoint, **more})
+    return await api.post("/v1/restore", {"checkpoint": checkpoint, **more})
 
 
 async def test_a_checkpoint_goes_to_a_fresh_store(serve: Serve, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_checkpoint_goes_to_a_fresh_store(serve: Serve, tmp_path: Path) 
     checkpoint = await here.get("/v1/sessions/s/checkpoint")
     again = await serve(store=f"sqlite:{tmp_path}/two")
     there = Caller(again)
-    answered = await there.post("/v1/sessions/restore", b'{"session_id":"s","checkpoint":%s}' % checkpoint.body)
+    answered = await there.post("/v1/restore", b'{"session_id":"s","checkpoint":%s}' % checkpoint.body)
     assert (201, await here.session()) == (answered.status, answered.json)
     for path in ("history", "context?tools=true", "turns", "events", "checkpoint"):
         assert (await here.get(f"/v1/sessions/s/{path}")).body == (await there.get(f"/v1/sessions/s/{path}")).body
@@ -114,7 +114,7 @@ async def test_a_checkpoint_may_be_larger_than_other_bodies(api: Caller, packed:
     assert len(body) > 2 * 1024 * 1024
     headers = {"Content-Encoding": "gzip"} if packed else {}
     answered = await api.call(
-        "POST", "/v1/sessions/restore", headers=headers, data=io.BytesIO(gzip.compress(body) if packed else body)
+        "POST", "/v1/restore", headers=headers, data=io.BytesIO(gzip.compress(body) if packed else body)
     )
     assert 201 == answered.status, answered.body
     assert await api.contents() == await api.contents("t")
@@ -124,7 +124,7 @@ async def test_a_checkpoint_may_be_larger_than_other_bodies(api: Caller, packed:
 async def test_a_body_without_end_is_cut_off(api: Caller) -> None:
     """Beyond 64 MiB nothing is read, unpacked or not."""
     bomb = gzip.compress(b" " * (64 * 1024 * 1024 + 1))
-    answered = await api.call("POST", "/v1/sessions/restore", headers={"Content-Encoding": "gzip"}, data=bomb)
+    answered = await api.call("POST", "/v1/restore", headers={"Content-Encoding": "gzip"}, data=bomb)
     assert (413, "too_big") == answered.told
     assert "64 MiB" in answered.json["detail"]
 
@@ -147,7 +147,7 @@ BAD_BODIES: list[tuple[Any, tuple[int, str]]] = [
 @pytest.mark.parametrize(("body", "told"), BAD_BODIES, ids=range(len(BAD_BODIES)))
 async def test_what_is_no_checkpoint_makes_no_session(api: Caller, body: Any, told: tuple[int, str]) -> None:
     """Each gets its code."""
-    assert told == (await api.post("/v1/sessions/restore", body)).told
+    assert told == (await api.post("/v1/restore", body)).told
     assert [] == (await api.get("/v1/sessions")).json["sessions"]
 
 

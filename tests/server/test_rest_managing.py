@@ -294,7 +294,7 @@ async def test_each_call_needs_its_scope(serve: Serve) -> None:
     tokened = Caller(app, token)
     assert 200 == (await tokened.post("/v1/sessions/s/messages", USER)).status
     assert (403, "forbidden") == (await tokened.post("/v1/sessions/s/fork", {"at_turn": 1})).told
-    assert (403, "forbidden") == (await tokened.post("/v1/sessions/restore", {"checkpoint": {}})).told
+    assert (403, "forbidden") == (await tokened.post("/v1/restore", {"checkpoint": {}})).told
     assert (403, "forbidden") == (await tokened.get("/v1/users/u/sessions")).told
 
 

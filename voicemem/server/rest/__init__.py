@@ -35,7 +35,6 @@ from voicemem.server.rest.routes import Route
 from voicemem.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (
-    *copies.ROUTES,
     *sessions.ROUTES,
     *history.ROUTES,
     *events.ROUTES,
@@ -46,6 +45,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *webhooks.ROUTES,
     *deliveries.ROUTES,
     *chat.ROUTES,
+    *copies.ROUTES,
     *managing.ROUTES,
     *users.ROUTES,
 )

@@ -142,7 +142,7 @@ MAKING = ("invalid_field", "address_not_allowed", "session_exists", "session_era
 ROUTES = (
     Route(
         "POST",
-        "/v1/sessions/restore",
+        "/v1/restore",
         restore_session,
         "ingest",
         NoQuery,
