@@ -172,6 +172,17 @@ BY_HAND: list[tuple[str, Fields, str]] = [
     ("mixed", document([EVENTS[0], done(1)]), "position 2: A producer gives all of its events a seq"),
     ("mixed", document([done(1), EVENTS[0]]), "position 2: The events of a producer are not in the order"),
     ("other seq", document([EVENTS[1]], seq=1), "position 1: The event has another seq"),
+    ("schema", document(own("memory.document", operation="form", schema={"type": 1}), producer=None), "position 1: "),
+    (
+        "long document",
+        document(own("memory.document", operation="replace", content="x" * 70_000), producer=None),
+        "64 KiB",
+    ),
+    (
+        "document",
+        document(own("memory.document", operation="replace", content=[1]), producer=None),
+        "a text or an object",
+    ),
     ("refused", document(own("refused", code="magic")), "position 1: An event was refused with a code"),
     ("open", document(own("session.open")), "position 1: The event's type is not known"),
 ]

@@ -43,3 +43,7 @@ def test_a_fork_is_the_original_up_to_its_turn(journal: list[Journaled], data: s
     answered = [use for use in tool_uses(state) if use.turn_id <= turn]
     assert tool_uses(fork) == answered
     assert fork.newest_turn == turn
+    assert fork.data == state.data
+    if state.document is not None:
+        assert fork.document is not None
+        assert (fork.document.content, fork.document.form) == (state.document.content, state.document.form)

@@ -11,12 +11,14 @@ PACKAGE = Path(__file__).parent.parent / "voicemem"
 ROWS = (
     "__init__ errors events messages",
     "wire dialects series heard state speech playing replies fold history timing turns formats policies exports config"
-    " admission settings checks limits tokens keyed places notices completions",
+    " admission settings checks limits tokens keyed places notices completions documents json_schemas"
+    " document_tools",
     "store.__init__ store.base",
     "store.memory store.sqlite store.postgres",
-    "batches recorder memory memories sessions access audit context usage summaries summary_writer documents gateway"
+    "batches recorder memory memories sessions access audit context usage summaries summary_writer gateway"
     " outbox sweeper targets answering reply_writer retention metrics gauges tracing tail tail_of_several tails"
-    " webhooks appending forgetting adding statistics checkpoints forks carrying",
+    " webhooks validation working_memory kept users"
+    " appending forgetting adding statistics checkpoints forks carrying",
     "server outbound otel llm openai_client plugins client replay",
     "app demo library",
     "cli __main__ integrations",

@@ -14,6 +14,8 @@ from voicemem import config
 from voicemem.errors import CODES
 from voicemem.events import Fields
 
+SESSION, USER = "session", "user"
+"""Kinds of streams: a user's is never closed."""
 GRACE_MS = 2_000
 """How long after the first `session.end` the last words of other producers are waited for."""
 
@@ -154,7 +156,7 @@ def sentence(outcome: Outcome) -> str:
 
 def due_ms(stream: Stream) -> int | None:
     """When the session is to be closed if nothing more happens; None for never, or when it is closed."""
-    if stream.state != "running":
+    if stream.state != "running" or stream.kind != SESSION:
         return None
     settings = config.read(stream.config)
     times = [stream.started_ms + int(settings.max_duration * 1000)]

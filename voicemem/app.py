@@ -50,6 +50,7 @@ from voicemem.tails import Tails
 from voicemem.targets import Target, Targets
 from voicemem.tracing import NoTracer, Tracer
 from voicemem.webhooks import Webhooks
+from voicemem.working_memory import WorkingMemory
 
 LOG = logging.getLogger("voicemem")
 LETTERS = string.ascii_letters + string.digits
@@ -131,6 +132,7 @@ class App:
         self.recorder = Recorder(store, self.memories, clock, check_settings, self.metrics, self.tracer)
         send = observe_webhooks(sender.send, self.metrics, self.tracer)
         self.outbox = Outbox(store, self.memories, send, clock, random.random)
+        self.working_memory = WorkingMemory(store, self.memories, clock)
         self.retention = Retention(store, self.memories, clock)
         allowed = allowed_networks(settings.allow_addresses)
         self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
@@ -165,6 +167,7 @@ class App:
             policies,
             self.summaries,
             self.gateway,
+            self.working_memory,
         )
         rest = application(parts, gate, self.tracer, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)

@@ -21,6 +21,7 @@ Act = Literal[
     "token_created",
     "calling_out_changed",
     "session_erased",
+    "user_erased",
     "webhook_created",
     "webhook_changed",
     "webhook_deleted",

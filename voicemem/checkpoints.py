@@ -19,10 +19,13 @@ from voicemem.admission import Ending, Producer, Stream
 from voicemem.batches import DEFAULT_REASON
 from voicemem.checks import ANYTHING, check_event, check_integers, check_numbers
 from voicemem.config import Settled
+from voicemem.documents import MAX_DOCUMENT_BYTES, check_form, size_of
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.events import (
     Fields,
     Journaled,
+    MemoryData,
+    MemoryDocument,
     Name,
     Own,
     RefusedEvent,
@@ -253,6 +256,7 @@ def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
             raise invalid("An event of the server's own cannot be a producer's.")
         check_numbers(text)
         check_event(event, len(text))
+        check_kept(event)
         return event, text
     arrival = decode_event(text)
     if isinstance(arrival, Rejected):
@@ -260,3 +264,13 @@ def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
     if event.seq not in (None, entry.seq):
         raise invalid("The event has another seq than its entry.")
     return event, arrival.payload
+
+
+def check_kept(event: Own) -> None:
+    """What the types cannot say of working memory. Raises `Refused`."""
+    if isinstance(event, MemoryDocument):
+        check_form(event)
+    if isinstance(event, MemoryDocument | MemoryData) and size_of(event.content) > MAX_DOCUMENT_BYTES:
+        raise Refused("too_big", "A working memory document has at most 64 KiB.")
+    if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
+        raise Refused("invalid_field", "The content of a document is a text or an object.")

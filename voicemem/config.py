@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from voicemem.documents import WorkingMemoryConfig, check_section
 from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
 from voicemem.policies.parameters import MemoryConfig, check_memory
@@ -94,6 +95,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     interruptable: bool = True
     webhook: WebhookConfig = WebhookConfig()
     memory: MemoryConfig = MemoryConfig()
+    working_memory: WorkingMemoryConfig | None = None
     memory_from: MemoryFrom | None = None
     idle_timeout: Seconds = 60
     reopen_window: Seconds = 3600
@@ -125,6 +127,7 @@ def settle(given: Fields) -> Settled:
     check_names(tidy.get("llm"), LlmConfig.__struct_fields__, "llm.")
     check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__, "webhook.")
     check_names(tidy.get("memory"), MemoryConfig.__struct_fields__, "memory.")
+    check_names(tidy.get("working_memory"), WorkingMemoryConfig.__struct_fields__, "working_memory.")
     check_names(tidy.get("memory_from"), MemoryFrom.__struct_fields__, "memory_from.")
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
@@ -141,6 +144,7 @@ def settle(given: Fields) -> Settled:
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
     check_memory(tidy.get("memory"))
+    check_section(config.working_memory)
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = tidy.get(section)

@@ -12,8 +12,10 @@ from voicemem import config
 from voicemem.admission import Stream
 from voicemem.carrying import carry
 from voicemem.config import SessionConfig
+from voicemem.events import Fields
 from voicemem.formats import Format, request_body
 from voicemem.formats.values import json_text
+from voicemem.kept import kept_messages, user_message
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.messages import Message, ToolUse
@@ -33,6 +35,8 @@ class Wishes(Struct, frozen=True, kw_only=True):
     max_history: int | None = None
     memory: MemoryConfig | None = None
     """Another policy for this call, or other parameters of the session's."""
+    data: bool = False
+    """Whether the session's data are shown."""
 
 
 class Chosen(NamedTuple):
@@ -49,6 +53,8 @@ class Chosen(NamedTuple):
     remembered: Remembered
     choice: Choice
     counter: Counter
+    beside: tuple[Fields, ...] = ()
+    """System messages of what is kept beside the call: working memory, data."""
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -80,7 +86,7 @@ class Chosen(NamedTuple):
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
         texts = self.carried if summary is None else (*self.carried, shown(summary))
-        own = self.settings.llm.system_messages
+        own = (*self.settings.llm.system_messages, *self.beside)
         return (*own, *({"role": "system", "content": text} for text in texts)) if texts else own
 
 
@@ -92,14 +98,21 @@ async def context(memories: Memories, policies: Policies, stream: Stream, wishes
 async def choose(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> Chosen:
     """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
     settings = config.read(stream.config)
+    of_user = await user_message(memories, stream.project, settings)
     memory = await memories.at(stream)
     if settings.memory_from is not None and memory.state.carried is None:
         memory = await carry(memories, stream, settings)
-    return chosen(memory, policies, settings, wishes)
+    return chosen(memory, policies, settings, wishes, of_user)
 
 
-def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: Wishes) -> Chosen:
-    """The same of a memory as it is now."""
+def chosen(
+    memory: Memory,
+    policies: Policies,
+    settings: SessionConfig,
+    wishes: Wishes,
+    of_user: Fields | None = None,
+) -> Chosen:
+    """The same of a memory as it is now; `of_user` shows the document of its user."""
     wanted = wanted_memory(policies.settled(settings.memory), wishes.memory)
     policy = policies.policy(wanted) or Recent(wishes.max_history or settings.llm.max_history)
     model = settings.llm.model or settings.llm.params.get("model")
@@ -115,8 +128,10 @@ def chosen(memory: Memory, policies: Policies, settings: SessionConfig, wishes: 
         summary=memory.state.summary,
         window=policies.window(wanted, model),
     )
+    beside = kept_messages(memory.state, settings, of_user, wishes.data)
     carried = tuple(session.text for session in memory.state.carried or ())
-    return Chosen(messages, places, carried, settings, wanted, policy, remembered, policy.choose(remembered), counter)
+    choice = policy.choose(remembered)
+    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside)
 
 
 def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:

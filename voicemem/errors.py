@@ -93,6 +93,10 @@ CODES: dict[str, Code] = {
     "llm_not_configured": Code(409, None, "The session has no llm.url, and the service no LLM for those without."),
     "llm_failed": Code(502, None, "The LLM could not be called, or gave no answer that can be read."),
     "llm_timeout": Code(504, None, "The LLM did not answer in time."),
+    # Working memory
+    "no_user": Code(409, None, "The session has no user_id, whose working memory this would be."),
+    "precondition_failed": Code(412, None, "The document has another version than If-Match says; read it again."),
+    "unknown_version": Code(404, None, "The document has no such version."),
     # Managing a memory
     "unknown_turn": Code(404, None, "The session has no such turn."),
     "invalid_checkpoint": Code(400, None, "This is no checkpoint that can be restored here."),

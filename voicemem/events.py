@@ -162,6 +162,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     interruptable: Any = UNSET
     webhook: Any = UNSET
     memory: Any = UNSET
+    working_memory: Any = UNSET
     memory_from: Any = UNSET
     idle_timeout: Any = UNSET
     reopen_window: Any = UNSET
@@ -202,6 +203,26 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
     model: str | None = None
     input_tokens: Natural | None = None
     output_tokens: Natural | None = None
+
+
+class MemoryDocument(Event, tag="memory.document", frozen=True):
+    """The server's own: what was done to the working memory document of a session or a user.
+
+    With `format` the document has a form of its own from here on. `content` is a text, or a JSON object.
+    """
+
+    operation: Literal["append", "replace", "clear", "form"]
+    content: Any = None
+    format: Literal["text", "markdown", "json"] | None = None
+    template: str | None = None
+    schema: Fields | None = None
+
+
+class MemoryData(Event, tag="memory.data", frozen=True):
+    """The server's own: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
+
+    operation: Literal["patch", "replace"]
+    content: Fields
 
 
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
@@ -277,7 +298,17 @@ Producible = (
 Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
 """What does nothing but stand in the journal: most of what producers send."""
 
-Own = SessionClosed | SessionReopened | SessionGap | MemorySummary | MemoryForgotten | MemoryCarried | SessionForked
+Own = (
+    SessionClosed
+    | SessionReopened
+    | SessionGap
+    | MemorySummary
+    | MemoryDocument
+    | MemoryData
+    | MemoryForgotten
+    | MemoryCarried
+    | SessionForked
+)
 """What the server itself journals, besides configurations and what it takes over from another session."""
 
 Journaled = Producible | Own | RefusedEvent

@@ -6,11 +6,14 @@ that a producer can send makes it raise, and no event costs more the longer the 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
+from voicemem.config import merge_patch
+from voicemem.documents import Document, changed, form_of
 from voicemem.events import (
     Asr,
     Incoming,
@@ -20,6 +23,8 @@ from voicemem.events import (
     LlmDone,
     LlmError,
     MemoryCarried,
+    MemoryData,
+    MemoryDocument,
     MemoryForgotten,
     MemorySummary,
     Metric,
@@ -146,6 +151,21 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     state.carried = state.carried or ()
 
 
+def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
+    document = state.document = state.document or Document()
+    document.content = changed(document.content, event.operation, event.content)
+    document.form = form_of(event) or document.form
+    document.updated_ms = ts
+    if document.positions:
+        document.positions.append(state.position)
+    else:
+        document.positions = array("q", (state.position,))
+
+
+def fold_data(state: State, event: MemoryData, _ts: int) -> None:
+    state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
+
+
 RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
@@ -161,6 +181,8 @@ RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,
+    MemoryDocument: fold_document,
+    MemoryData: fold_data,
     MemoryForgotten: fold_forgotten,
     MemoryCarried: fold_carried,
     SessionForked: fold_forked,

@@ -9,12 +9,15 @@ import msgspec
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.config import Settled
+from voicemem.documents import Document, Form
 from voicemem.errors import Refused
 from voicemem.events import (
     MAX_INTEGER,
     Event,
     Fields,
     MemoryCarried,
+    MemoryData,
+    MemoryDocument,
     MemoryForgotten,
     MemorySummary,
     Metric,
@@ -74,9 +77,26 @@ def events_of(state: State, session_id: str, at_turn: int) -> Iterator[Event]:
         yield MemorySummary(
             through_turn=known.through_turn, text=known.text, messages=known.messages, model=known.model
         )
+    if state.document is not None:
+        yield document_event(state.document)
+    if state.data:
+        yield MemoryData(operation="replace", content=state.data)
     if state.carried:
         yield MemoryCarried(sessions=state.carried)
     yield SessionForked(from_session=session_id, at_turn=at_turn)
+
+
+def document_event(document: Document) -> MemoryDocument:
+    """The working memory as it is now, which has no turns."""
+    form = document.form or Form("text")
+    return MemoryDocument(
+        ts=document.updated_ms,
+        operation="clear" if document.content is None else "replace",
+        content=document.content,
+        format=None if document.form is None else form.format,
+        template=form.template,
+        schema=form.schema,
+    )
 
 
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from voicemem.events import CarriedSession
+from voicemem.documents import Document
+from voicemem.events import CarriedSession, Fields
 from voicemem.heard import Cut, Playback
 from voicemem.messages import Forgotten, Summary
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 5
+VERSION = 6
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -193,6 +194,10 @@ class State(Struct, gc=False):
     closed_ts: int | None = None
     summary: Summary | None = None
     """The newest one; none shortens the history."""
+    document: Document | None = None
+    """The working memory of the session, or of the user whose stream this is."""
+    data: Fields = {}
+    """The session's own, which no LLM is shown unless somebody asks for it."""
     forgotten: Forgotten | None = None
     carried: tuple[CarriedSession, ...] | None = None
     """What is known from earlier sessions; None until it was looked for."""

@@ -59,7 +59,7 @@ def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
     tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, chosen.tools))
     if choice.summary is not None:
         tokens += remembered.text_tokens(shown(choice.summary))
-    system_tokens = remembered.text_tokens(system_text(chosen.settings.llm.system_messages))
+    system_tokens = remembered.text_tokens(system_text((*chosen.settings.llm.system_messages, *chosen.beside)))
     system_tokens += sum(map(remembered.text_tokens, chosen.carried))
     until = None
     if isinstance(policy, SummaryPolicy):

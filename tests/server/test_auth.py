@@ -35,6 +35,11 @@ NEEDED = {
     ("GET", "/v1/keys"): "admin",
     ("POST", "/v1/keys"): "admin",
     ("DELETE", "/v1/keys/{key_id}"): "admin",
+    ("GET", "/v1/users/{user_id}/working-memory"): "read",
+    ("PATCH", "/v1/users/{user_id}/working-memory"): "ingest",
+    ("POST", "/v1/users/{user_id}/working-memory/tools"): "ingest",
+    ("PATCH", "/v1/sessions/{id}/data"): "ingest",
+    ("DELETE", "/v1/users/{user_id}"): "admin",
 }
 """The scope of each route."""
 GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not None]

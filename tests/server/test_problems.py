@@ -117,6 +117,8 @@ NO_OBJECTS += [
     b'{"name":' + b"9" * 5000 + b"}",
 ]
 WITH_BODIES = [("POST", "/v1/sessions"), ("PATCH", "/v1/sessions/s"), ("POST", "/v1/sessions/s/end")]
+WITH_BODIES += [("PATCH", "/v1/users/u/working-memory"), ("PUT", "/v1/sessions/s/data")]
+WITH_BODIES += [("POST", "/v1/sessions/s/working-memory/tools")]
 
 
 @pytest.mark.parametrize("body", NO_OBJECTS, ids=lambda body: str(body[:20]))

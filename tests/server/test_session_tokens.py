@@ -33,6 +33,11 @@ REACHED = [
     ("POST", "/v1/sessions/{id}/events"),
     ("GET", "/v1/sessions/{id}/events"),
     ("POST", "/v1/sessions/{id}/chat/completions"),
+    *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),
+    ("GET", "/v1/sessions/{id}/working-memory/versions"),
+    ("GET", "/v1/sessions/{id}/working-memory/tools"),
+    ("POST", "/v1/sessions/{id}/working-memory/tools"),
+    *((method, "/v1/sessions/{id}/data") for method in ("GET", "PUT", "PATCH")),
 ]
 """All that a session token reaches."""
 GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not None]
@@ -145,9 +150,8 @@ async def test_every_other_route_is_closed_to_a_token(app: App, method: str, pat
     for text in (await token(app), sign(await make_key(app, "admin"))):
         api = Caller(app, text)
         for session_id in ("s", "other", "nobody"):
-            answered = await api.call(
-                method, path.replace("{id}", session_id).replace("{key_id}", "k" * 12).replace("{delivery}", "1")
-            )
+            filled = path.replace("{id}", session_id).replace("{key_id}", "k" * 12).replace("{delivery}", "1")
+            answered = await api.call(method, filled.replace("{user_id}", "ann"))
             if (method, path) in REACHED and session_id == "s":
                 assert answered.status not in (401, 403)
             else:

@@ -2414,3 +2414,83 @@ async def test_figures_tell_exports_that_wait_from_those_that_are_due(store: Sto
     await store.finish_export(second, attempt(500), "pending", NOW + 1_000)
     assert (1, 0) == ((await store.figures(NOW)).pending, (await store.figures(NOW)).due)
     assert NOW + 1_000 == (await store.figures(NOW + 2_000)).oldest_due_ms
+
+
+# Users
+
+DOCUMENT = b'{"type":"memory.document","operation":"append","content":"Likes tea."}'
+
+
+async def test_a_user_s_stream_is_made_once(both: tuple[Store, Store]) -> None:
+    """Whoever asks for it first makes it; in another project it is another one."""
+    one, other = both
+    assert None is await one.user("p", "ann")
+    made = await asyncio.gather(*(store.add_user("p", "ann", NOW) for store in (one, other, one)))
+    assert 1 == len({stream.key for stream in made})
+    found = await other.user("p", "ann")
+    assert found is not None
+    assert ("p", "user", "ann", "running", 0, {}) == (
+        found.project, found.kind, found.id, found.state, found.position, found.config,
+    )  # fmt: skip
+    assert found.key != (await one.add_user("q", "ann", NOW)).key
+    assert None is await one.user("p", "Ann")
+
+
+@pytest.mark.parametrize("user_id", [name for name in ODD_NAMES if name])
+async def test_a_user_s_id_is_any_text(store: Store, user_id: str) -> None:
+    """It is found as it was given."""
+    key = (await store.add_user("p", user_id, NOW)).key
+    found = await store.user("p", user_id)
+    assert found is not None
+    assert (key, user_id) == (found.key, found.id)
+
+
+async def test_own_events_are_appended_where_they_are_expected(both: tuple[Store, Store]) -> None:
+    """Of several writers at one position one succeeds; the others are told so, and nothing of theirs is stored."""
+    key = (await both[0].add_user("p", "ann", NOW)).key
+    answers = await asyncio.gather(*(store.append_own(key, DOCUMENT, 0, NOW) for store in both * 3))
+    assert [1] == [answer.position for answer in answers if answer is not None]
+    assert None is await both[1].append_own(key, DOCUMENT, 7, NOW)
+    stored = [(row.position, row.producer, row.seq, row.payload) for row in await both[1].rows(key, 0, 10)]
+    assert [(1, None, None, DOCUMENT)] == stored
+
+
+async def test_a_user_is_no_session(store: Store) -> None:
+    """It has a name of its own, is in no list or count, and is never due or closed, after a restart either."""
+    user = await store.add_user("p", "s", NOW)
+    assert None is await store.stream("p", "s")
+    session, how = await store.create("p", "s", settle({}), NOW)
+    assert "created" == how
+    assert session.key != user.key
+    await store.restart(NOW)
+    far = NOW + 10**12
+    assert [session.key] == await store.due(far, 10)
+    assert ["s"] == await listed(store)
+    assert 1 == await store.count_streams(StreamFilter(project="p"))
+    assert [session.key] == [stream.key for stream in await store.streams_of("p", [user.key, session.key])]
+    assert 1 == (await store.figures(NOW)).running
+    assert None is await store.close(user.key, None, "n", far)
+    assert [] == await store.to_compact(far, 10)
+    found = await store.user("p", "s")
+    assert found is not None
+    assert ("running", user.key, None) == (found.state, found.key, found.silent_since_ms)
+
+
+async def test_an_erased_user_may_come_back_as_somebody_new(both: tuple[Store, Store]) -> None:
+    """Nothing of the first is readable, or can be written; the second has a stream of its own."""
+    one, other = both
+    first = await one.add_user("p", "ann", NOW)
+    await one.append_own(first.key, DOCUMENT, 0, NOW)
+    await one.save_snapshot(first.key, Snapshot(1, 1, b"state"))
+    await other.erase(first.key, NOW)
+    assert [None, None] == [await store.user("p", "ann") for store in both]
+    assert [] == await other.rows(first.key, 0, 10)
+    assert None is await other.load_snapshot(first.key, 1, 10)
+    with pytest.raises(Refused, match="unknown_session"):
+        await other.append_own(first.key, DOCUMENT, 1, NOW)
+    second = await other.add_user("p", "ann", NOW)
+    assert second.key != first.key
+    assert 0 == second.position
+    await other.erase(second.key, NOW)
+    assert None is await other.user("p", "ann")
+    assert {first.key, second.key} == set(await other.erased(10))

@@ -160,6 +160,12 @@ class Journal(Protocol):
     async def secrets(self, key: int) -> dict[str, str]:
         """What was taken out of a session's configuration, by dotted path; nothing of an erased one."""
 
+    async def user(self, project: str, user_id: str) -> Stream | None:
+        """The row of a user's own stream, as `stream` gives that of a session."""
+
+    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        """The same, made where there is none. It is no session: never due, closed, listed or counted as one."""
+
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
         """Sessions, the newest first."""
 
@@ -183,7 +189,8 @@ class Journal(Protocol):
     async def erase(self, key: int, now_ms: int) -> None:
         """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back.
 
-        The content itself leaves the store by the methods of `Retention`.
+        The content itself leaves the store by the methods of `Retention`. The row of a user's stream loses the user's
+        id, which may come back as that of a new one.
         """
 
 

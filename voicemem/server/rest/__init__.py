@@ -28,6 +28,7 @@ from voicemem.server.rest import (
     tokens,
     users,
     webhooks,
+    working_memory,
 )
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, PARTS, Parts, query_of
@@ -45,6 +46,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *webhooks.ROUTES,
     *deliveries.ROUTES,
     *chat.ROUTES,
+    *working_memory.ROUTES,
     *copies.ROUTES,
     *managing.ROUTES,
     *users.ROUTES,

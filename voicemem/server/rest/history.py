@@ -39,7 +39,8 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`enrich` names enrichers, with commas between them; `usage` adds what the context takes, and what it leaves out.
+    """`enrich` names enrichers, with commas between them; `usage` adds what the context takes, and what it leaves out;
+    `data` shows the session's data to the LLM.
 
     `policy` and its parameters are for this call; without `policy` the parameters are for that of the session.
     """
@@ -54,6 +55,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: Tokens | None = None
     context_window: Tokens | None = None
     usage: bool = False
+    data: bool = False
 
 
 class Spoken(Struct, frozen=True):
@@ -205,6 +207,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         tools=query.tools,
         max_history=query.max_history,
         memory=wished_memory(query),
+        data=query.data,
     )
     chosen = await choose(parts.memories, parts.policies, stream, wishes)
     body = body_of(chosen, wishes)

@@ -41,7 +41,7 @@ HEADERS = {
         "required": False,
         "schema": {"type": "string"},
     },
-    "ETag": {"description": "Changes with the journal.", "required": True, "schema": {"type": "string"}},
+    "ETag": {"description": "Changes with what is answered.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {
         "description": "Seconds, with `rate_limited`.",
         "required": False,
@@ -63,6 +63,12 @@ IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
     "description": "ETags that the caller already has.",
+    "schema": {"type": "string"},
+}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "ETags of the versions of which alone this is to be done.",
     "schema": {"type": "string"},
 }
 
@@ -116,6 +122,8 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> F
     parameters = list(parameters_of(route, schemas))
     if 304 in route.answers:
         parameters.append(IF_NONE_MATCH)
+    if "precondition_failed" in route.codes:
+        parameters.append(IF_MATCH)
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: Fields = {

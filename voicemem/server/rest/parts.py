@@ -29,6 +29,7 @@ from voicemem.store.base import Store
 from voicemem.summaries import Summaries
 from voicemem.tails import Tails
 from voicemem.webhooks import Webhooks
+from voicemem.working_memory import WorkingMemory
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -53,6 +54,7 @@ class Parts(NamedTuple):
     policies: Policies
     summaries: Summaries
     gateway: Gateway
+    working_memory: WorkingMemory
 
 
 PARTS = web.AppKey("parts", Parts)

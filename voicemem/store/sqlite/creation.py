@@ -4,42 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from voicemem.admission import Stream
+from voicemem.admission import SESSION, USER, Stream
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused
+from voicemem.events import Fields
 from voicemem.store.base import Restored, Row
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.notices import tell_start
 from voicemem.store.sqlite.plans import plan
-from voicemem.store.sqlite.rows import SESSION, Rows
+from voicemem.store.sqlite.rows import Rows
 from voicemem.store.sqlite.runs import Run
 
 
-def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
-    stream = bare_stream(project, session_id, settled, now_ms)
-    rows.add_stream(stream)
-    save_secrets(rows, stream, settled, now_ms)
-    tell_start(rows, stream, now_ms)
-    return stream
-
-
-def bare_stream(project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
+def begun_stream(project: str, kind: str, name: str, config: Fields, now_ms: int) -> Stream:
     return Stream(
         key=0,
         project=project,
-        kind=SESSION,
-        id=session_id,
+        kind=kind,
+        id=name,
         state="running",
         position=0,
         started_ms=now_ms,
         ended_ms=None,
         reason=None,
-        config=merged({}, settled.public),
-        silent_since_ms=now_ms,
+        config=config,
+        silent_since_ms=now_ms if kind == SESSION else None,
         ending_ms=None,
         ending_ts=None,
         ending_reason=None,
     )
+
+
+def new_user(rows: Rows, project: str, user_id: str, now_ms: int) -> Stream:
+    stream = begun_stream(project, USER, user_id, {}, now_ms)
+    rows.add_stream(stream)
+    return stream
+
+
+def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
+    stream = begun_stream(project, SESSION, session_id, merged({}, settled.public), now_ms)
+    rows.add_stream(stream)
+    save_secrets(rows, stream, settled, now_ms)
+    tell_start(rows, stream, now_ms)
+    return stream
 
 
 def restored_stream(
@@ -49,7 +56,7 @@ def restored_stream(
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
-    stream = bare_stream(project, session_id, settled, now_ms)
+    stream = begun_stream(project, SESSION, session_id, merged({}, settled.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
         stream.state, stream.silent_since_ms = "ended", None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import apsw
 
-from voicemem.admission import Stream
+from voicemem.admission import USER, Stream
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
 from voicemem.store.sqlite.portions import Portion
@@ -64,6 +64,10 @@ CONTENTS = (
     ),
 )
 """Attempts before the exports that they belong to."""
+
+
+ERASED_USER = "erased user"
+"""The kind of what is left of a user's stream."""
 
 
 class SqliteErasure:
@@ -142,7 +146,17 @@ def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     stream.provisional = False
     rows.save_stream(stream)
+    if stream.kind == USER:
+        forget_name(rows, stream)
     rows.connection.execute("insert or replace into retention (stream, erased_ms) values (?, ?)", (stream.key, now_ms))
+
+
+def forget_name(rows: Rows, stream: Stream) -> None:
+    """A user's id says who it is, so it does not stay; and whoever comes back under it is somebody new."""
+    rows.named.pop((stream.project, stream.kind, stream.id), None)
+    stream.kind, stream.id = ERASED_USER, str(stream.key)
+    query = "update streams set kind = ?, id = ? where key = ?"
+    rows.connection.execute(query, (stream.kind, stream.id, stream.key))
 
 
 def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:

@@ -10,17 +10,17 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem.admission import Batch, Ending, Stream, due_close, due_ms, may_reopen
+from voicemem.admission import SESSION, USER, Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.base import Appended, Opened, Restored, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen
 from voicemem.store.sqlite.archive import RunRow, runs_after
-from voicemem.store.sqlite.creation import new_stream, restored_stream
+from voicemem.store.sqlite.creation import new_stream, new_user, restored_stream
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.notices import tell_close
 from voicemem.store.sqlite.plans import is_erased, plan
-from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, SESSION, Rows, load_stream, one, to_stream
+from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, Rows, load_stream, one, to_stream
 from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -101,8 +101,9 @@ class SqliteJournal:
 
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
+            query = f"select {OWN_COLUMNS} from streams where state = 'running' and kind = ?"
             changes = []
-            for row in connection.execute(f"select {OWN_COLUMNS} from streams where state = 'running'"):
+            for row in connection.execute(query, (SESSION,)):
                 with suppress(StoreUnavailable):  # a damaged row is the trouble of its session alone
                     stream = to_stream(row)
                     stream.silent_since_ms = now_ms
@@ -176,9 +177,22 @@ class SqliteJournal:
         )
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
-        found = self.database.rows.named.get((project, session_id))
+        return await self.of_name(project, SESSION, session_id)
+
+    async def user(self, project: str, user_id: str) -> Stream | None:
+        return await self.of_name(project, USER, user_id)
+
+    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        def job(connection: apsw.Connection) -> Stream:
+            rows = self.database.rows
+            return rows.of_name(project, USER, user_id) or new_user(rows, project, user_id, now_ms)
+
+        return await self.database.write(job)
+
+    async def of_name(self, project: str, kind: str, name: str) -> Stream | None:
+        found = self.database.rows.named.get((project, kind, name))
         if found is None:
-            where, values = "project = ? and kind = ? and id = ?", (project, SESSION, session_id)
+            where, values = "project = ? and kind = ? and id = ?", (project, kind, name)
             found = await self.database.read(lambda connection: load_stream(connection, where, values))
         return None if found is None or found.state == "erased" else found
 

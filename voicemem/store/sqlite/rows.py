@@ -12,12 +12,11 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.admission import Producer, Stream, due_ms
+from voicemem.admission import SESSION, USER, Producer, Stream, due_ms
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.runs import Run, insert
 from voicemem.store.sqlite.waypoints import Waypoints, last_seq
 
-SESSION = "session"
 OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
 """Of `streams`; `position` is that of the last time the row was saved."""
 COLUMNS = OWN_COLUMNS.replace(
@@ -43,8 +42,8 @@ class Rows:
         self.keep = keep
         self.streams: dict[int, Stream] = {}
         self.producers: dict[tuple[int, str], Producer] = {}
-        self.named: dict[tuple[str, str], Stream] = {}
-        """Sessions that were committed, by project and id."""
+        self.named: dict[tuple[str, str, str], Stream] = {}
+        """Streams that were committed, by project, kind and id."""
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], Producer] = {}
         self.waypoints = Waypoints()
@@ -75,8 +74,8 @@ class Rows:
         if self.keep:
             self.streams.update(self.changed_streams)
             self.producers.update(self.changed_producers)
-            sessions = (stream for stream in self.changed_streams.values() if stream.kind == SESSION)
-            self.named.update({(stream.project, stream.id): stream for stream in sessions})
+            named = (stream for stream in self.changed_streams.values() if stream.kind in (SESSION, USER))
+            self.named.update({(stream.project, stream.kind, stream.id): stream for stream in named})
         self.changed_streams, self.changed_producers = {}, {}
 
     def rolled_back(self) -> None:
@@ -101,11 +100,14 @@ class Rows:
         return found
 
     def session(self, project: str, session_id: str) -> Stream | None:
-        known = self.named.get((project, session_id))
+        return self.of_name(project, SESSION, session_id)
+
+    def of_name(self, project: str, kind: str, name: str) -> Stream | None:
+        known = self.named.get((project, kind, name))
         if known is not None:
             return self.stream(known.key)
         query = "select key from streams where project = ? and kind = ? and id = ?"
-        row = self.connection.execute(query, (project, SESSION, session_id)).fetchone()
+        row = self.connection.execute(query, (project, kind, name)).fetchone()
         return None if row is None else self.stream(row[0])
 
     def load(self, where: str, values: tuple[Any, ...]) -> Stream | None:

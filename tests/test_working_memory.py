@@ -1,0 +1,133 @@
+"""Working memory without a server: several nodes on one store, tools for a session, erasure in between."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from calls import Fields
+
+from voicemem.admission import Ending, Stream
+from voicemem.config import settle
+from voicemem.document_tools import CalledTool, definitions
+from voicemem.documents import Form
+from voicemem.errors import Refused
+from voicemem.events import MemoryData
+from voicemem.memories import Memories
+from voicemem.store.sqlite import SqliteStore
+from voicemem.users import erase_user
+from voicemem.working_memory import Change, Owner, WorkingMemory, of_session
+
+NOW = 1_778_390_400_000
+ANN = Owner("user", "p", "ann")
+
+
+class Node:
+    """One service's part on a file that others use too."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = SqliteStore(str(path), exclusive=False)
+        self.memories = Memories(self.store)
+        self.documents = WorkingMemory(self.store, self.memories, lambda: NOW)
+
+    async def session(self, session_id: str = "s", **config: Any) -> Stream:
+        return (await self.store.create("p", session_id, settle(config), NOW))[0]
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
+    """Two nodes on one empty store."""
+    found = [Node(tmp_path / "voicemem.db") for _ in range(2)]
+    yield found
+    for node in found:
+        await node.store.close_store()
+
+
+def call(name: str, arguments: str = "") -> CalledTool:
+    function = {"name": name, "arguments": arguments}
+    return msgspec.convert({"id": "c", "type": "function", "function": function, "index": 0}, CalledTool)
+
+
+async def test_writers_on_two_nodes_lose_nothing(nodes: list[Node]) -> None:
+    """Each append is merged into what is there by then, whoever wrote that, and each has a version of its own."""
+    await nodes[0].session()
+    for owner in (ANN, Owner("session", "p", "s")):
+        writes = [nodes[n % 2].documents.change(owner, Change("append", {"n": [n]})) for n in range(40)]
+        views = await asyncio.gather(*writes)
+        for node in nodes:
+            found = await node.documents.read(owner)
+            assert {*range(40)} == set(found.content["n"])
+            assert (40, 40) == (len(found.content["n"]), found.version)
+        assert [*range(1, 41)] == sorted(view.version for view in views)
+        for view in views:  # what was answered is what can be read
+            assert view.content == (await nodes[0].documents.read(owner, view.version)).content
+
+
+async def test_the_tools_of_a_session(nodes: list[Node]) -> None:
+    """What a gateway calls takes the session's row and the call as the LLM made it."""
+    documents = nodes[0].documents
+    stream = await nodes[0].session(user_id="ann", working_memory={"scope": "user", "schema": {"required": ["a"]}})
+    assert definitions(Form("json", schema={"required": ["a"]})) == await documents.tools(stream)
+    told = await documents.execute(stream, call("update_working_memory", '{"content": {"b": 1}}'))
+    assert "lacks `a`" in told["content"]
+    await documents.execute(stream, call("update_working_memory", '{"content": {"a": 1}}'))
+    answer: Fields = {"role": "tool", "tool_call_id": "c", "content": '{"a":1}'}
+    assert answer == await documents.execute(stream, call("get_working_memory"))
+    assert {"a": 1} == (await nodes[1].documents.read(ANN)).content
+    await nodes[0].store.erase(stream.key, NOW)
+    with pytest.raises(Refused, match="no_user"):
+        of_session(await nodes[0].session("t", working_memory={"scope": "user"}))
+
+
+async def test_the_tools_of_a_session_that_is_gone(nodes: list[Node]) -> None:
+    """That is no fault of the LLM's, so it is not told to it."""
+    stream = await nodes[0].session()
+    await nodes[0].store.erase(stream.key, NOW)
+    for name, arguments in (("get_working_memory", ""), ("update_working_memory", '{"content": "x"}')):
+        with pytest.raises(Refused, match="unknown_session"):
+            await nodes[0].documents.execute(stream, call(name, arguments))
+
+
+async def test_versions_of_an_ended_call_are_read_from_its_archive(nodes: list[Node]) -> None:
+    """Compaction changes nothing in what can be read, and later updates go on from there."""
+    (node, other), owner = nodes, Owner("session", "p", "s")
+    stream = await node.session(reopen_window=0)
+    for text in ("one", "two"):
+        await node.documents.change(owner, Change("append", text))
+    await node.store.close(stream.key, Ending(NOW, "left"), "n", NOW)
+    while await node.store.compact(stream.key):
+        pass
+    await node.documents.change(owner, Change("append", "three"))
+    assert ["one", "one\n\ntwo", "one\n\ntwo\n\nthree"] == [
+        (await other.documents.read(owner, version)).content for version in (1, 2, 3)
+    ]
+    assert [3, 2, 1] == [version.version for version in await other.documents.versions(owner, None, 10)]
+
+
+async def test_a_user_who_is_erased_while_somebody_writes(nodes: list[Node]) -> None:
+    """What was written before is gone; a writer that comes after begins a new document, and none is lost between."""
+    await nodes[0].documents.change(ANN, Change("append", {"old": [True]}))
+    writes = [nodes[n % 2].documents.change(ANN, Change("append", {"n": [n]})) for n in range(12)]
+    erasing = erase_user(nodes[0].store, nodes[0].memories, "p", "ann", lambda: NOW)
+    views, _ = await asyncio.gather(asyncio.gather(*writes), erasing)
+    found = await nodes[1].documents.read(ANN)
+    written = [] if found.content is None else found.content["n"]
+    assert found.content is None or "old" not in found.content
+    assert found.version == len(written)
+    later = [view for view in views if not view.content.get("old")]
+    assert len(later) == len(written)
+
+
+async def test_data_on_two_nodes(nodes: list[Node]) -> None:
+    """Patches of one session's data from several nodes are all there."""
+    stream = await nodes[0].session()
+    patches = [MemoryData(operation="patch", content={f"w{n}": n}) for n in range(20)]
+    await asyncio.gather(*(nodes[n % 2].documents.change_data(stream, patch) for n, patch in enumerate(patches)))
+    now = await nodes[1].store.stream("p", "s")
+    assert now is not None
+    assert {f"w{n}": n for n in range(20)} == await nodes[1].documents.data(now)

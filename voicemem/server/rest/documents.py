@@ -1,0 +1,153 @@
+"""Working memory over REST, whoever it belongs to: reading, updating, the tools of agents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from voicemem.document_tools import CalledTool
+from voicemem.documents import Format, Scope, check_form, form_of
+from voicemem.errors import Refused
+from voicemem.events import MAX_INTEGER, Fields
+from voicemem.server.rest.parts import GRANT, answer, object_of, parts_of, read_as
+from voicemem.working_memory import Change, Owner, View
+
+TAG = re.compile(r'"(0|[1-9][0-9]{0,14})"')
+Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+
+
+class VersionQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`version` is an earlier one, from 1 on."""
+
+    version: Positive | None = None
+
+
+class VersionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`before` is the lowest version of the page before."""
+
+    before: Positive | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a document is to be. With `format`, `template` or `schema` it has this form from then on."""
+
+    content: str | Fields | UnsetType = UNSET
+    format: Format | None = None
+    template: str | None = None
+    schema: Fields | None = None
+
+
+class AppendedDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is new in a document: an object if it is JSON, else a text."""
+
+    content: str | Fields
+
+
+class WorkingMemoryDocument(Struct, frozen=True):
+    """A document; version 0, without content, is before the first update. `updated_at` is in Unix ms."""
+
+    scope: Scope
+    format: Format
+    template: str | None
+    schema: Fields | None
+    content: str | Fields | None
+    version: int
+    updated_at: int | None
+
+
+class DocumentVersion(Struct, frozen=True):
+    """What made a version."""
+
+    version: int
+    operation: Literal["append", "replace", "clear", "form"]
+    updated_at: int
+
+
+class DocumentVersions(Struct, frozen=True):
+    """The newest come first."""
+
+    versions: list[DocumentVersion]
+
+
+class Tools(Struct, frozen=True):
+    """Tool definitions as OpenAI takes them."""
+
+    tools: list[Fields]
+
+
+class ToolMessage(Struct, frozen=True):
+    """The message that answers a tool call."""
+
+    role: Literal["tool"]
+    tool_call_id: str
+    content: str
+
+
+def shown(view: View) -> web.Response:
+    form = view.form
+    document = WorkingMemoryDocument(
+        scope=view.owner.scope,
+        format=form.format,
+        template=form.template,
+        schema=form.schema,
+        content=view.content,
+        version=view.version,
+        updated_at=view.updated_ms,
+    )
+    return answer(document, headers={"ETag": f'"{view.version}"'})
+
+
+def expected(request: web.Request) -> Collection[int] | None:
+    """The versions that `If-Match` names; None when any will do."""
+    given = request.headers.getall("If-Match", None)
+    if given is None or "*" in given:
+        return None
+    return {int(tag) for tag in TAG.findall(",".join(given))}
+
+
+async def read(request: web.Request, owner: Owner, query: VersionQuery) -> web.Response:
+    return shown(await parts_of(request).working_memory.read(owner, query.version))
+
+
+async def versions(request: web.Request, owner: Owner, query: VersionsQuery) -> web.Response:
+    found = await parts_of(request).working_memory.versions(owner, query.before, query.limit)
+    return answer(DocumentVersions([DocumentVersion(*one) for one in found]))
+
+
+async def replace(request: web.Request, owner: Owner) -> web.Response:
+    given = read_as(await object_of(request), ReplacedDocument)
+    form = form_of(given)
+    if form is not None:
+        request[GRANT].require_setting()
+        check_form(given)
+    content: Any = None if given.content is UNSET else given.content
+    if content is None and form is None:
+        raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
+    change = Change("form" if content is None else "replace", content, form)
+    return shown(await parts_of(request).working_memory.change(owner, change, expected(request)))
+
+
+async def append(request: web.Request, owner: Owner) -> web.Response:
+    given = read_as(await object_of(request), AppendedDocument)
+    change = Change("append", given.content)
+    return shown(await parts_of(request).working_memory.change(owner, change, expected(request)))
+
+
+async def clear(request: web.Request, owner: Owner) -> web.Response:
+    return shown(await parts_of(request).working_memory.change(owner, Change("clear"), expected(request)))
+
+
+async def list_tools(request: web.Request, owner: Owner) -> web.Response:
+    return answer(Tools(await parts_of(request).working_memory.tools(owner)))
+
+
+async def execute(request: web.Request, owner: Owner) -> web.Response:
+    call = read_as(await object_of(request), CalledTool)
+    message = await parts_of(request).working_memory.execute(owner, call)
+    return answer(msgspec.convert(message, ToolMessage))

@@ -1,0 +1,198 @@
+"""Working memory: the documents of sessions and users, and the data of sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from voicemem.audit import audit
+from voicemem.document_tools import CalledTool
+from voicemem.errors import Refused
+from voicemem.events import Fields, MemoryData
+from voicemem.server.rest import documents
+from voicemem.server.rest.documents import (
+    AppendedDocument,
+    DocumentVersions,
+    ReplacedDocument,
+    ToolMessage,
+    Tools,
+    VersionQuery,
+    VersionsQuery,
+    WorkingMemoryDocument,
+)
+from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, stream_of
+from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
+from voicemem.users import erase_user
+from voicemem.working_memory import Owner, of_session
+
+LONGEST_USER_ID = 128
+
+
+async def of_path(request: web.Request) -> Owner:
+    """Whose document the path is about. Raises `Refused`."""
+    if "user_id" in request.match_info:
+        return Owner("user", request[GRANT].project, user_of(request))
+    return of_session(await stream_of(request))
+
+
+def user_of(request: web.Request) -> str:
+    user_id = request.match_info["user_id"]
+    if not 1 <= len(user_id) <= LONGEST_USER_ID:
+        raise Refused("invalid_field", "A user_id has 1 to 128 characters.")
+    return user_id
+
+
+# Documents of sessions
+
+
+async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
+    """The document that the session works on: its own, or that of its user."""
+    return await documents.read(request, await of_path(request), query)
+
+
+async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
+    """What made each version of the document, the newest first."""
+    return await documents.versions(request, await of_path(request), query)
+
+
+async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Put a content, a form, or both into the place of what is there."""
+    return await documents.replace(request, await of_path(request))
+
+
+async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Add to the document: objects are merged deep, arrays take what is new, a text is put below."""
+    return await documents.append(request, await of_path(request))
+
+
+async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Empty the document. Its versions stay, and its form."""
+    return await documents.clear(request, await of_path(request))
+
+
+async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
+    """The tools by which an LLM works on the document, as OpenAI takes them."""
+    return await documents.list_tools(request, await of_path(request))
+
+
+async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
+    """Do what a tool call says, and answer it. What is wrong with the call is told to the LLM in the answer."""
+    return await documents.execute(request, await of_path(request))
+
+
+# Documents of users
+
+
+async def read_user_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
+    """The document of a user, which the user's sessions share."""
+    return await documents.read(request, await of_path(request), query)
+
+
+async def list_user_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
+    """What made each version of a user's document, the newest first."""
+    return await documents.versions(request, await of_path(request), query)
+
+
+async def replace_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Put a content, a form, or both into the place of a user's document."""
+    return await documents.replace(request, await of_path(request))
+
+
+async def append_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Add to a user's document: objects are merged deep, arrays take what is new, a text is put below."""
+    return await documents.append(request, await of_path(request))
+
+
+async def clear_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Empty a user's document. Its versions stay, and its form."""
+    return await documents.clear(request, await of_path(request))
+
+
+async def list_user_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
+    """The tools by which an LLM works on a user's document, as OpenAI takes them."""
+    return await documents.list_tools(request, await of_path(request))
+
+
+async def call_user_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
+    """Do what a tool call says with a user's document, and answer it."""
+    return await documents.execute(request, await of_path(request))
+
+
+# Data, and the end of users
+
+
+async def read_data(request: web.Request, _: NoQuery) -> web.Response:
+    """The data of the session: any JSON object of the caller's."""
+    return answer(await parts_of(request).working_memory.data(await stream_of(request)))
+
+
+async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
+    """Put an object into the place of the session's data."""
+    return await changed_data(request, MemoryData(operation="replace", content=await object_of(request)))
+
+
+async def change_data(request: web.Request, _: NoQuery) -> web.Response:
+    """Change the session's data by a merge patch (RFC 7396); null takes a field away."""
+    return await changed_data(request, MemoryData(operation="patch", content=await object_of(request)))
+
+
+async def changed_data(request: web.Request, event: MemoryData) -> web.Response:
+    return answer(await parts_of(request).working_memory.change_data(await stream_of(request), event))
+
+
+async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
+    parts, grant = parts_of(request), request[GRANT]
+    clock = parts.working_memory.clock
+    sessions = await erase_user(parts.store, parts.memories, grant.project, user_of(request), clock)
+    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
+    return web.Response(status=204)
+
+
+def routes_of(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> tuple[Route[Any], ...]:
+    """The routes of documents below a path."""
+    read, versions, replace, append, clear, tools, call = handlers
+    path = f"{base}/working-memory"
+    shown = {200: Answer({JSON: WorkingMemoryDocument}, headers=("ETag",))}
+    racing = (*codes, "precondition_failed")
+    return (
+        Route("GET", path, read, "read", VersionQuery, shown, codes=(*codes, "unknown_version")),
+        Route("GET", f"{path}/versions", versions, "read", VersionsQuery, one(DocumentVersions), codes=codes),
+        Route(
+            "PUT", path, replace, "ingest", NoQuery, shown, Body({JSON: ReplacedDocument}), (*racing, "missing_field")
+        ),
+        Route("PATCH", path, append, "ingest", NoQuery, shown, Body({JSON: AppendedDocument}), racing),
+        Route("DELETE", path, clear, "ingest", NoQuery, shown, codes=racing),
+        Route("GET", f"{path}/tools", tools, "read", NoQuery, one(Tools), codes=codes),
+        Route("POST", f"{path}/tools", call, "ingest", NoQuery, one(ToolMessage), Body({JSON: CalledTool}), codes),
+    )
+
+
+OF_SESSIONS = (
+    read_working_memory,
+    list_working_memory_versions,
+    replace_working_memory,
+    append_working_memory,
+    clear_working_memory,
+    list_working_memory_tools,
+    call_working_memory_tool,
+)
+OF_USERS = (
+    read_user_working_memory,
+    list_user_working_memory_versions,
+    replace_user_working_memory,
+    append_user_working_memory,
+    clear_user_working_memory,
+    list_user_working_memory_tools,
+    call_user_working_memory_tool,
+)
+DATA = "/v1/sessions/{id}/data"
+ROUTES = (
+    *routes_of("/v1/sessions/{id}", OF_SESSIONS, ("no_user",)),
+    *routes_of("/v1/users/{user_id}", OF_USERS, ()),
+    Route("GET", DATA, read_data, "read", NoQuery, one(Fields)),
+    Route("PUT", DATA, replace_data, "ingest", NoQuery, one(Fields), Body({JSON: Fields}, required=False)),
+    Route("PATCH", DATA, change_data, "ingest", NoQuery, one(Fields), Body({JSON: Fields}, required=False)),
+    Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: Answer()}),
+)
