@@ -12,7 +12,20 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from voicemem.events import Journaled, RefusedEvent, SessionClosed, SessionGap, SessionReopened
+from voicemem.events import (
+    CarriedSession,
+    Journaled,
+    MemoryCarried,
+    MemoryData,
+    MemoryDocument,
+    MemoryForgotten,
+    MemorySummary,
+    RefusedEvent,
+    SessionClosed,
+    SessionForked,
+    SessionGap,
+    SessionReopened,
+)
 from voicemem.fold import Entry, fold_all
 from voicemem.history import messages
 from voicemem.messages import RESERVED_METADATA
@@ -227,6 +240,23 @@ SERVED: st.SearchStrategy[Journaled] = st.one_of(
     st.builds(SessionReopened, ts=TIMES),
     st.just(SessionGap(from_seq=1, to_seq=2)),
     st.just(RefusedEvent(code="invalid_field")),
+    st.builds(MemorySummary, through_turn=TURNS, text=TEXTS, messages=COUNTS),
+    st.builds(
+        MemoryForgotten,
+        through_turn=maybe(TURNS),
+        turn=maybe(TURNS),
+        kept=st.lists(st.integers(1, 25), max_size=3).map(tuple),
+        carried=FLAG,
+    ),
+    st.builds(MemoryData, operation=st.sampled_from(["patch", "replace"]), content=OWN),
+    st.builds(
+        MemoryDocument,
+        operation=st.sampled_from(["append", "replace", "clear", "form"]),
+        content=maybe(TEXTS | OWN),
+        format=maybe(st.sampled_from(["text", "markdown", "json"])),
+    ),
+    st.builds(MemoryCarried, sessions=st.just((CarriedSession("earlier", "Ann likes tea."),))),
+    st.builds(SessionForked, from_session=st.just("earlier"), at_turn=TURNS),
 )
 """What the server itself journals."""
 

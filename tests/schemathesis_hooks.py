@@ -83,6 +83,9 @@ def filter_case(_: HookContext, case: Case[Any]) -> bool:
             return False  # one takes away what the other sets
         counts = [body.get("since"), body.get("overlap_seconds")]
         counts += [llm.get("max_history")] if isinstance(llm, dict) else []
+        for section in (body.get("memory"), body.get("memory_from")):
+            names = ("sessions", "max_messages", "max_tokens", "keep_recent", "context_window")
+            counts += [section.get(name) for name in names] if isinstance(section, dict) else []
         if any(isinstance(count, float) for count in counts):
             return False  # in JSON Schema 32.0 is an integer
         if case.path.endswith("/tokens") and isinstance(body.get("ttl_seconds"), float):

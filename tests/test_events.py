@@ -38,7 +38,8 @@ def test_connections_take_opens_and_keys_as_well() -> None:
 
 def test_server_has_events_of_its_own() -> None:
     """What the server journals itself cannot be sent by a producer."""
-    own = {"session.closed", "session.reopened", "session.gap", "refused"}
+    own = {"session.closed", "session.reopened", "session.gap", "session.forked", "refused"}
+    own |= {"memory.summary", "memory.forgotten", "memory.carried", "memory.document", "memory.data"}
     assert tags(Journaled) - tags(Producible) == own
     assert own & tags(Incoming) == set()
 

@@ -17,9 +17,10 @@ ROWS = (
     "store.memory store.sqlite store.postgres",
     "batches recorder memory memories sessions access audit context usage summaries summary_writer gateway"
     " outbox sweeper targets answering reply_writer rounds retention metrics gauges tracing tail tail_of_several tails"
-    " webhooks validation working_memory kept users",
+    " webhooks validation working_memory kept users"
+    " appending forgetting adding statistics checkpoints forks carrying",
     "server outbound otel llm openai_client plugins client replay",
-    "app demo",
+    "app demo library library_documents",
     "cli __main__ integrations",
 )
 """What may be imported stands above; a name stands for a file, or for a folder with all that is in it."""

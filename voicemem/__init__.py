@@ -2,4 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def open(store: str = "memory:", **options: Any) -> Any:
+    """The library: `async with voicemem.open("sqlite:calls.db") as library`; see `voicemem.library.open_library`."""
+    return importlib.import_module("voicemem.library").open_library(store, **options)

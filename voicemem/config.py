@@ -82,6 +82,15 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     event_types: EventTypes = (103,)
 
 
+class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a session knows from earlier ones of its user, at its first context."""
+
+    sessions: Annotated[int, Meta(ge=1, le=16)] = 1
+    what: Literal["summary", "messages"] = "summary"
+    max_messages: Annotated[int, Meta(ge=1, le=1024)] = 10
+    """Of each session, the newest; with summaries, of those that its summary does not stand for."""
+
+
 class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a session, with their defaults. Durations are in seconds; 0 turns `idle_timeout` off."""
 
@@ -94,6 +103,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     webhook: WebhookConfig = WebhookConfig()
     memory: MemoryConfig = MemoryConfig()
     working_memory: WorkingMemoryConfig | None = None
+    memory_from: MemoryFrom | None = None
     idle_timeout: Seconds = 60
     reopen_window: Seconds = 3600
     max_duration: Seconds = 72 * 3600
@@ -125,6 +135,7 @@ def settle(given: Fields) -> Settled:
     check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__, "webhook.")
     check_names(tidy.get("memory"), MemoryConfig.__struct_fields__, "memory.")
     check_names(tidy.get("working_memory"), WorkingMemoryConfig.__struct_fields__, "working_memory.")
+    check_names(tidy.get("memory_from"), MemoryFrom.__struct_fields__, "memory_from.")
     if "system_messages" in tidy:
         if "llm" in tidy and tidy["llm"] is None:
             raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")

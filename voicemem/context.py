@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.carrying import carry
 from voicemem.config import SessionConfig
 from voicemem.events import Fields
 from voicemem.formats import Format, request_body
@@ -41,6 +42,11 @@ class Wishes(Struct, frozen=True, kw_only=True):
 class Chosen(NamedTuple):
     """What a policy chose of a memory, and how it was counted."""
 
+    history: Sequence[Message]
+    """All messages, forgotten ones too."""
+    places: Sequence[int]
+    """Where the remembered ones stand among them."""
+    carried: tuple[str, ...]
     settings: SessionConfig
     memory: MemoryConfig
     policy: Policy
@@ -73,14 +79,15 @@ class Chosen(NamedTuple):
     def cut(self) -> bool:
         """Whether older messages were left out."""
         kept = self.choice.kept
-        return bool(self.remembered.messages) and (not kept or kept[0] > 0)
+        return bool(self.remembered.messages) and (not kept or self.places[kept[0]] > 0)
 
     @property
     def system_messages(self) -> tuple[dict[str, Any], ...]:
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
+        texts = self.carried if summary is None else (*self.carried, shown(summary))
         own = (*self.settings.llm.system_messages, *self.beside)
-        return own if summary is None else (*own, {"role": "system", "content": shown(summary)})
+        return (*own, *({"role": "system", "content": text} for text in texts)) if texts else own
 
 
 async def context(memories: Memories, policies: Policies, stream: Stream, wishes: Wishes) -> dict[str, Any]:
@@ -92,7 +99,10 @@ async def choose(memories: Memories, policies: Policies, stream: Stream, wishes:
     """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
     settings = config.read(stream.config)
     of_user = await user_message(memories, stream.project, settings)
-    return chosen(await memories.at(stream), policies, settings, wishes, of_user)
+    memory = await memories.at(stream)
+    if settings.memory_from is not None and memory.state.carried is None:
+        memory = await carry(memories, stream, settings)
+    return chosen(memory, policies, settings, wishes, of_user)
 
 
 def chosen(
@@ -108,17 +118,20 @@ def chosen(
     model = settings.llm.model or settings.llm.params.get("model")
     model = model if isinstance(model, str) else None
     counter = policies.counter(model)
+    messages, tokens, places = memory.made_messages(), memory.tokens(counter), memory.remembered()
     remembered = Remembered(
-        messages=memory.made_messages(),
+        messages=messages if len(places) == len(messages) else [messages[index] for index in places],
         tools=[use for use in memory.tool_uses() if use.answered] if wishes.tools else [],
-        tokens=memory.tokens(counter),
+        tokens=tokens if len(places) == len(messages) else lambda index: tokens(places[index]),
         tool_tokens=lambda use: tool_tokens(use, counter),
         text_tokens=counter.count,
         summary=memory.state.summary,
         window=policies.window(wanted, model),
     )
     beside = kept_messages(memory.state, settings, of_user, wishes.data)
-    return Chosen(settings, wanted, policy, remembered, policy.choose(remembered), counter, beside)
+    carried = tuple(session.text for session in memory.state.carried or ())
+    choice = policy.choose(remembered)
+    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside)
 
 
 def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:

@@ -97,6 +97,9 @@ CODES: dict[str, Code] = {
     "no_user": Code(409, None, "The session has no user_id, whose working memory this would be."),
     "precondition_failed": Code(412, None, "The document has another version than If-Match says; read it again."),
     "unknown_version": Code(404, None, "The document has no such version."),
+    # Managing a memory
+    "unknown_turn": Code(404, None, "The session has no such turn."),
+    "invalid_checkpoint": Code(400, None, "This is no checkpoint that can be restored here."),
 }
 
 

@@ -22,6 +22,8 @@ SESSION_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}\Z"
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Sequence = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+TurnNumber = Annotated[int, Meta(ge=0)]
+"""Of a turn that there is: after the highest number that a producer can give, the call still goes on."""
 SessionId = Annotated[str, matching(SESSION_ID_PATTERN, "A session id is 1 to 128 characters of A-Za-z0-9._:-")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Fields = dict[str, Any]
@@ -163,6 +165,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     webhook: Any = UNSET
     memory: Any = UNSET
     working_memory: Any = UNSET
+    memory_from: Any = UNSET
     idle_timeout: Any = UNSET
     reopen_window: Any = UNSET
     max_duration: Any = UNSET
@@ -196,7 +199,7 @@ class SessionGap(Event, tag="session.gap", frozen=True):
 class MemorySummary(Event, tag="memory.summary", frozen=True):
     """The server's own: a summary of all messages up to `through_turn`, and what an LLM took to write it, in tokens."""
 
-    through_turn: Natural
+    through_turn: TurnNumber
     text: str
     messages: Natural
     model: str | None = None
@@ -222,6 +225,40 @@ class MemoryData(Event, tag="memory.data", frozen=True):
 
     operation: Literal["patch", "replace"]
     content: Fields
+
+
+class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
+    """The server's own: what stands in the history and in no context any more.
+
+    These are all turns up to `through_turn`, also what still comes for them; or all turns before `turn`, and of that
+    what began before this event at another position than one of `kept`.
+    """
+
+    through_turn: TurnNumber | None = None
+    turn: TurnNumber | None = None
+    kept: tuple[Natural, ...] = ()
+    carried: bool = False
+    """Whether what was carried over from earlier sessions is forgotten too."""
+
+
+class CarriedSession(Struct, frozen=True):
+    """What is carried over from an earlier session, as the LLM gets to read it."""
+
+    session_id: SessionId
+    text: str
+
+
+class MemoryCarried(Event, tag="memory.carried", frozen=True):
+    """The server's own: what the session knows from earlier ones of its user, the oldest first; journaled once."""
+
+    sessions: tuple[CarriedSession, ...] = ()
+
+
+class SessionForked(Event, tag="session.forked", frozen=True):
+    """The server's own: everything before it was taken over from another session, up to a turn of that."""
+
+    from_session: SessionId
+    at_turn: TurnNumber
 
 
 class RefusedEvent(Event, tag="refused", frozen=True):
@@ -263,16 +300,20 @@ Producible = (
 Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
 """What does nothing but stand in the journal: most of what producers send."""
 
-Journaled = (
-    Producible
-    | SessionClosed
+Own = (
+    SessionClosed
     | SessionReopened
     | SessionGap
     | MemorySummary
-    | RefusedEvent
     | MemoryDocument
     | MemoryData
+    | MemoryForgotten
+    | MemoryCarried
+    | SessionForked
 )
+"""What the server itself journals, besides configurations and what it takes over from another session."""
+
+Journaled = Producible | Own | RefusedEvent
 """What a journal may hold."""
 
 Incoming = Producible | SessionOpen | Auth

@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from voicemem.config import merge_patch
 from voicemem.documents import Document, changed, form_of
 from voicemem.events import (
@@ -20,19 +22,22 @@ from voicemem.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemoryCarried,
     MemoryData,
     MemoryDocument,
+    MemoryForgotten,
     MemorySummary,
     Metric,
     Resume,
     SessionClosed,
+    SessionForked,
     SessionReopened,
     ToolCall,
     ToolResult,
     Tts,
     Whole,
 )
-from voicemem.messages import Summary
+from voicemem.messages import Forgotten, Summary
 from voicemem.playing import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
 from voicemem.replies import fold_delta, fold_llm, fold_message
 from voicemem.speech import fold_asr
@@ -118,6 +123,34 @@ def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
     state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
 
 
+def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
+    """More is forgotten; a summary that could stand for some of it goes too."""
+    if event.carried:
+        state.carried = ()
+    before = state.forgotten or Forgotten()
+    through = -1 if event.through_turn is None else event.through_turn
+    turn = -1 if event.turn is None else event.turn
+    after = msgspec.structs.replace(before, through_turn=max(before.through_turn, through, turn - 1))
+    if turn > after.through_turn:
+        kept = tuple(order for order in event.kept if not before.covers(turn, order))
+        after = Forgotten(after.through_turn, turn, state.position, kept)
+    if after != before:
+        state.forgotten, state.summary = after, None
+
+
+def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
+    if state.carried is None:
+        state.carried = event.sessions
+
+
+def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
+    """What was taken over is over: nothing of it still plays, and the call goes on in the next turn."""
+    state.newest_turn = max(state.newest_turn, event.at_turn)
+    state.final_turn = max(state.final_turn, event.at_turn + 1)
+    state.unheard_from = max(state.unheard_from, event.at_turn + 1)
+    state.carried = state.carried or ()
+
+
 def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
     document = state.document = state.document or Document()
     document.content = changed(document.content, event.operation, event.content)
@@ -150,5 +183,8 @@ RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     MemorySummary: fold_summary,
     MemoryDocument: fold_document,
     MemoryData: fold_data,
+    MemoryForgotten: fold_forgotten,
+    MemoryCarried: fold_carried,
+    SessionForked: fold_forked,
 }
 """By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from voicemem.heard import Cut, Heard, Spoken, Track, heard, heard_to_end
-from voicemem.messages import Message, ToolUse, ordered_metadata
+from voicemem.messages import Forgotten, Message, ToolUse, ordered_metadata
 from voicemem.series import ALWAYS, NEVER
 from voicemem.speech import spoken_text
 from voicemem.state import Reply, State, Turn, Typed, Utterance
@@ -145,12 +147,28 @@ def interruption(original: str, found: Heard, cuts: list[Cut]) -> dict[str, Any]
 
 
 def tool_uses(state: State) -> list[ToolUse]:
-    """The tool calls of the memory, in the order of turns and then of arrival."""
+    """The tool calls of the memory that are not forgotten, in the order of turns and then of arrival."""
     if not state.calls:
         return []
+    forgotten = state.forgotten or Forgotten()
     return [
         ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered)
         for number in state.numbers
         for t in state.turns[number].traces or ()
-        if t.name is not None
+        if t.name is not None and not forgotten.covers(number, t.order)
     ]
+
+
+def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
+    """The indexes of those messages, of all in their order, that are not forgotten."""
+    forgotten, end = state.forgotten, len(messages)
+    if forgotten is None:
+        return range(end)
+    begin = bisect_right(messages, forgotten.through_turn, key=attrgetter("turn_id"))
+    turn = None if forgotten.turn is None else state.turns.get(forgotten.turn)
+    if turn is None or turn.number <= forgotten.through_turn:
+        return range(begin, end)
+    first = bisect_left(messages, turn.number, key=attrgetter("turn_id"))
+    entries = list(enumerate(turn_entries(state, turn), first))
+    kept = [index for index, entry in entries if not forgotten.covers(turn.number, entry.order)]
+    return [*range(begin, first), *kept, *range(first + len(entries), end)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -94,6 +94,16 @@ class Memory:
         """The memory in its order, not to be changed, and only to be read until somebody else has their turn."""
         self.make()
         return self.joined
+
+    def remembered(self) -> Sequence[int]:
+        """Which of `made_messages` are not forgotten, by their indexes."""
+        self.make()
+        return history.remembered(self.state, self.joined)
+
+    def remembered_messages(self) -> list[Message]:
+        """What contexts and summaries are made of; not to be changed either."""
+        messages = self.made_messages()
+        return messages if self.state.forgotten is None else [messages[index] for index in self.remembered()]
 
     def timed_messages(self) -> list[tuple[Message, Times]]:
         """The memory in its order, each message with when it could be heard."""

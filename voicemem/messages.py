@@ -54,6 +54,23 @@ class Summary(Struct, frozen=True, gc=False):
     model: str | None = None
 
 
+class Forgotten(Struct, frozen=True, gc=False):
+    """What no context shows any more; it stands in the history."""
+
+    through_turn: int = -1
+    """All messages up to this turn, it included."""
+    turn: int | None = None
+    """In this later turn, what began up to `position`, but for what began at the positions `kept`."""
+    position: int = 0
+    kept: tuple[int, ...] = ()
+
+    def covers(self, turn_id: int, order: int) -> bool:
+        """Whether what began at the position `order` of the journal is forgotten."""
+        if turn_id <= self.through_turn:
+            return True
+        return turn_id == self.turn and order <= self.position and order not in self.kept
+
+
 def ordered_metadata(values: dict[str, Any]) -> dict[str, Any]:
     """The same metadata with voicemem's own keys first, in their documented order."""
     own = {key: values[key] for key in METADATA_ORDER if key in values}

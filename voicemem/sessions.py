@@ -19,7 +19,7 @@ from voicemem.batches import Line
 from voicemem.config import Settled
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.events import Fields
-from voicemem.store.base import Store, StreamFilter
+from voicemem.store.base import Restored, Store, StreamFilter
 
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
@@ -113,6 +113,15 @@ class Sessions:
         if how == "created":
             self.notices_due.set()
         return stream, how == "created"
+
+    async def restore(self, project: str, session_id: str | None, settled: Settled, restored: Restored) -> Stream:
+        """A new session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
+        self.check_settings(settled)
+        stream = await self.store.restore(project, session_id or self.new_id(), settled, restored, self.clock())
+        if stream is None:
+            raise Refused("session_exists", "There is a session with this id.")
+        self.notices_due.set()
+        return stream
 
     async def join(self, project: str, given: Fields) -> Stream:
         """A new session. Raises `Refused` (`session_exists`) while another one of its name is running."""

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct, field
 
 from voicemem.documents import Document
-from voicemem.events import Fields
+from voicemem.events import CarriedSession, Fields
 from voicemem.heard import Cut, Playback
-from voicemem.messages import Summary
+from voicemem.messages import Forgotten, Summary
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 5
+VERSION = 6
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -198,6 +198,9 @@ class State(Struct, gc=False):
     """The working memory of the session, or of the user whose stream this is."""
     data: Fields = {}
     """The session's own, which no LLM is shown unless somebody asks for it."""
+    forgotten: Forgotten | None = None
+    carried: tuple[CarriedSession, ...] | None = None
+    """What is known from earlier sessions; None until it was looked for."""
     dirty: set[int] = set()
     """Turns that changed since their messages were last made."""
 

@@ -199,7 +199,7 @@ class Summaries:
             if now is None:
                 return
             memory = await self.memories.at(now)
-            if memory.state.summary != due.previous or not still_stands(due, memory.made_messages()):
+            if memory.state.summary != due.previous or not still_stands(due, memory.remembered_messages()):
                 return
             if await self.journal.append_own(stream.key, payload, memory.stands_at, self.clock()) is not None:
                 return
@@ -234,7 +234,8 @@ def check_text(text: str, chosen: Chosen) -> None:
 
 def still_stands(due: Due, messages: list[Message]) -> bool:
     """Whether what was summarised is still what is remembered of these turns."""
-    since = due.stands_for - len(due.messages)
+    before = -1 if due.previous is None else due.previous.through_turn
+    since = bisect_right(messages, before, key=attrgetter("turn_id"))
     until = bisect_right(messages, due.through_turn, key=attrgetter("turn_id"))
     return same(due.messages, messages[since:until])
 

@@ -10,6 +10,8 @@ from voicemem.state import Latency, State, Turn
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
 """By the source of the reply that began the turn; any other turn began with the user's voice."""
+TYPED = {"command": "api_think", "asr": "voice_input"}
+"""The same by the source of a whole user message; speech is one where a memory was restored."""
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 
 
@@ -26,7 +28,7 @@ def turn_object(state: State, turn: Turn) -> dict[str, Any]:
 def start_of(turn: Turn) -> dict[str, Any] | None:
     spoken = [segment.begin for utterance in turn.utterances for segment in utterance.segments]
     begins = [(begin, "voice_input") for begin in spoken]
-    begins += [(typed.begin, "api_think" if is_command(typed.metadata) else "message") for typed in turn.typed or ()]
+    begins += [(typed.begin, TYPED.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()]
     if not begins:
         replies = [told.reply for told in told_replies(turn)]
         begins = [(reply.begin, START_TYPES.get(reply.source, "voice_input")) for reply in replies]
@@ -34,10 +36,6 @@ def start_of(turn: Turn) -> dict[str, Any] | None:
         return None
     start_at, kind = min(begins)
     return {"start_at": start_at, "type": kind, "metadata": {}}
-
-
-def is_command(metadata: dict[str, Any]) -> bool:
-    return metadata.get("source") == "command"
 
 
 def end_of(state: State, turn: Turn) -> dict[str, Any] | None:

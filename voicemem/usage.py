@@ -60,6 +60,7 @@ def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
     if choice.summary is not None:
         tokens += remembered.text_tokens(shown(choice.summary))
     system_tokens = remembered.text_tokens(system_text((*chosen.settings.llm.system_messages, *chosen.beside)))
+    system_tokens += sum(map(remembered.text_tokens, chosen.carried))
     until = None
     if isinstance(policy, SummaryPolicy):
         until = percent(policy.used(remembered), policy.threshold * policy.budget(remembered))
@@ -83,14 +84,18 @@ def percent(part: float, whole: float) -> float:
 
 
 def left_out(chosen: Chosen) -> Iterator[LeftOut]:
-    """Every message that is not shown, and why: for the policy, or because it says nothing."""
-    choice, messages = chosen.choice, chosen.remembered.messages
+    """Every message that is not shown, and why: it is forgotten, the policy says so, or it says nothing."""
+    choice = chosen.choice
     behind = summarised(chosen.remembered) if choice.summary is not None else 0
     kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)
-    for index, message in enumerate(messages):
-        if index in kept:
+    remembered = {place: index for index, place in enumerate(chosen.places)}
+    for place, message in enumerate(chosen.history):
+        index = remembered.get(place)
+        if index is None:
+            reason: str | None = "forgotten"
+        elif index in kept:
             reason = "blank" if leaves_out(message, chosen.settings.llm.vendor) else None
         else:
             reason = "summarized" if index < behind else choice.reason
         if reason is not None:
-            yield LeftOut(index, message.turn_id, message.role, message.timestamp, reason)
+            yield LeftOut(place, message.turn_id, message.role, message.timestamp, reason)

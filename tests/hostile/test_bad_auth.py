@@ -23,6 +23,7 @@ from raw_socket import head as handshake
 from services import Serve
 from websockets.exceptions import InvalidStatus
 
+from voicemem.access import ASK_AGAIN_MS
 from voicemem.app import App, make_access
 from voicemem.store.sqlite import SqliteStore
 
@@ -135,6 +136,7 @@ async def test_95_a_revoked_key(serve: Serve, caplog: pytest.LogCaptureFixture, 
     beside = SqliteStore(f"{tmp_path}/v.db", exclusive=False)
     try:
         key, text = await make_access(beside).create_key("default", "", ["admin"])
+        await asyncio.sleep(ASK_AGAIN_MS / 1000)
         api = Caller(app, text)
         await api.create()
         assert await beside.revoke_key(key.id, 1)

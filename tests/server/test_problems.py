@@ -119,7 +119,9 @@ NO_OBJECTS += [
     b'{"name":' + b"9" * 5000 + b"}",
 ]
 WITH_BODIES = [("POST", "/v1/sessions"), ("PATCH", "/v1/sessions/s"), ("POST", "/v1/sessions/s/end")]
-WITH_BODIES += [("PATCH", "/v1/users/u/working-memory"), ("PUT", "/v1/sessions/s/data")]
+ANY_OBJECT = ("PUT", "/v1/sessions/s/data")
+"""Whose body may be any object."""
+WITH_BODIES += [("PATCH", "/v1/users/u/working-memory"), ANY_OBJECT]
 WITH_BODIES += [("POST", "/v1/sessions/s/working-memory/tools")]
 
 
@@ -145,7 +147,7 @@ async def test_bodies_over_1_mib_are_413(api: Caller, method: str, path: str) ->
     assert (413, "too_big") == (await api.call(method, path, data=body())).told
 
 
-@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
+@pytest.mark.parametrize(("method", "path"), [one for one in WITH_BODIES if one != ANY_OBJECT])
 async def test_what_was_sent_is_not_repeated(
     api: Caller, method: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -136,7 +136,7 @@ async def expect(request: web.Request) -> web.StreamResponse | None:
     return None
 
 
-def unpacked(body: bytes, encoding: str) -> bytes:
+def unpacked(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
     """A body without its `Content-Encoding`, gzip or deflate in one piece. Raises `InvalidFrame`."""
     if encoding.lower() in ("", "identity"):
         return body
@@ -144,10 +144,10 @@ def unpacked(body: bytes, encoding: str) -> bytes:
         raise InvalidFrame("invalid_http", "A body may be encoded as gzip or deflate, and as nothing else.")
     unpacking = zlib.decompressobj(wbits=ZLIB_OR_GZIP)
     try:
-        text = unpacking.decompress(body, MAX_FRAME_BYTES + 1)
+        text = unpacking.decompress(body, most + 1)
     except zlib.error:
         raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
-    if len(text) > MAX_FRAME_BYTES:
+    if len(text) > most:
         raise InvalidFrame("too_big")
     if not unpacking.eof or unpacking.unused_data:
         raise InvalidFrame("invalid_http", NOT_AS_SAID)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from voicemem.admission import Batch, Ending, Outcome, Stream
+from voicemem.admission import Batch, Ending, Outcome, Producer, Stream
 from voicemem.config import Settled
 from voicemem.exports import HISTORY_EVENT
 
@@ -59,6 +59,23 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
+class Restored(Struct, frozen=True, kw_only=True):
+    """The journal of a session that is to be made at once, and where the session stands after it."""
+
+    rows: Sequence[Row]
+    """From position 1 on, without holes."""
+    started_ms: int
+    producers: Sequence[Producer] = ()
+    ended_ms: int | None = None
+    """None while it runs."""
+    reason: str | None = None
+    provisional: bool = False
+    ending: Ending | None = None
+    """Of a `session.end` that is not followed by a close yet."""
+    secrets_of: int | None = None
+    """The key of a session whose secrets it gets too."""
+
+
 class StreamFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list: all conditions hold at once. `after` is the (started_ms, key) of the last one seen."""
 
@@ -80,6 +97,15 @@ class Journal(Protocol):
         self, project: str, session_id: str, settled: Settled, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """A new session; or the one that is there, and whether its configuration is the same."""
+
+    async def restore(
+        self, project: str, session_id: str, settled: Settled, restored: Restored, now_ms: int
+    ) -> Stream | None:
+        """A new session with a journal that is there already, from one moment on; None when its id is taken.
+
+        No export is made of what has ended. Raises `Refused` (`session_erased`; `unknown_session` where the session
+        that has the secrets is erased).
+        """
 
     async def open(
         self, project: str, session_id: str, producer: str, settled: Settled, from_seq: int | None, now_ms: int

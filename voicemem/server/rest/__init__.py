@@ -16,14 +16,17 @@ from voicemem.server.problems import SERVER, Handler, problems
 from voicemem.server.rest import (
     asyncapi,
     chat,
+    copies,
     deliveries,
     events,
     history,
     keys,
+    managing,
     operations,
     sessions,
     tails,
     tokens,
+    users,
     webhooks,
     working_memory,
 )
@@ -44,6 +47,9 @@ ROUTES: tuple[Route[Any], ...] = (
     *deliveries.ROUTES,
     *chat.ROUTES,
     *working_memory.ROUTES,
+    *copies.ROUTES,
+    *managing.ROUTES,
+    *users.ROUTES,
 )
 
 

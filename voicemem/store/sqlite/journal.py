@@ -13,12 +13,12 @@ import msgspec
 from voicemem.admission import SESSION, USER, Batch, Ending, Stream, due_close, due_ms, may_reopen
 from voicemem.config import Settled, merged
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.events import Fields
-from voicemem.store.base import Appended, Opened, Row, Snapshot, StreamFilter
-from voicemem.store.sqlite.append import append, apply_settled, reopen, save_secrets
+from voicemem.store.base import Appended, Opened, Restored, Row, Snapshot, StreamFilter
+from voicemem.store.sqlite.append import append, apply_settled, reopen
 from voicemem.store.sqlite.archive import RunRow, runs_after
+from voicemem.store.sqlite.creation import new_stream, new_user, restored_stream
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.notices import tell_close, tell_start
+from voicemem.store.sqlite.notices import tell_close
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, Rows, load_stream, one, to_stream
 from voicemem.wire import MALFORMED, SORTED, pieces_of
@@ -44,6 +44,19 @@ class SqliteJournal:
             given = [merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}]
             same = SORTED.encode([stream.config, secrets]) == SORTED.encode(given)  # in Python 1 == true
             return stream, "same" if same else "different"
+
+        return await self.database.write(job)
+
+    async def restore(
+        self, project: str, session_id: str, settled: Settled, restored: Restored, now_ms: int
+    ) -> Stream | None:
+        def job(connection: apsw.Connection) -> Stream | None:
+            rows = self.database.rows
+            known = rows.session(project, session_id)
+            if known is not None:
+                refuse_erased(known)
+                return None
+            return restored_stream(rows, project, session_id, settled, restored, now_ms)
 
         return await self.database.write(job)
 
@@ -275,39 +288,6 @@ def all_ended(connection: apsw.Connection, key: int) -> bool:
 def refuse_erased(stream: Stream) -> None:
     if stream.state == "erased":
         raise Refused("session_erased")
-
-
-def begun_stream(project: str, kind: str, name: str, config: Fields, now_ms: int) -> Stream:
-    return Stream(
-        key=0,
-        project=project,
-        kind=kind,
-        id=name,
-        state="running",
-        position=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        reason=None,
-        config=config,
-        silent_since_ms=now_ms if kind == SESSION else None,
-        ending_ms=None,
-        ending_ts=None,
-        ending_reason=None,
-    )
-
-
-def new_user(rows: Rows, project: str, user_id: str, now_ms: int) -> Stream:
-    stream = begun_stream(project, USER, user_id, {}, now_ms)
-    rows.add_stream(stream)
-    return stream
-
-
-def new_stream(rows: Rows, project: str, session_id: str, settled: Settled, now_ms: int) -> Stream:
-    stream = begun_stream(project, SESSION, session_id, merged({}, settled.public), now_ms)
-    rows.add_stream(stream)
-    save_secrets(rows, stream, settled, now_ms)
-    tell_start(rows, stream, now_ms)
-    return stream
 
 
 def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Ending | None:

@@ -1,0 +1,49 @@
+"""Forks: a new session that remembers another one up to a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from calls import JOURNALS, folded, shown
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from voicemem.events import MAX_INTEGER, Journaled
+from voicemem.fold import Entry, fold_all
+from voicemem.forks import events_of
+from voicemem.history import remembered, tool_uses
+from voicemem.memory import Memory
+from voicemem.state import State
+from voicemem.wire import decode_journaled
+
+
+def forked(state: State, at_turn: int) -> State:
+    """The state of a fork, made of what its journal holds."""
+    payloads = map(msgspec.json.encode, events_of(state, "s", at_turn))
+    return fold_all(State(), [Entry(place, 1, decode_journaled(payload)) for place, payload in enumerate(payloads, 1)])
+
+
+def kept(state: State) -> list[dict[str, Any]]:
+    """What contexts are made of."""
+    messages = shown(state)
+    return [messages[index] for index in remembered(state, Memory(state).made_messages())]
+
+
+@given(JOURNALS, st.data())
+def test_a_fork_is_the_original_up_to_its_turn(journal: list[Journaled], data: st.DataObject) -> None:
+    """The fork's messages, and those of them that are remembered, are the original's of the turns up to there."""
+    state = folded(*journal)
+    nameable = [number for number in state.numbers if number <= MAX_INTEGER]
+    assume(nameable)
+    turn = data.draw(st.sampled_from(nameable))
+    fork = forked(state, turn)
+    assert shown(fork) == [message for message in shown(state) if message["turn_id"] <= turn]
+    assert kept(fork) == [message for message in kept(state) if message["turn_id"] <= turn]
+    answered = [use for use in tool_uses(state) if use.turn_id <= turn]
+    assert tool_uses(fork) == answered
+    assert fork.newest_turn == turn
+    assert fork.data == state.data
+    if state.document is not None:
+        assert fork.document is not None
+        assert (fork.document.content, fork.document.form) == (state.document.content, state.document.form)

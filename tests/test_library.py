@@ -1,0 +1,33 @@
+"""voicemem without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from inspect import iscoroutinefunction
+from pathlib import Path
+
+import pytest
+from test_docs import DOCS, blocks
+
+
+@pytest.mark.parametrize("number", range(2))
+async def test_the_programs_of_the_page_print_what_it_shows(number: int, tmp_path: Path) -> None:
+    """Each program in docs/library.md runs as printed, a second time on its own file too."""
+    program, shown = blocks(DOCS["library.md"], "python")[number], blocks(DOCS["library.md"], "text")[number]
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    printed, errors = await asyncio.wait_for(running.communicate(), 60)
+    assert (0, "", shown) == (running.returncode, errors.decode(), printed.decode())
+
+
+def test_everything_of_the_library_is_documented() -> None:
+    """Each public method stands in docs/library.md."""
+    from voicemem.library import Library, Session
+    from voicemem.library_documents import Documents
+
+    kinds = ("library", Library), ("call", Session), ("call.working_memory", Documents)
+    for name, kind in kinds:
+        methods = [each for each, one in vars(kind).items() if iscoroutinefunction(one) and each != "change"]
+        assert [method for method in methods if f"`await {name}.{method}(" not in DOCS["library.md"]] == []

@@ -1,0 +1,52 @@
+"""Working memory in voicemem without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from voicemem.document_tools import CalledTool
+from voicemem.events import Fields
+from voicemem.working_memory import Change, Owner, View, WorkingMemory
+
+
+class Documents:
+    """The document that a session works on, or that of a user; `owner` says whose it is now."""
+
+    def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[Owner]]) -> None:
+        self.working_memory = working_memory
+        self.owner = owner
+
+    async def read(self, version: int | None = None) -> View:
+        """The document as it is, or as it was at a version: `content`, `form`, `version`, `updated_ms`."""
+        return await self.working_memory.read(await self.owner(), version)
+
+    async def append(self, content: Any, expected: int | None = None) -> View:
+        """Merge into it, or put below it; with `expected`, only when it is of this version (`precondition_failed`)."""
+        return await self.change(Change("append", json_value(content)), expected)
+
+    async def replace(self, content: Any, expected: int | None = None) -> View:
+        """Put this into its place."""
+        return await self.change(Change("replace", json_value(content)), expected)
+
+    async def clear(self, expected: int | None = None) -> View:
+        return await self.change(Change("clear"), expected)
+
+    async def change(self, change: Change, expected: int | None) -> View:
+        versions = None if expected is None else (expected,)
+        return await self.working_memory.change(await self.owner(), change, versions)
+
+    async def tools(self) -> list[Fields]:
+        """OpenAI's definitions of the tools by which an LLM keeps it."""
+        return await self.working_memory.tools(await self.owner())
+
+    async def execute(self, call: Mapping[str, Any]) -> Fields:
+        """Do what an LLM's tool call says; the tool message."""
+        return await self.working_memory.execute(await self.owner(), msgspec.convert(json_value(call), CalledTool))
+
+
+def json_value(value: Any) -> Any:
+    """A value as it comes out of JSON. Raises `TypeError` for what cannot be written as JSON."""
+    return msgspec.json.decode(msgspec.json.encode(value))
