@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ async def test_tool_calls_stay_with_their_results(api: Caller) -> None:
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("policy=windw", "There is no policy of this name; there are full, recent, window, summary, priority."),
+        ("policy=windw", "There is no policy of this name"),
         ("policy=window&max_messages=3", "The policy window has no parameter `max_messages`."),
         ("policy=window&max_tokens=0", "max_tokens"),
         ("policy=", "policy"),
@@ -175,3 +176,74 @@ async def test_bad_settings(api: Caller, memory: Any) -> None:
     told = await api.send(final(1, "Hi."), event("session.update", memory=memory), final(2, "There."))
     assert ["invalid_field"] == [one["code"] for one in told["errors"]]
     assert ["Hi.", "There."] == [one["content"] for one in await api.contents()]
+
+
+class Broken:
+    """A policy that cannot be used, in one way or another."""
+
+    def __init__(self, how: str = "raise") -> None:
+        self.how = how
+
+    def choose(self, remembered: Remembered) -> Any:
+        if self.how == "raise":
+            raise RuntimeError("oh")
+        return {"no choice": [0], "out of range": Choice([99]), "no number": Choice(["a"])}[self.how]  # type: ignore[list-item]
+
+
+class Backwards:
+    """A policy that has its own idea of order."""
+
+    def choose(self, remembered: Remembered) -> Choice:
+        return Choice([len(remembered.messages) - 1, 0, 0])
+
+
+@pytest.mark.parametrize("how", ["raise", "no choice", "out of range", "no number"])
+async def test_a_policy_that_fails_does_not_end_the_call(
+    serve: Serve, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest messages are shown, and the log names the policy and the session."""
+    api = Caller(await serve(policies=("broken=test_policy_context:Broken",)))
+    await api.create(memory={"policy": "broken", "parameters": {"how": how}})
+    await talk(api, 1)
+    body = await api.context("?usage=true")
+    assert (["Q1", "A1"], "recent") == (shown(body), body["policy"])
+    assert "Session s is shown its newest messages, not by broken" in caplog.text
+
+
+async def test_a_policy_that_is_gone_does_not_end_the_call(serve: Serve, tmp_path: Path) -> None:
+    """After a start without it, its sessions are shown their newest messages; nobody new can choose it."""
+    store = f"sqlite:{tmp_path}/v.db"
+    app = await serve(store=store, policies=("newest=test_policy_context:Newest",))
+    await Caller(app).create(memory={"policy": "newest"})
+    await talk(Caller(app), 2)
+    await app.stop()
+    await app.store.close_store()
+    api = Caller(await serve(store=store))
+    assert ["Q1", "A1", "Q2", "A2"] == shown(await api.context())
+    assert 400 == (await api.get("/v1/sessions/s/context?policy=newest")).status
+    assert 400 == (await api.post("/v1/sessions", {"memory": {"policy": "newest"}})).status
+
+
+async def test_the_order_stays_whatever_a_policy_says(serve: Serve) -> None:
+    """Each message once, in the order of the call."""
+    api = Caller(await serve(policies=("backwards=test_policy_context:Backwards",)))
+    await api.create(memory={"policy": "backwards"})
+    await talk(api, 2)
+    assert ["Q1", "A2"] == shown(await api.context())
+
+
+async def test_the_window_of_the_services_own_llm(serve: Serve) -> None:
+    """Where a session calls the service's LLM, its model's window counts."""
+    settings: Any = {"llm_url": "http://127.0.0.1:9/v1", "llm_model": "small", "model_windows": ("small=600",)}
+    api = Caller(await serve(**settings, memory='{"policy": "summary"}'))
+    await api.create()
+    assert 600 == (await api.context("?usage=true"))["context_window"]
+
+
+async def test_parameters_alone_say_what_is_meant(api: Caller) -> None:
+    """Of a session, and of a call."""
+    await api.create(memory={"max_messages": 1})
+    await talk(api, 2)
+    assert ["A2"] == shown(await api.context())
+    body = await api.context("?max_tokens=26&usage=true")
+    assert (["Q2", "A2"], "window") == (shown(body), body["policy"])

@@ -134,7 +134,7 @@ async def test_while_the_llm_is_down_the_window_takes_over(serve: Serve) -> None
         body = await api.context("?usage=true")
         assert body["tokens"] <= 200
         assert ["Q6", "A6"] == shown(body)[:2]
-        assert ("max_tokens", "llm_failed") == (body["left_out"][0]["reason"], body["summary"]["error"])
+        assert ("max_tokens", "503") == (body["left_out"][0]["reason"], body["summary"]["error"])
         assert body["summary"]["failures"] >= 1
         llm.then(Script(["Up again."]))
         assert "Up again." == (await summed_up(api))[0]["text"]
@@ -257,3 +257,58 @@ async def test_nothing_is_done_for_other_policies(serve: Serve) -> None:
         await talk(api, 1, 8)
         await app.summaries.look()
         assert ([], {}) == (llm.requests, app.summaries.works)
+
+
+async def test_tools_are_summarised(serve: Serve) -> None:
+    """What tools answered calls for a summary, and is told in its prompt."""
+    async with llm_server(Script(["So."])) as llm:
+        api = Caller(await serve(llm_url=llm.url))
+        await api.create(memory=SMALL)
+        for turn in range(1, 9):
+            call: Fields = {"turn_id": turn, "call_id": f"c{turn}", "name": "find"}
+            await api.send(
+                final(turn, f"Q{turn}"),
+                {"type": "tool.call", **call, "arguments": {"n": turn}},
+                {"type": "tool.result", **call, "result": WORD * 20},
+                delta(turn, f"A{turn}"),
+                done(turn),
+            )
+        await summed_up(api)
+        assert 'tool find {"n": 1}: word word' in llm.requests[0].body["messages"][0]["content"]
+
+
+async def test_a_backlog_is_summarised_in_portions(serve: Serve) -> None:
+    """No prompt is larger than what the model takes, however long its LLM was away."""
+    async with llm_server(Script(["Part of it."])) as llm:
+        api = Caller(await serve(llm_url=llm.url))
+        await api.create(memory={"policy": "summary", "context_window": 600, "keep_recent": 2})
+        await talk(api, 1, 60)
+        await until("current", lambda: state(api))
+        assert len(llm.requests) > 3
+        assert all(len(request.body["messages"][0]["content"]) < 4 * 600 for request in llm.requests)
+        told = "".join(request.body["messages"][0]["content"] for request in llm.requests)
+        assert all(told.count(f"user: Q{turn} ") == 1 for turn in range(1, 50))
+
+
+async def test_an_llm_that_hangs_holds_up_nobody_else(serve: Serve) -> None:
+    """So many calls of one URL are under way at once, and others go on."""
+    async with llm_server(Script(["Late."], hold_after=0)) as slow, llm_server(Script(["Quick."])) as quick:
+        app = await serve(llm_url=quick.url, allow_addresses=("127.0.0.1",))
+        api = Caller(app)
+        for number in range(summaries.MOST_IN_LANE + 4):
+            await api.create(f"slow{number}", memory=SMALL, llm={"url": slow.url})
+            await talk(api, 1, 8, f"slow{number}")
+        await api.create(memory=SMALL)
+        await talk(api, 1, 8)
+        assert "Quick." == (await summed_up(api))[0]["text"]
+        await until(summaries.MOST_IN_LANE, lambda: count_of(slow))
+        assert summaries.MOST_IN_LANE == len(app.summaries.running())
+
+
+async def test_no_summary_is_promised_where_none_is_made(serve: Serve) -> None:
+    """A call that wishes for summaries in a session without them is told that there is none."""
+    async with llm_server() as llm:
+        api = Caller(await serve(llm_url=llm.url))
+        await api.create()
+        await talk(api, 1, 8)
+        assert "none" == (await api.context("?policy=summary&max_tokens=100&usage=true"))["summary"]["state"]

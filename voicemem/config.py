@@ -18,7 +18,7 @@ from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
 from voicemem.exports import check_secret
 from voicemem.forms import REFUSALS, matching
-from voicemem.policies.parameters import MemoryConfig, check_memory
+from voicemem.policies.parameters import MemoryConfig, check_memory, tidied
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
@@ -225,6 +225,9 @@ def is_choice(kind: Any) -> bool:
 def merged(config: Fields, patch: Fields) -> Fields:
     """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then is too large."""
     result = merge_patch(config, patch)
+    if isinstance(patch.get("memory"), dict):
+        result["memory"] = tidied(result["memory"], patch["memory"])
+        check_memory(result["memory"])
     if len(msgspec.json.encode(result)) > MAX_CONFIG_BYTES:
         raise Refused("invalid_field", "A configuration has at most 256 KiB.")
     labels = result.get("labels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from voicemem import config
 from voicemem.admission import Stream
 from voicemem.carrying import carry
 from voicemem.config import SessionConfig
+from voicemem.errors import Refused
 from voicemem.events import Fields
 from voicemem.formats import Format, request_body
 from voicemem.formats.values import json_text
@@ -19,10 +21,13 @@ from voicemem.kept import kept_messages, user_message
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.messages import Message, ToolUse
-from voicemem.policies import Choice, MemoryConfig, Policies, Policy, Remembered
+from voicemem.policies import KINDS, Choice, MemoryConfig, Policies, Policy, Remembered
 from voicemem.policies.counters import Counter
+from voicemem.policies.parameters import over
 from voicemem.policies.recent import Recent
 from voicemem.policies.summary import shown
+
+LOG = logging.getLogger("voicemem.policies")
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -55,6 +60,13 @@ class Chosen(NamedTuple):
     counter: Counter
     beside: tuple[Fields, ...] = ()
     """System messages of what is kept beside the call: working memory, data."""
+    tool_uses: Sequence[ToolUse] = ()
+    """All that were answered, where they are shown, or summarised."""
+
+    @property
+    def everything(self) -> Remembered:
+        """What a summary is made of."""
+        return msgspec.structs.replace(self.remembered, tools=self.tool_uses)
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -102,7 +114,7 @@ async def choose(memories: Memories, policies: Policies, stream: Stream, wishes:
     memory = await memories.at(stream)
     if settings.memory_from is not None and memory.state.carried is None:
         memory = await carry(memories, stream, settings)
-    return chosen(memory, policies, settings, wishes, of_user)
+    return chosen(memory, policies, settings, wishes, of_user, stream.id)
 
 
 def chosen(
@@ -111,17 +123,19 @@ def chosen(
     settings: SessionConfig,
     wishes: Wishes,
     of_user: Fields | None = None,
+    session_id: str = "",
 ) -> Chosen:
-    """The same of a memory as it is now; `of_user` shows the document of its user."""
-    wanted = wanted_memory(policies.settled(settings.memory), wishes.memory)
-    policy = policies.policy(wanted) or Recent(wishes.max_history or settings.llm.max_history)
-    model = settings.llm.model or settings.llm.params.get("model")
-    model = model if isinstance(model, str) else None
+    """The same of a memory as it is now; `of_user` shows the document of its user, `session_id` is for the log."""
+    wanted = policies.settled(settings.memory)
+    wanted = wanted if wishes.memory is None else over(wanted, wishes.memory)
+    model = model_of(settings, policies)
     counter = policies.counter(model)
+    wants_tools = wishes.tools or wanted.policy == "summary"
+    uses = [use for use in memory.tool_uses() if use.answered] if wants_tools else []
     messages, tokens, places = memory.made_messages(), memory.tokens(counter), memory.remembered()
     remembered = Remembered(
         messages=messages if len(places) == len(messages) else [messages[index] for index in places],
-        tools=[use for use in memory.tool_uses() if use.answered] if wishes.tools else [],
+        tools=uses if wishes.tools else [],
         tokens=tokens if len(places) == len(messages) else lambda index: tokens(places[index]),
         tool_tokens=lambda use: tool_tokens(use, counter),
         text_tokens=counter.count,
@@ -130,16 +144,34 @@ def chosen(
     )
     beside = kept_messages(memory.state, settings, of_user, wishes.data)
     carried = tuple(session.text for session in memory.state.carried or ())
-    choice = policy.choose(remembered)
-    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside)
+    recent = Recent(wishes.max_history or settings.llm.max_history)
+    try:
+        policy = policies.policy(wanted) or recent
+        choice = policy.choose(remembered) if wanted.policy in KINDS else checked(policy.choose(remembered), remembered)
+    except Exception as error:
+        if isinstance(error, Refused) and wishes.memory is not None:
+            raise  # this call alone has asked for it
+        # One of the operator's own: the call goes on without it.
+        LOG.error("Session %s is shown its newest messages, not by %s", session_id, wanted.policy, exc_info=error)
+        wanted, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
+    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside, uses)
 
 
-def wanted_memory(own: MemoryConfig, wished: MemoryConfig | None) -> MemoryConfig:
-    """The settings of a call: another policy brings its own parameters, the same one takes those that are given."""
-    if wished is None or wished.policy not in (None, own.policy):
-        return own if wished is None else wished
-    given = {name: value for name in wished.__struct_fields__ if (value := getattr(wished, name)) not in (None, {})}
-    return msgspec.structs.replace(own, **given)
+def checked(choice: Any, remembered: Remembered) -> Choice:
+    """What a policy that anybody wrote has chosen, in the order of the call. Raises `ValueError`."""
+    if not isinstance(choice, Choice):
+        raise ValueError("A policy must return a Choice.")
+    kept = sorted(set(choice.kept))
+    if kept and not 0 <= kept[0] <= kept[-1] < len(remembered.messages):
+        raise ValueError("A policy must keep messages that there are.")
+    return choice._replace(kept=kept, reason=str(choice.reason))
+
+
+def model_of(settings: SessionConfig, policies: Policies) -> str | None:
+    """The model that a session's context is for."""
+    llm = settings.llm
+    model = llm.model or llm.params.get("model") or (policies.default_model if llm.url is None else None)
+    return model if isinstance(model, str) else None
 
 
 def tool_tokens(use: ToolUse, counter: Counter) -> int:

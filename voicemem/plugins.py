@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,14 +12,20 @@ import msgspec
 from voicemem.config import plain
 from voicemem.errors import CannotStart, Refused
 from voicemem.policies import MemoryConfig, Policies, Policy
-from voicemem.policies.parameters import PARAMETERS, check_memory
+from voicemem.policies.parameters import PARAMETERS, POLICY_NAME, check_memory, over
 from voicemem.settings import Settings
 
 
 def policies_of(settings: Settings) -> Policies:
     """Raises `CannotStart` for what cannot be imported, or does not fit together."""
-    own = dict(map(own_policy, settings.policies))
-    policies = Policies(default_memory(settings.memory), own, dict(map(model_window, settings.model_windows)))
+    own: dict[str, Callable[..., Policy]] = {}
+    for text in settings.policies:
+        name, kind = own_policy(text)
+        if name in own:
+            raise CannotStart(f"The policy {name} is given twice.")
+        own[name] = kind
+    windows = dict(map(model_window, settings.model_windows))
+    policies = Policies(default_memory(settings.memory), own, windows, settings.llm_model)
     try:
         policies.policy(policies.default)
     except Refused as refused:
@@ -32,7 +39,7 @@ def default_memory(text: str | None) -> MemoryConfig:
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
         check_memory(given)
-        return msgspec.convert(given, MemoryConfig)
+        return over(MemoryConfig(), msgspec.convert(given, MemoryConfig))
     except msgspec.ValidationError as error:
         raise CannotStart(f"The default memory cannot be used: {plain(error, MemoryConfig)}.") from None
     except (msgspec.DecodeError, Refused) as error:
@@ -46,12 +53,15 @@ def own_policy(text: str) -> tuple[str, Callable[..., Policy]]:
     module, _, attribute = path.partition(":")
     if not (name and module and attribute):
         raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
+    if not re.match(POLICY_NAME, name):
+        raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
     if name in PARAMETERS:
         raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise CannotStart(f"The policy {name} cannot be imported: {error}.") from None
+    except Exception as error:  # it is somebody's program, which may do anything
+        why = f"{type(error).__name__}: {error}"
+        raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
     if not callable(getattr(found, "choose", None)):
         raise CannotStart(f"{path} is no policy: it has no method `choose`.")
     return name, found

@@ -20,13 +20,15 @@ from msgspec import Struct
 from voicemem import config
 from voicemem.admission import Stream
 from voicemem.context import Chosen, Wishes, choose
-from voicemem.errors import Refused, StoreUnavailable, VoicememError
+from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.events import MAX_TEXT_BYTES, MemorySummary
 from voicemem.memories import Memories
-from voicemem.messages import Message
-from voicemem.policies import Policies
+from voicemem.memory import Memory
+from voicemem.messages import Summary
+from voicemem.policies import MemoryConfig, Policies
+from voicemem.policies.models import UNKNOWN_WINDOW
 from voicemem.policies.parameters import filled
-from voicemem.policies.summary import NOTHING_YET, PROMPT, Due, SummaryPolicy, joined, same
+from voicemem.policies.summary import NOTHING_YET, PROMPT, Due, SummaryPolicy, joined, same, shown_tokens
 from voicemem.store.base import Appended, Journal
 from voicemem.usage import SummaryState
 
@@ -37,8 +39,10 @@ LOOK_S = 0.5
 """Between two looks at the sessions in which something was journaled."""
 REST_S = 2.0
 """Between two looks at a session that has not used half of what calls for a summary."""
-MOST_AT_ONCE = 8
-"""Calls of LLMs that are under way."""
+MOST_AT_ONCE, MOST_IN_LANE = 256, 8
+"""Calls of LLMs that are under way: all together, and those of one project to one URL."""
+PROMPT_SHARE = 0.7
+"""Of the LLM's window; the rest is for what it writes, and for what is counted otherwise by it."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 MOST_APPENDS = 100
 """Attempts to append a summary while the call goes on; each failed one means that something was journaled."""
@@ -106,9 +110,11 @@ class Summaries:
 
     def state_of(self, stream: Stream, chosen: Chosen) -> SummaryState | None:
         """How it is with a session's summaries; None when its policy makes none. Whoever asks for it sets it going."""
-        policy, remembered = chosen.policy, chosen.remembered
+        policy, remembered = chosen.policy, chosen.everything
         if not isinstance(policy, SummaryPolicy):
             return None
+        if self.policies.settled(config.read(stream.config).memory).policy != SUMMARY:  # wished for this call alone
+            return SummaryState("none" if remembered.summary is None else "current", *stands_for(remembered.summary))
         work, due = self.works.get(stream.key), policy.due(remembered)
         self.changed.setdefault(stream.key, stream)
         state: State = "none" if remembered.summary is None else "current"
@@ -116,16 +122,15 @@ class Summaries:
             state = "running"
         elif due is not None:
             state = "failing" if work is not None and work.failures else "due"
-        through = None if remembered.summary is None else remembered.summary.through_turn
-        count = 0 if remembered.summary is None else remembered.summary.messages
-        return SummaryState(state, through, count, work.failures if work else 0, work.error if work else None)
+        failures, error = (work.failures, work.error) if work else (0, None)
+        return SummaryState(state, *stands_for(remembered.summary), failures, error)
 
     async def look(self) -> None:
         """Start what is due in the sessions that have changed."""
         changed, self.changed = self.changed, {}
         self.resting = {key: until for key, until in self.resting.items() if until > now_s()}
         for key, stream in changed.items():
-            if self.must_wait(key):
+            if self.must_wait(key) or self.is_busy(stream):
                 self.changed.setdefault(key, stream)
                 continue
             with suppress(StoreUnavailable, Refused):  # it is looked at again when something comes
@@ -136,15 +141,30 @@ class Summaries:
         work = self.works.get(key)
         if work is not None and (work.task is not None or work.not_before > now_s()):
             return True
-        return key in self.resting or len(self.running()) >= MOST_AT_ONCE
+        return key in self.resting
+
+    def is_busy(self, stream: Stream) -> bool:
+        """Whether its LLM, or all together, have enough to do: one that hangs holds up nobody else."""
+        running, lane = self.running(), lane_of(stream)
+        return len(running) >= MOST_AT_ONCE or sum(lane_of(one.stream) == lane for one in running) >= MOST_IN_LANE
+
+    def most(self, chosen: Chosen) -> float:
+        """How many tokens of messages fit into one prompt, beside the summary before."""
+        policy, remembered = chosen.policy, chosen.remembered
+        assert isinstance(policy, SummaryPolicy)
+        writer = chosen.memory.model
+        window = self.policies.window(MemoryConfig(), writer) if writer else remembered.window
+        window = window or max(policy.budget(remembered), UNKNOWN_WINDOW)
+        prompt = chosen.memory.prompt or PROMPT
+        return PROMPT_SHARE * window - remembered.text_tokens(prompt) - shown_tokens(remembered)
 
     async def look_at(self, stream: Stream) -> None:
         chosen = await self.chosen(stream)
         if chosen is None:
             return
-        policy, remembered = chosen.policy, chosen.remembered
+        policy, remembered = chosen.policy, chosen.everything
         assert isinstance(policy, SummaryPolicy)
-        due = policy.due(remembered)
+        due = policy.due(remembered, self.most(chosen))
         if due is not None:
             self.start(stream, chosen, due)
             return
@@ -177,7 +197,7 @@ class Summaries:
             await self.append(work.stream, due, written)
             work.failures, work.error = 0, None
         except VoicememError as error:
-            self.put_off(work, error.code)
+            self.put_off(work, str(error.why) if isinstance(error, LlmFailed) else error.code)
         except Exception as error:
             LOG.error("A summary failed", exc_info=error)
             self.put_off(work, "internal")
@@ -189,7 +209,7 @@ class Summaries:
         work.failures, work.error = work.failures + 1, code
         wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** (work.failures - 1)) * (0.5 + self.random())
         work.not_before = now_s() + wait_s
-        LOG.warning("No summary for a session: %s; it is tried again in %.1f s.", code, wait_s)
+        LOG.warning("No summary for session %s: %s; it is tried again in %.1f s.", work.stream.id, code, wait_s)
 
     async def append(self, stream: Stream, due: Due, written: Written) -> None:
         """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
@@ -199,7 +219,7 @@ class Summaries:
             if now is None:
                 return
             memory = await self.memories.at(now)
-            if memory.state.summary != due.previous or not still_stands(due, memory.remembered_messages()):
+            if memory.state.summary != due.previous or not still_stands(due, memory):
                 return
             if await self.journal.append_own(stream.key, payload, memory.stands_at, self.clock()) is not None:
                 return
@@ -219,7 +239,7 @@ def now_s() -> float:
 
 def prompt_of(chosen: Chosen, due: Due) -> str:
     previous = NOTHING_YET if due.previous is None else due.previous.text
-    return filled(chosen.memory.prompt or PROMPT, previous, joined(due.messages))
+    return filled(chosen.memory.prompt or PROMPT, previous, joined(due.messages, due.tools))
 
 
 def check_text(text: str, chosen: Chosen) -> None:
@@ -232,12 +252,22 @@ def check_text(text: str, chosen: Chosen) -> None:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
-def still_stands(due: Due, messages: list[Message]) -> bool:
+def still_stands(due: Due, memory: Memory) -> bool:
     """Whether what was summarised is still what is remembered of these turns."""
     before = -1 if due.previous is None else due.previous.through_turn
-    since = bisect_right(messages, before, key=attrgetter("turn_id"))
-    until = bisect_right(messages, due.through_turn, key=attrgetter("turn_id"))
-    return same(due.messages, messages[since:until])
+    messages = memory.remembered_messages()
+    since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
+    tools = [use for use in memory.tool_uses() if use.answered and before < use.turn_id <= due.through_turn]
+    return same(due.messages, messages[since:until]) and same(due.tools, tools)
+
+
+def stands_for(summary: Summary | None) -> tuple[int | None, int]:
+    """Through which turn, and for how many messages."""
+    return (None, 0) if summary is None else (summary.through_turn, summary.messages)
+
+
+def lane_of(stream: Stream) -> tuple[str, str | None]:
+    return stream.project, config.read(stream.config).llm.url
 
 
 def event_of(due: Due, written: Written) -> bytes:

@@ -63,7 +63,7 @@ def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
     system_tokens += sum(map(remembered.text_tokens, chosen.carried))
     until = None
     if isinstance(policy, SummaryPolicy):
-        until = percent(policy.used(remembered), policy.threshold * policy.budget(remembered))
+        until = percent(policy.used(chosen.everything), policy.threshold * policy.budget(remembered))
     window = remembered.window
     return Usage(
         policy=chosen.memory.policy or DEFAULT,

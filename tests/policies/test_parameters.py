@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert
 
-from voicemem.config import settle
+from voicemem.config import merged, settle
 from voicemem.errors import Refused
-from voicemem.policies.parameters import filled
+from voicemem.policies.parameters import MemoryConfig, filled, over
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,36 @@ def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
     assert f"a {summary} b {messages} c" == filled(prompt, summary, messages)
     said = filled(prompt, "{messages_joined}", "{prev_summary}")
     assert "a {messages_joined} b {prev_summary} c" == said
+
+
+@pytest.mark.parametrize(
+    ("own", "given_over", "settled"),
+    [
+        ({}, {}, {}),
+        ({}, {"max_messages": 2}, {"policy": "recent", "max_messages": 2}),
+        ({}, {"max_tokens": 9}, {"policy": "window", "max_tokens": 9}),
+        ({}, {"keep_recent": 9, "max_tokens": 9}, {"policy": "window", "keep_recent": 9, "max_tokens": 9}),
+        ({}, {"threshold": 0.5}, {"policy": "summary", "threshold": 0.5}),
+        ({}, {"context_window": 9}, {"context_window": 9}),
+        ({"policy": "summary"}, {"max_tokens": 9}, {"policy": "summary", "max_tokens": 9}),
+        ({"policy": "summary"}, {"context_window": 9}, {"policy": "summary", "context_window": 9}),
+        ({"policy": "recent", "max_messages": 3}, {"max_tokens": 9}, {"policy": "window", "max_tokens": 9}),
+        ({"policy": "recent", "max_messages": 3}, {"policy": "full"}, {"policy": "full"}),
+        ({"policy": "recent", "max_messages": 3}, {"policy": "recent"}, {"policy": "recent", "max_messages": 3}),
+    ],
+)
+def test_settings_over_others(own: Any, given_over: Any, settled: Any) -> None:
+    """Of another policy nothing stays; parameters alone are for the policy that is there, or say which is meant."""
+    kinds = [convert(one, MemoryConfig) for one in (own, given_over, settled)]
+    assert kinds[2] == over(kinds[0], kinds[1])
+
+
+def test_a_patch_that_chooses_another_policy() -> None:
+    """What only the old one has goes; what neither has is refused."""
+    window = {"memory": {"policy": "window", "max_tokens": 9, "context_window": 99}}
+    patch = {"memory": {"policy": "recent", "max_messages": 2}}
+    assert {"policy": "recent", "max_messages": 2, "context_window": 99} == merged(window, patch)["memory"]
+    with pytest.raises(Refused, match="The policy window has no parameter `max_messages`"):
+        merged(window, {"memory": {"max_messages": 2}})
+    with pytest.raises(Refused, match="less than"):
+        merged({"memory": {"policy": "summary", "target_ratio": 0.6}}, {"memory": {"threshold": 0.5}})

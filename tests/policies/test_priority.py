@@ -24,6 +24,12 @@ def call(*priorities: Any) -> Remembered:
     )
 
 
+def test_the_newest_message_is_always_kept() -> None:
+    """It is what the LLM is to answer, whatever weight others have."""
+    assert [3] == list(Priority(max_messages=1).choose(call(5, 9, 1, None)).kept)
+    assert [1, 3] == list(Priority(max_messages=2).choose(call(5, 9, 1, None)).kept)
+
+
 def test_priority_goes_before_recency() -> None:
     """An old message of weight stays, and the order of the call too."""
     assert [0, 3] == list(Priority(max_messages=2).choose(call(5, 1, None, 1)).kept)
@@ -33,9 +39,9 @@ def test_priority_goes_before_recency() -> None:
 @pytest.mark.parametrize("strange", ["high", True, None, [9], {"a": 9}])
 def test_what_is_no_number_counts_as_nothing(strange: Any) -> None:
     """A producer may write anything into its metadata."""
-    assert [1] == list(Priority(max_messages=1).choose(call(strange, 0.5)).kept)
-    assert [1] == list(Priority(max_messages=1).choose(call(strange, 0)).kept)
-    assert [0] == list(Priority(max_messages=1).choose(call(strange, -0.5)).kept)
+    assert [1, 2] == list(Priority(max_messages=2).choose(call(strange, 0.5, None)).kept)
+    assert [1, 2] == list(Priority(max_messages=2).choose(call(strange, 0, None)).kept)
+    assert [0, 2] == list(Priority(max_messages=2).choose(call(strange, -0.5, None)).kept)
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
@@ -44,10 +50,10 @@ def test_what_does_not_fit_is_passed_over() -> None:
     assert [0, 2] == list(Priority(max_tokens=6).choose(memory).kept)
 
 
-def test_the_first_is_kept_whatever_it_takes() -> None:
+def test_the_newest_is_kept_whatever_it_takes() -> None:
     """One message that is larger than the budget is kept alone, and told."""
     choice = Priority(max_tokens=2).choose(call(5, 1))
-    assert ([0], True) == (list(choice.kept), choice.over_budget)
+    assert ([1], True) == (list(choice.kept), choice.over_budget)
 
 
 def test_tool_calls_count_once_for_their_turn() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_samples import memories, remembered, said, turn
+from policy_samples import memories, remembered, said, turn, used
 
 from voicemem.messages import Message, Summary
 from voicemem.policies import Remembered
@@ -108,3 +108,24 @@ def test_what_is_shown_never_exceeds_the_budget(memory: Remembered, budget: int,
     shown_tokens = len(shown(summary)) if summary else 0
     tokens = sum(map(memory.tokens, choice.kept)) + shown_tokens
     assert choice.over_budget or not choice.kept or tokens <= budget
+
+
+def test_tool_calls_count_and_are_told() -> None:
+    """What tools answered goes into the summary with its turn, and calls for it."""
+    tools = [used(1, 20), used(9, 5)]
+    due = POLICY.due(remembered(TEN[:-6], tools))
+    assert due is not None
+    assert [tools[0]] == list(due.tools)
+    assert None is POLICY.due(remembered(TEN[:-6]))
+    told = joined(due.messages[:2], due.tools)
+    assert f"user: xxx\nassistant: xxxx\ntool t null: {'x' * 19}" == told
+
+
+def test_a_prompt_has_a_bound() -> None:
+    """A long backlog is told in portions of whole turns, and at least one turn at a time."""
+    due = POLICY.due(remembered(TEN), most=20)
+    assert due is not None
+    assert (2, 4) == (due.through_turn, len(due.messages))
+    due = POLICY.due(remembered(TEN), most=0)
+    assert due is not None
+    assert (1, 2) == (due.through_turn, len(due.messages))

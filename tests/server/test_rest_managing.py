@@ -110,7 +110,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     await api.send(*dialogue(3))
     stream = await app.sessions.get("default", "s")
     chosen = await choose(app.memories, app.summaries.policies, stream, Wishes(memory=MemoryConfig()))
-    due = Due(None, chosen.remembered.messages[:4], 2, 4)
+    due = Due(None, chosen.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     await app.summaries.append(stream, due, Written("All of it."))
     assert ["Q2", "A2", "Q3", "A3"] == said(await api.context())

@@ -17,7 +17,7 @@ from voicemem.policies.choice import Choice, Policy, Remembered
 from voicemem.policies.counters import Counter, counter
 from voicemem.policies.full import Full
 from voicemem.policies.models import encoding_of, window_of
-from voicemem.policies.parameters import PARAMETERS, MemoryConfig
+from voicemem.policies.parameters import PARAMETERS, MemoryConfig, names_of, over
 from voicemem.policies.priority import Priority
 from voicemem.policies.recent import Recent
 from voicemem.policies.summary import SummaryPolicy
@@ -44,10 +44,12 @@ class Policies(Struct, frozen=True):
     """By name; each is made with a session's `memory.parameters`."""
     windows: Mapping[str, int] = {}
     """Tokens of models' contexts, where the table of `models` does not know better."""
+    default_model: str | None = None
+    """Of the LLM that sessions without one of their own call."""
 
     def settled(self, memory: MemoryConfig) -> MemoryConfig:
-        """A session's memory settings, or the service's where the session chooses no policy."""
-        return self.default if memory.policy is None and self.default.policy is not None else memory
+        """A session's memory settings, over those of the service."""
+        return over(self.default, memory)
 
     def policy(self, memory: MemoryConfig) -> Policy | None:
         """The policy of these settings; None when none is chosen. Raises `Refused`."""
@@ -55,6 +57,9 @@ class Policies(Struct, frozen=True):
         if name is None:
             return None
         if name in self.own:
+            strange = sorted(set().union(*PARAMETERS.values()) & names_of(msgspec.structs.asdict(memory)))
+            if strange:
+                raise Refused("invalid_field", f"The policy {name} has no `{strange[0]}`; give it `parameters`.")
             return made(self.own[name], name, memory.parameters)
         if name not in KINDS:
             raise Refused("invalid_field", f"There is no policy of this name; there are {', '.join(self.names())}.")

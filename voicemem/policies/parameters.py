@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
@@ -21,17 +22,22 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
     "priority": frozenset({"max_messages", "max_tokens"}),
 }
 """What each policy can be told."""
-ALWAYS = frozenset({"policy", "context_window", "parameters"})
-PolicyName = Annotated[
-    str, matching(r"^[a-z][a-z0-9_.-]{0,63}\Z", "The name of a policy is a small letter, then up to 63 of a-z0-9_.-")
-]
+ALWAYS = frozenset({"policy", "context_window"})
+OWN = "parameters"
+THRESHOLD, TARGET_RATIO = 0.7, 0.3
+POLICY_NAME = r"^[a-z][a-z0-9_.-]{0,63}\Z"
+PolicyName = Annotated[str, matching(POLICY_NAME, "The name of a policy is a small letter, then up to 63 of a-z0-9_.-")]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The policy and its parameters; None is the policy's own default. Without `policy`, `llm.max_history` counts."""
+    """The policy and its parameters; None is the policy's own default.
+
+    Parameters without `policy` are for that of the service, or say which one is meant (`over`); without any of them
+    `llm.max_history` counts.
+    """
 
     policy: PolicyName | None = None
     max_messages: Messages | None = None
@@ -59,13 +65,47 @@ def check_memory(given: Any) -> None:
     if not isinstance(given, dict):
         return
     known = PARAMETERS.get(given.get("policy") or "")
-    strange = sorted(given.keys() - known - ALWAYS) if known is not None else []
+    strange = sorted(names_of(given) - known - ALWAYS) if known is not None else []
     if strange:
         raise Refused("invalid_field", f"The policy {given['policy']} has no parameter `{strange[0]}`.")
+    if (given.get("target_ratio") or TARGET_RATIO) >= (given.get("threshold") or THRESHOLD):
+        raise Refused("invalid_field", "`memory.target_ratio` must be less than `memory.threshold`.")
     prompt = given.get("prompt")
     missing = [one for one in PLACEHOLDERS if prompt is not None and one not in prompt]
     if missing:
         raise Refused("invalid_field", f"In the configuration: `memory.prompt` lacks its placeholder {missing[0]}.")
+
+
+def names_of(given: Fields) -> set[str]:
+    """The parameters that have a value."""
+    return {name for name, value in given.items() if value is not None}
+
+
+def tidied(memory: Fields, patch: Fields) -> Fields:
+    """A section after a patch that has chosen another policy: without the parameters that only the old one has."""
+    if patch.get("policy") is None:
+        return memory
+    known = PARAMETERS.get(patch["policy"], frozenset({OWN})) | ALWAYS | patch.keys()
+    return {name: value for name, value in memory.items() if name in known}
+
+
+def over(own: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
+    """The settings when these are given over others: those of another policy, or parameters of the same.
+
+    Parameters that are given alone, and that the other policy does not have, say by themselves which one is meant.
+    """
+    if given.policy not in (None, own.policy):
+        return given
+    values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) not in (None, {})}
+    names = values.keys() - ALWAYS
+    if own.policy is None or not names <= PARAMETERS.get(own.policy, frozenset({OWN})):
+        meant = next((policy for policy in MEANT if names & PARAMETERS[policy]), None)
+        return msgspec.structs.replace(given, policy=meant) if meant else given
+    return msgspec.structs.replace(own, **values)
+
+
+MEANT = ("recent", "window", "summary")
+"""By parameters alone: `max_messages` means the first, `max_tokens` the second, what only the third has means that."""
 
 
 def filled(prompt: str, prev_summary: str, messages_joined: str) -> str:

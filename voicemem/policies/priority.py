@@ -13,6 +13,8 @@ MAX_MESSAGES = 32
 class Priority(Struct, frozen=True):
     """By `metadata.priority` (a number, 0 when there is none), the newest first among equals; shown in their order.
 
+    The newest message of all is always kept: it is what the LLM is to answer.
+
     With `max_tokens`, what does not fit is passed over, and smaller messages may still find room.
     """
 
@@ -21,7 +23,9 @@ class Priority(Struct, frozen=True):
 
     def choose(self, remembered: Remembered) -> Choice:
         messages = remembered.messages
-        ranked = sorted(range(len(messages)), key=lambda index: (priority_of(messages[index]), index), reverse=True)
+        older = range(len(messages) - 1)
+        ranked = sorted(older, key=lambda index: (priority_of(messages[index]), index), reverse=True)
+        ranked[:0] = [len(messages) - 1] if messages else []
         most = self.max_messages
         if most is None:
             most = MAX_MESSAGES if self.max_tokens is None else len(messages)
@@ -30,7 +34,7 @@ class Priority(Struct, frozen=True):
         return self.fitting(remembered, ranked, most, self.max_tokens)
 
     def fitting(self, remembered: Remembered, ranked: list[int], most: int, budget: int) -> Choice:
-        """The first ones that fit, each turn's tool calls with its first message; the very first fits always."""
+        """The first ones that fit, each turn's tool calls with its first message; the newest fits always."""
         kept: list[int] = []
         turns: set[int] = set()
         left = budget

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.messages import Message, Summary
+from voicemem.formats.conversation import Part, interleaved
+from voicemem.formats.values import json_text
+from voicemem.messages import Message, Summary, ToolUse
 from voicemem.policies.choice import Choice, Remembered
 from voicemem.policies.models import UNKNOWN_WINDOW
+from voicemem.policies.parameters import TARGET_RATIO, THRESHOLD
 from voicemem.policies.window import newest, turns_backwards
 
 PROMPT = """\
 You keep the memory of a voice agent. Below are the summary of a call so far and what was said since. Write one new \
 summary that replaces the old one: in the language of the call, in plain sentences, at most 200 words. Keep names, \
 numbers, dates, decisions, promises, preferences and open questions; leave out greetings and small talk. What stands \
-under "assistant" is what the caller really heard. Answer with the summary alone.
+under "assistant" is what the caller really heard, under "tool" what a tool was asked, and answered. Answer with the \
+summary alone.
 
 Summary so far:
 {prev_summary}
@@ -35,6 +40,8 @@ class Due(NamedTuple):
 
     previous: Summary | None
     messages: Sequence[Message]
+    tools: Sequence[ToolUse]
+    """The tool calls of their turns."""
     through_turn: int
     stands_for: int
     """How many messages it will stand for, those of the previous one included."""
@@ -48,8 +55,8 @@ class SummaryPolicy(Struct, frozen=True):
     """
 
     max_tokens: int | None = None
-    threshold: float = 0.7
-    target_ratio: float = 0.3
+    threshold: float = THRESHOLD
+    target_ratio: float = TARGET_RATIO
     keep_recent: int = 4
 
     def budget(self, remembered: Remembered) -> int:
@@ -64,24 +71,43 @@ class SummaryPolicy(Struct, frozen=True):
         """Tokens of the summary, and of all messages that it does not stand for."""
         return shown_tokens(remembered) + sum(cost for _, cost in turns_backwards(remembered, summarised(remembered)))
 
-    def due(self, remembered: Remembered) -> Due | None:
-        """The summary that is to be made now; None when none is needed, or nothing is left to summarise."""
+    def due(self, remembered: Remembered, most: float = inf) -> Due | None:
+        """The summary that is to be made now; None when none is needed, or nothing is left to summarise.
+
+        Of what is to leave, the first turns of at most so many tokens, and at least one: the others' turn comes next.
+        """
         budget, since = self.budget(remembered), summarised(remembered)
         if self.used(remembered) < self.threshold * budget:
             return None
         end = first = len(remembered.messages)
         left = self.target_ratio * budget
-        for begin, cost in turns_backwards(remembered, since):
+        turns = list(turns_backwards(remembered, since))
+        for begin, cost in turns:
             left -= cost
             if left < 0 and first < end and end - first >= self.keep_recent:
                 break
             first = begin
-        if first <= since:
+        leaving = [turn for turn in reversed(turns) if turn[0] < first]
+        if not leaving:
             return None
-        leaving = remembered.messages[since:first]
-        previous = remembered.summary
-        count = (previous.messages if previous else 0) + len(leaving)
-        return Due(previous, leaving, leaving[-1].turn_id, count)
+        return due_of(remembered, since, end_of(leaving, first, most))
+
+
+def end_of(leaving: Sequence[tuple[int, int]], end: int, most: float) -> int:
+    """Where the first turns end that have at most so many tokens, and at least one of them."""
+    taken = leaving[0][1]
+    for begin, cost in leaving[1:]:
+        taken += cost
+        if taken > most:
+            return begin
+    return end
+
+
+def due_of(remembered: Remembered, since: int, end: int) -> Due:
+    messages, previous = remembered.messages[since:end], remembered.summary
+    before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
+    tools = [use for use in remembered.tools if before < use.turn_id <= last]
+    return Due(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
 
 
 def summarised(remembered: Remembered) -> int:
@@ -100,9 +126,18 @@ def shown(summary: Summary) -> str:
     return f"Summary of the first {summary.messages} messages of this call:\n{summary.text}"
 
 
-def joined(messages: Sequence[Message]) -> str:
-    """Messages as the prompt shows them, a line each: what was heard, and of an interrupted reply that it was cut."""
-    return "\n".join(f"{speaker(message)}: {message.content}{cut(message)}" for message in messages)
+def joined(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
+    """Messages as the prompt shows them, a line each: what was heard, and of an interrupted reply that it was cut.
+
+    Between them stand tool calls with their results.
+    """
+    return "\n".join(map(line_of, interleaved(messages, tools, cut=False)))
+
+
+def line_of(part: Part) -> str:
+    if isinstance(part, Message):
+        return f"{speaker(part)}: {part.content}{cut(part)}"
+    return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
 
 
 def speaker(message: Message) -> str:
@@ -114,6 +149,6 @@ def cut(message: Message) -> str:
     return " [interrupted here]" if message.metadata.get("interrupted") else ""
 
 
-def same(messages: Sequence[Message], others: Sequence[Message]) -> bool:
-    """Whether these are the same messages, so that a summary of the first stands for the others too."""
-    return msgspec.json.encode(messages) == msgspec.json.encode(others)
+def same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
+    """Whether these are the same, so that a summary of the first stands for the others too."""
+    return msgspec.json.encode(parts) == msgspec.json.encode(others)
