@@ -14,6 +14,8 @@ import aiohttp
 import click
 import msgspec
 import pytest
+from callers import Caller
+from llm_server import Script, llm_server
 from producers import over_its_rate
 from services import Serve
 
@@ -242,9 +244,21 @@ def free_port() -> int:
         return port
 
 
+async def test_the_gateway_of_the_readme_answers(serve: Serve) -> None:
+    """OpenAI's client, made as the README shows, gets the LLM's answer."""
+    shown = blocks(DOCS["README.md"], "python")[2]
+    async with llm_server(Script(["Hello."])) as llm:
+        app = await serve(llm_url=llm.url)
+        await Caller(app).create("call-1")
+        ask = 'print(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}]).choices)'
+        asking = await start(shown.replace("127.0.0.1:8080", str(app.rest_address)) + ask)
+        printed, _ = await asyncio.wait_for(asking.communicate(), 60)
+        assert b"content='Hello.'" in printed
+
+
 async def test_the_readme_programs_run(serve: Serve) -> None:
     """The README's client and receiver work as printed, and the history is the one that the README shows."""
-    sender, _, receiver = blocks(DOCS["README.md"], "python")
+    sender, _, _, receiver = blocks(DOCS["README.md"], "python")
     port = free_port()
     app = await serve(webhook_url=f"http://127.0.0.1:{port}/", webhook_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     listening = await start(receiver.replace("port=9000", f"port={port}, print=None"))
