@@ -6,12 +6,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from callers import Caller, Fields, Serve
-from calls import delta, done, event, final
+from calls import JOURNALS, delta, done, event, final
+from hypothesis import given
+from hypothesis import strategies as st
 
-from voicemem.policies import Choice, Remembered
+from voicemem.config import SessionConfig
+from voicemem.context import Wishes, body_of, chosen
+from voicemem.events import Journaled
+from voicemem.fold import Entry
+from voicemem.memory import Memory
+from voicemem.policies import Choice, MemoryConfig, Policies, Remembered
+from voicemem.state import State
 
+EVERY = [
+    MemoryConfig(),
+    MemoryConfig(policy="full"),
+    MemoryConfig(policy="recent", max_messages=3),
+    MemoryConfig(policy="window", max_tokens=20),
+    MemoryConfig(policy="summary", max_tokens=40),
+    MemoryConfig(policy="priority", max_messages=3),
+]
 WORD = "word "
 
 
@@ -247,3 +264,21 @@ async def test_parameters_alone_say_what_is_meant(api: Caller) -> None:
     assert ["A2"] == shown(await api.context())
     body = await api.context("?max_tokens=26&usage=true")
     assert (["Q2", "A2"], "window") == (shown(body), body["policy"])
+
+
+@given(JOURNALS, st.sampled_from(EVERY), st.integers(0, 25), st.booleans())
+def test_replay_gives_the_same_context(journal: list[Journaled], memory: MemoryConfig, until: int, tools: bool) -> None:
+    """Folded as it comes and read in between, or replayed from its start: a context is the same, byte for byte."""
+    wishes = Wishes(memory=memory, tools=tools)
+    rows = [Entry(position, 1000 * position, event) for position, event in enumerate(journal, 1)]
+    read, replayed = Memory(State()), Memory(State())
+    read.fold(rows[:until])
+    written(read, wishes)
+    read.pack()
+    read.fold(rows[until:])
+    replayed.fold(rows)
+    assert written(replayed, wishes) == written(read, wishes)
+
+
+def written(memory: Memory, wishes: Wishes) -> bytes:
+    return msgspec.json.encode(body_of(chosen(memory, Policies(), SessionConfig(), wishes), wishes))
