@@ -14,11 +14,11 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from voicemem import config
 from voicemem.admission import Stream
+from voicemem.appending import append_made
 from voicemem.context import Chosen, Wishes, choose
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.events import MAX_TEXT_BYTES, MemorySummary
@@ -44,8 +44,6 @@ MOST_AT_ONCE, MOST_IN_LANE = 256, 8
 PROMPT_SHARE = 0.7
 """Of the LLM's window; the rest is for what it writes, and for what is counted otherwise by it."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-MOST_APPENDS = 100
-"""Attempts to append a summary while the call goes on; each failed one means that something was journaled."""
 
 
 LARGEST_SHARE = 0.5
@@ -161,6 +159,7 @@ class Summaries:
     async def look_at(self, stream: Stream) -> None:
         chosen = await self.chosen(stream)
         if chosen is None:
+            self.works.pop(stream.key, None)
             return
         policy, remembered = chosen.policy, chosen.everything
         assert isinstance(policy, SummaryPolicy)
@@ -213,17 +212,12 @@ class Summaries:
 
     async def append(self, stream: Stream, due: Due, written: Written) -> None:
         """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
-        payload = event_of(due, written)
-        for _ in range(MOST_APPENDS):
-            now = await self.journal.stream(stream.project, stream.id)
-            if now is None:
-                return
-            memory = await self.memories.at(now)
-            if memory.state.summary != due.previous or not still_stands(due, memory):
-                return
-            if await self.journal.append_own(stream.key, payload, memory.stands_at, self.clock()) is not None:
-                return
-        raise StoreUnavailable("The session changes faster than its summary can be stored.")
+        event = event_of(due, written)
+
+        def made(memory: Memory) -> MemorySummary | None:
+            return event if memory.state.summary == due.previous and still_stands(due, memory) else None
+
+        await append_made(self.memories, stream, made, self.clock)
 
     async def stop(self) -> None:
         """Nothing that is under way is waited for: the next process begins anew."""
@@ -270,8 +264,8 @@ def lane_of(stream: Stream) -> tuple[str, str | None]:
     return stream.project, config.read(stream.config).llm.url
 
 
-def event_of(due: Due, written: Written) -> bytes:
-    event = MemorySummary(
+def event_of(due: Due, written: Written) -> MemorySummary:
+    return MemorySummary(
         through_turn=due.through_turn,
         text=written.text.strip(),
         messages=due.stands_for,
@@ -279,7 +273,6 @@ def event_of(due: Due, written: Written) -> bytes:
         input_tokens=written.input_tokens,
         output_tokens=written.output_tokens,
     )
-    return msgspec.json.encode(event)
 
 
 async def summarise_forever(summaries: Summaries) -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from voicemem import config, documents, wire
 from voicemem.admission import Stream
+from voicemem.appending import append_made
 from voicemem.checks import check_integers
 from voicemem.config import merge_patch
 from voicemem.document_tools import CLEAR, GET, UPDATE, CalledTool, definitions, read_update, tool_message
@@ -23,6 +24,7 @@ from voicemem.documents import MAX_DOCUMENT_BYTES, Document, Form, Operation, Sc
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.events import Fields, MemoryData, MemoryDocument
 from voicemem.memories import Memories
+from voicemem.memory import Memory
 from voicemem.store.base import Journal
 from voicemem.validation import check_document
 
@@ -171,7 +173,7 @@ class WorkingMemory:
         return View(before.owner, form, content, before.version + 1, now_ms, own or before.own_form), event
 
     async def append(
-        self, owner: Owner, stream: Stream | None, event: MemoryDocument | MemoryData, position: int, now_ms: int
+        self, owner: Owner, stream: Stream | None, event: MemoryDocument, position: int, now_ms: int
     ) -> bool:
         """Journal an event right behind a position; False when something else came first."""
         if stream is None:
@@ -241,16 +243,14 @@ class WorkingMemory:
 
     async def change_data(self, stream: Stream, event: MemoryData) -> Fields:
         """The data after an event. Raises `Refused` (`too_big`, `unknown_session`)."""
-        owner = Owner("session", stream.project, stream.id)
-        async with self.lock(owner):
-            for _ in range(MOST_APPENDS):
-                now = await self.stream(owner)
-                assert now is not None
-                memory = await self.memories.at(now)
-                position, before = memory.stands_at, memory.state.data
-                after = event.content if event.operation == "replace" else merge_patch(before, event.content)
-                if len(msgspec.json.encode(after)) > MAX_DOCUMENT_BYTES:
-                    raise Refused("too_big", "The data of a session have at most 64 KiB.")
-                if await self.append(owner, now, event, position, self.clock()):
-                    return after
-        raise StoreUnavailable("The session changes faster than its data can be stored.")
+        async with self.lock(Owner("session", stream.project, stream.id)):
+            _, memory = await append_made(self.memories, stream, lambda memory: checked_data(memory, event), self.clock)
+            return memory.state.data
+
+
+def checked_data(memory: Memory, event: MemoryData) -> MemoryData:
+    """The event, if the data it leads to are not too large. Raises `Refused`."""
+    after = event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content)
+    if len(msgspec.json.encode(after)) > MAX_DOCUMENT_BYTES:
+        raise Refused("too_big", "The data of a session have at most 64 KiB.")
+    return event
