@@ -9,7 +9,7 @@ import hmac
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,24 @@ AWAITED_MS = 10_000
 """For whom an end waits (never longer than the grace): producers whose connections were lost so lately that they are
 probably on their way back, those that sent over HTTP, and after a start all that were ever connected."""
 SWEEP_S = 0.2
+
+
+class Expected(NamedTuple):
+    """Producers of a session that may still have something to say.
+
+    With `seen`, also those that were connected at some time, and are not among these.
+    """
+
+    producers: frozenset[str]
+    seen: frozenset[str] | None
+
+
+class Waiting(NamedTuple):
+    """A session whose end has come, and for whom it waits; after `until_ms` it was closed long ago."""
+
+    line: Line
+    expected: Expected
+    until_ms: int
 
 
 class Sessions:
@@ -56,6 +74,8 @@ class Sessions:
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
         self.awaited: dict[tuple[str, str], dict[str, int]] = {}
         """Until when producers without a connection are waited for (Unix ms), by project and session id."""
+        self.waiting: dict[tuple[str, str], Waiting] = {}
+        """Sessions whose end has come, and that are not closed yet, by project and id."""
         self.began_ms = clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
         """Producers that were connected since then, by project and session id; kept for a while."""
@@ -159,6 +179,7 @@ class Sessions:
 
     def connect(self, project: str, session_id: str, producer: str) -> None:
         """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
+        self.awaited.get((project, session_id), {}).pop(producer, None)
         if self.clock() < self.began_ms + AWAITED_MS:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
@@ -176,7 +197,7 @@ class Sessions:
             self.wait_for(line)
         self.left[line.project, line.session_id] = line
         await self.count_out(line.project, line.session_id, line.producer)
-        await self.close_when_ended(line)
+        await self.close_unless_expected(line, self.expected(line))
 
     async def abandon(self, project: str, session_id: str, producer: str) -> None:
         """The connection whose open failed is none; the session may have lost its last real one meanwhile."""
@@ -210,13 +231,40 @@ class Sessions:
                 raise
 
     async def close_when_ended(self, line: Line) -> None:
-        """Close a session whose end was committed, unless another connected producer has not ended."""
+        """Close a session whose end was committed, unless another producer that is expected has not ended."""
+        expected = self.expected(line)
+        if not await self.close_unless_expected(line, expected):
+            self.waiting[line.project, line.session_id] = Waiting(line, expected, self.clock() + AWAITED_MS)
+
+    def expected(self, line: Line) -> Expected:
+        """Who is connected, or probably on the way back."""
         session, now = (line.project, line.session_id), self.clock()
         awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
-        connected = [*self.connected.get(session, ()), *awaited]
         seen = self.seen.get(session, set()) if now < self.began_ms + AWAITED_MS else None
-        if await self.store.close_ended(line.key, connected, seen, self.new_id(), now) is not None:
-            self.notices_due.set()
+        return Expected(
+            frozenset([*self.connected.get(session, ()), *awaited]), None if seen is None else frozenset(seen)
+        )
+
+    async def close_unless_expected(self, line: Line, expected: Expected) -> bool:
+        closed = await self.store.close_ended(
+            line.key, sorted(expected.producers), expected.seen, self.new_id(), self.clock()
+        )
+        if closed is None:
+            return False
+        self.waiting.pop((line.project, line.session_id), None)
+        self.notices_due.set()
+        return True
+
+    async def close_waiting(self) -> None:
+        """Close what waited for producers that are not expected any more."""
+        for session, waiting in list(self.waiting.items()):
+            expected = self.expected(waiting.line)
+            if expected != waiting.expected:
+                await self.close_unless_expected(waiting.line, expected)
+            if session in self.waiting:
+                self.waiting[session] = waiting._replace(expected=expected)
+                if self.clock() >= waiting.until_ms:
+                    del self.waiting[session]
 
     async def sweep(self) -> int:
         """Close what is due; how many sessions were closed."""
@@ -224,6 +272,7 @@ class Sessions:
             await self.store.probe()
         await self.tell_silence()
         now, count = self.clock(), 0
+        await self.close_waiting()
         self.forget_awaited(now)
         for key in await self.store.due(now, SWEEP_BATCH):
             if await self.store.close(key, None, self.new_id(), now) is not None:

@@ -214,7 +214,7 @@ class Rules(Agreement):
 
     def drop(self, number: int, abruptly: bool) -> None:
         self.service.run(self.service.disconnect(number, abruptly))
-        self.model.drop(number)
+        self.model.drop(number, lost=abruptly)
 
     # Events on a websocket
 
@@ -423,6 +423,7 @@ class Rules(Agreement):
             sent = one if isinstance(one, Sent) else resolved(self.tamed(one), self.producer(line), in_order)
             texts.append(json.dumps(sent.event) if json_lines else sent.text())
             answers.append(self.model.take(line, sent.event, sent.refusal))
+        self.model.sent_over_http(line, answers)
         body = ("\n".join(texts) if json_lines else "[" + ",".join(texts) + "]").encode()
         query = f"?producer={name}" + ("" if epoch is None else f"&epoch={epoch}")
         answered = self.request("POST", f"/v1/sessions/{session_id}/events{query}", body)

@@ -6,11 +6,13 @@ Written from the design alone: it knows nothing of the service, has no disk, no 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Fields = dict[str, Any]
 GRACE_MS = 2_000
+AWAITED_MS = 10_000
 DEFAULTS = {"idle_timeout": 60, "reopen_window": 3_600, "max_duration": 72 * 3_600}
 """Seconds."""
 DURATIONS = frozenset({*DEFAULTS, "ttl_seconds"})
@@ -112,6 +114,11 @@ class Model:
         self.sessions: dict[str, Session] = {}
         self.connections: dict[int, dict[tuple[str, str], Line]] = {}
         """The lines of each connection, by session id and producer."""
+        self.began_ms = now_ms
+        self.seen: set[tuple[str, str]] = set()
+        """Sessions and producers that were connected since then."""
+        self.awaited: dict[tuple[str, str], int] = {}
+        """Until when (ms) a producer of a session is waited for, that is probably on its way back."""
         self.exports: list[Export] = []
         """Every close there ever was: a receiver forgets nothing."""
 
@@ -172,13 +179,17 @@ class Model:
             before = lines.get((session_id, producer))
             if before is not None and not before.dead:
                 before.dead, superseded = True, None if other == connection else other
+        self.seen.add((session_id, producer))
+        self.awaited.pop((session_id, producer), None)
         self.connections[connection][session_id, producer] = Line(session_id, producer, lease.epoch)
         session.silent_since_ms = None
         return superseded
 
-    def drop(self, connection: int) -> None:
-        """A connection is gone."""
+    def drop(self, connection: int, lost: bool = False) -> None:
+        """A connection is gone; one that is lost may come back."""
         for line in self.connections.pop(connection).values():
+            if lost and not line.dead:
+                self.awaited[line.session_id, line.producer] = self.now_ms + AWAITED_MS
             if not line.dead and not self.connected(line.session_id):
                 self.sessions[line.session_id].silent_since_ms = self.now_ms
 
@@ -186,6 +197,20 @@ class Model:
         """The producers that have a connection."""
         lines = [line for lines in self.connections.values() for line in lines.values()]
         return {line.producer for line in lines if line.session_id == session_id and not line.dead}
+
+    def sent_over_http(self, line: Line, answers: Sequence[Answer | None]) -> None:
+        """Whoever counts their events has a buffer, which may hold more."""
+        if any(answer is not None and answer.code is None and answer.seq is not None for answer in answers):
+            self.awaited[line.session_id, line.producer] = self.now_ms + AWAITED_MS
+
+    def expected(self, session: Session) -> set[str]:
+        """The producers that may still have something to say."""
+        awaited = {name for (one, name), until in self.awaited.items() if one == session.id and until > self.now_ms}
+        gone: set[str] = set()
+        if self.now_ms < self.began_ms + AWAITED_MS:
+            opened = {name for name, producer in session.producers.items() if producer.epoch}
+            gone = {name for name in opened if (session.id, name) not in self.seen}
+        return self.connected(session.id) | awaited | gone
 
     # Events
 
@@ -277,7 +302,7 @@ class Model:
         idle_ms, since = session.setting_ms("idle_timeout"), session.silent_since_ms
         idle = idle_ms > 0 and since is not None and self.now_ms >= since + idle_ms
         if session.ending is not None:
-            waiting = any(not session.producers[name].ended for name in self.connected(session.id))
+            waiting = any(not session.producers[name].ended for name in self.expected(session))
             if too_long or not waiting or self.now_ms >= session.ending.at_ms + GRACE_MS:
                 self.close(session, session.ending.ts, session.ending.reason)
         elif too_long:
@@ -337,9 +362,12 @@ class Model:
 
     def start(self) -> None:
         """Time without a server is not silence; what ended is closed."""
+        self.began_ms, self.seen, self.awaited = self.now_ms, set(), {}
         for session in self.sessions.values():
             if session.state == "running":
                 session.silent_since_ms = self.now_ms
+                if session.ending is not None:  # the grace begins anew for those who have not ended
+                    session.ending.at_ms = self.now_ms
         self.settle()
 
     def journal(self, session: Session, event: Fields) -> None:

@@ -131,16 +131,16 @@ class Connection:
         await self.flush()
         self.deaf = True
         for queue in self.lines:
-            await self.let_go(queue)
+            await self.let_go(queue, lost=self.websocket.close_code not in GOODBYE)
 
-    async def let_go(self, queue: Queue) -> None:
+    async def let_go(self, queue: Queue, lost: bool = False) -> None:
         queue.dead = True
         if queue.released:
             return
         queue.released = True
         self.host.release(queue.line)
         with suppress(StoreUnavailable):  # the sweep tells the store when it is back
-            await self.host.sessions.disconnect(queue.line, self.websocket.close_code not in GOODBYE)
+            await self.host.sessions.disconnect(queue.line, lost)
 
     def fail(self, error: VoicememError) -> None:
         """Say what is wrong, and close with the code's close code."""
