@@ -303,7 +303,7 @@ class Model:
         idle = idle_ms > 0 and since is not None and self.now_ms >= since + idle_ms
         if session.ending is not None:
             waiting = any(not session.producers[name].ended for name in self.expected(session))
-            if too_long or not waiting or self.now_ms >= session.ending.at_ms + GRACE_MS:
+            if too_long or idle or not waiting or self.now_ms >= session.ending.at_ms + GRACE_MS:
                 self.close(session, session.ending.ts, session.ending.reason)
         elif too_long:
             self.close(session, self.now_ms, "max_duration")
