@@ -120,6 +120,14 @@ def test_history() -> None:
     assert sizes["not_modified", "constant"] == sizes["not_modified", "voicemem"] == "0"
 
 
+def test_contexts() -> None:
+    """Each policy is measured on each call, and contexts are asked for while sessions stream."""
+    _, told = bench("contexts", "--turns", "21,30", "--calls", "3", "--live", "4", "--rate", "100", "--seconds", "0.3")
+    policies = ("none", "recent", "full", "window", "priority", "summary")
+    keys = {f"{policy}_{messages}_us" for policy in policies for messages in (42, 60)}
+    check_results(told, keys | {"live_p50_ms", "live_p99_ms"})
+
+
 def test_sessions() -> None:
     """Sessions with a connection each, then many on one connection, are filled and stay open."""
     lines, told = bench("sessions", "--sessions", "5", "--turns", "1", "--seconds", "0.3", "--rate", "50")
