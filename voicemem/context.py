@@ -21,7 +21,7 @@ from voicemem.kept import kept_messages, user_message
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.messages import Message, ToolUse
-from voicemem.policies import KINDS, Choice, MemoryConfig, Policies, Policy, Remembered
+from voicemem.policies import Choice, MemoryConfig, Policies, Policy, Remembered
 from voicemem.policies.counters import Counter
 from voicemem.policies.parameters import over
 from voicemem.policies.recent import Recent
@@ -146,8 +146,7 @@ def chosen(
     carried = tuple(session.text for session in memory.state.carried or ())
     recent = Recent(wishes.max_history or settings.llm.max_history)
     try:
-        policy = policies.policy(wanted) or recent
-        choice = policy.choose(remembered) if wanted.policy in KINDS else checked(policy.choose(remembered), remembered)
+        policy, choice = applied(policies, wanted, recent, remembered)
     except Exception as error:
         if isinstance(error, Refused) and wishes.memory is not None:
             raise  # this call alone has asked for it
@@ -155,6 +154,13 @@ def chosen(
         LOG.error("Session %s is shown its newest messages, not by %s", session_id, wanted.policy, exc_info=error)
         wanted, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
     return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside, uses)
+
+
+def applied(policies: Policies, wanted: MemoryConfig, recent: Policy, remembered: Remembered) -> tuple[Policy, Choice]:
+    """The policy that is wanted, else `recent`, and what it chooses. Raises what an own one raises."""
+    policy = policies.policy(wanted) or recent
+    choice = policy.choose(remembered)
+    return policy, checked(choice, remembered) if wanted.policy in policies.own else choice
 
 
 def checked(choice: Any, remembered: Remembered) -> Choice:
