@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from voicemem.completions import Asked, ToolAnswer, request_for
 from voicemem.context import Wishes, context
 from voicemem.errors import Refused
 from voicemem.events import Fields, Producible, ToolResult, Whole
+from voicemem.left_open import ends_of_left
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.metrics import Metrics
@@ -83,6 +85,8 @@ class Gateway:
         self.clock = clock
         self.new_id = new_id
         self.tools = Tools(models, Names(clock, new_id), recorder, metrics, tracer)
+        self.taking: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """Held, by key of the session, from the look at its memory until what a request adds to it is there."""
         self.running: set[asyncio.Task[Any]] = set()
         self.draining = False
 
@@ -97,9 +101,12 @@ class Gateway:
             raise Refused("session_ended")
         target = await self.targets.of(stream)
         line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
-        taken = self.take(await self.memories.at(stream), asked)
-        if taken.events:
-            stream = await record(self.tools.recorder, line, taken.events)
+        lock = self.taking.setdefault(stream.key, asyncio.Lock())
+        async with lock:
+            stream = await self.close_left(stream, line)
+            taken = self.take(await self.memories.at(stream), asked)
+            if taken.events:
+                stream = await record(self.tools.recorder, line, taken.events)
         memory = await self.memories.at(stream)
         turn_id = taken.turn_id
         if turn_id is None:
@@ -115,6 +122,13 @@ class Gateway:
 
         first = await call()
         return Rounds(first, call, partial(self.working_memory.execute, stream)) if own else first
+
+    async def close_left(self, stream: Stream, line: Line) -> Stream:
+        """The session as it is now, with no reply open that a killed process was about to give."""
+        stream = await self.memories.journal.stream(stream.project, stream.id) or stream
+        state, running = (await self.memories.at(stream)).state, self.tools.names.taken
+        ends = await ends_of_left(self.memories.journal, stream.key, state, PRODUCER, running)
+        return await record(self.tools.recorder, line, ends) if ends else stream
 
     async def own_tools(self, stream: Stream) -> list[Fields]:
         """The tools of the session's working memory, where the LLM is to have them."""
