@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import AbstractContextManager, aclosing
@@ -21,6 +22,7 @@ from voicemem.reply_writer import Writer
 from voicemem.targets import Target
 from voicemem.tracing import Span, Tracer
 
+LOG = logging.getLogger("voicemem.llm")
 DONE = b"[DONE]"
 MOST_ID = 128
 """Characters in a name or id of an event."""
@@ -173,6 +175,9 @@ class Call:
     def note(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
         self.result = "failed"
+        host = urlsplit(self.plan.target.url).netloc.rpartition("@")[2]
+        fields = {"session_id": self.plan.line.session_id, "host": host}
+        LOG.warning("The LLM failed: %s", error.why, extra=fields)
         return error
 
     def begin(self) -> None:

@@ -20,8 +20,7 @@ TOOL = {"id": "call_1", "name": "weather", "arguments": ['{"city"', ': "Oslo"}']
 
 def told(error: APIStatusError) -> str:
     """The code of what OpenAI's client raises."""
-    assert isinstance(error.body, dict)
-    return str(error.body["reason"])
+    return str(error.response.json()["reason"])
 
 
 async def ends_of(api: Caller) -> list[str]:
