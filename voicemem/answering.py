@@ -85,6 +85,8 @@ class Plan(Struct, frozen=True):
     """Names of the tools that are done here: the reply goes on after them."""
     item: str | None = None
     """The name of the reply that goes on."""
+    said: bool = False
+    """Whether the caller has heard something of it."""
 
 
 class Call:
@@ -146,6 +148,7 @@ class Call:
             raise LlmFailed("invalid_answer")
         if not (done or self.answer.finished):
             raise LlmFailed("dropped")
+        self.check_said()
 
     async def whole(self) -> bytes:
         """The whole answer as it came, which then is in the journal. Raises as `chunks` does."""
@@ -155,8 +158,7 @@ class Call:
                 try:
                     data = await self.tools.models.complete(self.plan.target, self.plan.body)
                     self.answer.take(data)
-                    if not self.answer.begun:
-                        raise LlmFailed("invalid_answer")
+                    self.check_said()
                     self.begin()
                 except LlmFailed as error:
                     failed = self.note(span, error)
@@ -167,6 +169,11 @@ class Call:
             return data
         finally:
             await self.close()
+
+    def check_said(self) -> None:
+        """An answer that says nothing is none: who is on the phone would hear nothing."""
+        if not self.answer.begun or (self.answer.empty and not self.plan.said):
+            raise LlmFailed("invalid_answer")
 
     def span(self) -> AbstractContextManager[Span]:
         host = urlsplit(self.plan.target.url).hostname or ""

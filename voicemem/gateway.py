@@ -41,6 +41,7 @@ from voicemem.working_memory import WorkingMemory
 T = TypeVar("T")
 PRODUCER = "gateway"
 """Of the events that come in here; they have no seq, so the engine's own producer must be another one."""
+NO_SUCH_CALL = "The session has no tool call of this id"
 
 
 class Taken(Struct, frozen=True):
@@ -113,11 +114,11 @@ class Gateway:
             turn_id = memory.state.items[taken.events[0].item or ""]
         own = await self.own_tools(stream)
 
-        async def call(item: str | None = None, last: bool = False) -> Call:
+        async def call(item: str | None = None, last: bool = False, said: bool = False) -> Call:
             tools = [] if last else own
             body = await self.body(stream, asked, Question(target, turn_id, taken.unfinished, tools))
             failure_message = config.read(stream.config).llm.failure_message or ""
-            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item)
+            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item, said)
             return Call(self.tools, plan)
 
         first = await call()
@@ -169,7 +170,10 @@ class Gateway:
     def take_answers(self, memory: Memory, answers: list[ToolAnswer]) -> Taken:
         """Tool results, of calls that wait for one; the reply belongs to the turn of the calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
-        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}
+        for answer in answers:
+            if answer.call_id not in memory.state.calls:
+                raise Refused("invalid_field", f"{NO_SUCH_CALL}: `messages[{answer.place}].tool_call_id`")
+        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}  # others are forgotten
         turn_id = max((uses[call_id].turn_id for call_id in told), default=memory.state.utterance_turn)
         events: list[Producible] = [
             ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())

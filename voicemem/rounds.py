@@ -27,11 +27,15 @@ Execute = Callable[[CalledTool], Awaitable[Fields]]
 class Rounds:
     """As `Call`, for an LLM with tools of the service's own. `again` makes ready the next call of the same answer."""
 
-    def __init__(self, first: Call, again: Callable[[str | None, bool], Awaitable[Call]], execute: Execute) -> None:
+    def __init__(
+        self, first: Call, again: Callable[[str | None, bool, bool], Awaitable[Call]], execute: Execute
+    ) -> None:
         self.call = first
         self.again = again
         self.execute = execute
         self.turn_id = first.turn_id
+        self.said = False
+        """Whether the caller has heard something."""
 
     @property
     def item(self) -> str | None:
@@ -45,6 +49,7 @@ class Rounds:
                     kept = without_own(data, self.call)
                     if kept is not None:
                         yield kept
+            self.said = self.said or any(self.call.answer.text)
             if not self.call.goes_on:
                 await self.answer_own()
                 return
@@ -66,7 +71,7 @@ class Rounds:
         call, ready = self.call, False
         try:
             await self.answer_own()
-            self.call = await self.again(call.item, last)
+            self.call = await self.again(call.item, last, self.said)
             ready = True
         finally:
             if not ready:  # nobody goes on with the reply

@@ -90,6 +90,20 @@ async def test_an_llm_that_dies_after_our_tool(serve: Serve) -> None:
         assert ["Hi.", "Well, ", "Sorry!"] == [one["content"] for one in await api.contents()]
 
 
+@pytest.mark.parametrize(("first", "whole"), [(["Noted."], True), ([], False)])
+async def test_an_llm_that_says_nothing_after_our_tool(serve: Serve, first: list[str], whole: bool) -> None:
+    """When it had said something before, that is the answer; else it has failed."""
+    scripts = Script(first, tools=[GET]), Script()
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY, llm={"failure_message": "Sorry!"}) as (
+        api,
+        client,
+        _,
+    ):
+        expected = "Noted." if whole else "Sorry!"
+        assert expected == await said(client, "Hi.")
+        assert ["Hi.", expected] == [one["content"] for one in await api.contents()]
+
+
 @pytest.mark.parametrize("memory", [{"template": "# Name"}, {"tools": True, "scope": "user"}])
 async def test_without_tools_nothing_is_added(serve: Serve, memory: Fields) -> None:
     """Where they are not wanted, or there is no document for them, the request is as it would be."""

@@ -105,6 +105,20 @@ async def test_a_failure_in_one_piece(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_without_a_word_is_a_failure(serve: Serve, stream: bool) -> None:
+    """No text and no tool call: whoever is on the phone would hear nothing; streamed chunks were passed on before."""
+    async with gateway(serve, Script()) as (api, client, _):
+        with pytest.raises(APIError) as raised:
+            await answered(client, user("Hi."), stream)
+        assert ("llm_failed", "invalid_answer") == (raised.value.type, raised.value.code)
+        assert "invalid_answer" == (await error_of(api))["code"]
+        assert [("user", "Hi.")] == spoken(await api.contents())
+        await api.create("polite", llm={"failure_message": SORRY})
+        async with client_of(api.app, session_id="polite") as other:
+            assert SORRY == (await answered(other, user("Hi."), stream)).text
+
+
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", ["busy", "no JSON", "broken off"])
 async def test_the_failure_message_is_said(serve: Serve, name: str, stream: bool) -> None:
     """With one, the client gets it as an ordinary answer, which the memory knows as such."""

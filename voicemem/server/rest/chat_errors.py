@@ -1,4 +1,4 @@
-"""Errors of the gateway's route in two shapes at once: a problem document, with the object that OpenAI's clients read."""
+"""Errors of the gateway's route: problem documents that hold the object which OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHY = web.RequestKey("why", str)
 
 
 class OpenAIError(Struct, frozen=True):
-    """As OpenAI has it. `type` is the problem's `reason`; `code` says more where the LLM failed, else it is the same."""
+    """As OpenAI has it. `type` is the problem's `reason`; `code` says more where the LLM failed."""
 
     message: str
     type: str
@@ -63,8 +63,8 @@ def chat_errors(path: str) -> Any:
         if resource is None or resource.canonical != path or response.status < HTTPStatus.BAD_REQUEST:
             return response
         response.headers[NOT_AGAIN] = "false"
-        if isinstance(response, web.Response) and response.content_type == problems.MEDIA_TYPE:
-            problem = msgspec.json.decode(response.body or b"", type=Problem)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+            problem = msgspec.json.decode(response.body, type=Problem)
             code = request.get(WHY, problem.reason)
             error = OpenAIError(problem.detail, problem.reason, code)
             response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
