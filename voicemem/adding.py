@@ -17,7 +17,7 @@ from voicemem.state import State
 from voicemem.wire import Arrived, Rejected, decode_event
 
 PRODUCER = "api"
-"""Of the events that come in here; they have no seq, so an engine's own producer must be another one."""
+"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
 SOURCES = {"user": "message", "assistant": "llm"}
 """Of messages that do not say where they come from."""
 SYSTEM = "System messages are configuration and no memory: set system_messages of the session."

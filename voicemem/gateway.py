@@ -40,7 +40,7 @@ from voicemem.working_memory import WorkingMemory
 
 T = TypeVar("T")
 PRODUCER = "gateway"
-"""Of the events that come in here; they have no seq, so the engine's own producer must be another one."""
+"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
 NO_SUCH_CALL = "The session has no tool call of this id"
 
 
