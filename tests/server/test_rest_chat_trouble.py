@@ -168,6 +168,20 @@ async def test_an_llm_that_says_nothing_times_out(serve: Serve, stream: bool) ->
         await until(1, lambda: asyncio.sleep(0, llm.hung_up))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_how_long_is_waited_can_be_set(serve: Serve, stream: bool) -> None:
+    """By `--llm-timeout`, also for a session's own LLM; an answer may take longer as long as something comes."""
+    slow = Script(["One. ", "Two. ", "Three. ", "Four."], pause_s=0.3)
+    async with llm_server(*[slow] * stream, Script(hold_after=0)) as llm:
+        app = await serve(llm_timeout=1.0, allow_addresses=LOOPBACK)
+        await Caller(app).create(llm={"url": llm.url})
+        async with client_of(app) as client:
+            if stream:
+                assert "One. Two. Three. Four." == await said(client, "Hi.")
+            error = await failed(client, stream)
+        assert (504, "llm_timeout") == (error.status_code, problem(error)["reason"])
+
+
 async def test_nobody_there(serve: Serve) -> None:
     """A port that nobody listens on."""
     (port,) = free_ports(1)
