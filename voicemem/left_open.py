@@ -12,6 +12,9 @@ from voicemem.series import NEVER
 from voicemem.state import Reply, State
 from voicemem.store.base import Journal
 
+LOOK_BACK = 256
+"""Turns, the newest ones: a reply that was left open is found by the call after it."""
+
 
 async def ends_of_left(
     journal: Journal, key: int, state: State, producer: str, running: Container[tuple[int, str]]
@@ -21,7 +24,7 @@ async def ends_of_left(
     It is of the time when the reply last grew, so that a later interruption finds it as it would have then.
     """
     found = []
-    for number in state.numbers:
+    for number in state.numbers[-LOOK_BACK:]:
         for reply in state.turns[number].replies:
             if reply.item is None or reply.generation.complete or (key, reply.item) in running:
                 continue
