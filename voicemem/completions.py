@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -18,14 +18,13 @@ from voicemem.wire import explain
 
 CUSTOM_OWN = ("turn_id", "timestamp", "interruptable")
 INSTRUCTIONS = ("system", "developer")
-ROLES = (*INSTRUCTIONS, "user", "assistant", "tool", "function")
 NO_TEXT = "The user's message has no text, which is all that is taken of it; leave it out to have the memory answered"
 
 
 class AskedMessage(Struct, frozen=True):
     """A message of a request; fields beside these are passed over, but for those of instructions."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = None
     tool_call_id: str | None = None
 
@@ -67,7 +66,6 @@ def read_request(given: Fields) -> Asked:
     except msgspec.ValidationError as error:
         raise Refused(*explain(error, ChatRequest)) from None
     messages = request.messages
-    check_roles(messages)
     trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
     answers = [ToolAnswer(one.tool_call_id or "", text_of(one.content), place) for place, one in trailing]
     raw: list[Fields] = given["messages"]
@@ -79,12 +77,6 @@ def read_request(given: Fields) -> Asked:
         instructions=[one for one in raw if one["role"] in INSTRUCTIONS],
         fields={name: value for name, value in given.items() if name not in ("messages", "model", "stream")},
     )
-
-
-def check_roles(messages: Sequence[AskedMessage]) -> None:
-    for place, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise Refused("invalid_field", f"A role is one of {', '.join(ROLES)}: `messages[{place}].role`")
 
 
 def user_text(messages: Sequence[AskedMessage]) -> str | None:
