@@ -32,8 +32,14 @@ class Message(NamedTuple):
 @asynccontextmanager
 async def client_of(app: App, key: str = "no key is needed", session_id: str = "s") -> AsyncIterator[AsyncOpenAI]:
     """OpenAI's own client, with nothing set but what docs/gateway.md says."""
-    base_url = f"http://{app.rest_address}/v1/sessions/{session_id}"
-    async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
+    async with client_at(f"http://{app.rest_address}", key, session_id) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_at(rest: str, key: str = "no key is needed", session_id: str = "s") -> AsyncIterator[AsyncOpenAI]:
+    """The same for a service that is a process of its own."""
+    async with AsyncOpenAI(base_url=f"{rest}/v1/sessions/{session_id}", api_key=key) as client:
         yield client
 
 

@@ -64,7 +64,12 @@ def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
 
 
 def in_form(path: str, body: dict[str, Any]) -> None:
-    """A content of the format that a document has, and a form of one kind: here all documents are texts."""
+    """A content of the format that a document has, and a form of one kind: here all documents are texts.
+
+    A chat ends with words: answers to tools are only taken for calls that there were.
+    """
+    if path.endswith("/chat/completions") and isinstance(body.get("messages"), list):
+        body["messages"].append({"role": "user", "content": "Hi."})
     forms = body if path.endswith("/working-memory") else body.get("working_memory")
     if isinstance(forms, dict):
         for name in ("template", "schema", "format"):

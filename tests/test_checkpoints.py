@@ -161,7 +161,7 @@ BY_HAND: list[tuple[str, Fields, str]] = [
     ("entry", document(change=lambda made: made["events"].append([])), "A part of the checkpoint"),
     ("more", document(own=1), "A part of the checkpoint"),
     ("unknown type", document(own("magic"), producer="main"), "position 1: The event's type is not known"),
-    ("bad event", document([final(1, "x", seq=1) | {"final": 1}]), "position 1: Expected `bool`"),
+    ("bad event", document([final(1, "x", seq=1) | {"final": 1}]), "position 1: Expected true or false"),
     ("long text", document([final(1, "x" * 300_000, seq=1)]), "position 1: A text may be at most"),
     ("reserved", document([final(1, "x", seq=1, metadata={"heard": "no"})]), "position 1: The event's metadata"),
     ("integer", document([final(1, "x", seq=1, metadata={"a": 2**53 + 1})]), "position 1: An integer"),

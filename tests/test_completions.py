@@ -160,3 +160,46 @@ def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
 def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
     """The path decides whether a URL is whole."""
     assert endpoint == Target(url).endpoint
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([{"role": "user", "content": "Hi."}, {"role": "narrator", "content": "x"}], "`messages[1].role`"),
+        (
+            [{"role": "User", "content": "Hi."}],
+            "(system, developer, user, assistant, tool, function): `messages[0].role`",
+        ),
+        ([{"role": "user", "content": ""}], "has no text"),
+        ([{"role": "user", "content": " \n"}], "has no text"),
+        ([{"role": "user"}], "has no text"),
+        ([{"role": "user", "content": []}], "has no text"),
+        (
+            [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "`messages[1].content`",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(messages: Any, said: str) -> None:
+    """A role that nobody has, and a last message of the user's without any text; the sentence names the place."""
+    with pytest.raises(Refused) as refused:
+        read_request({"messages": messages})
+    assert ("invalid_field", True) == (refused.value.code, said in refused.value.detail)
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_every_role_of_openai_is_taken(role: str) -> None:
+    """Before the last message, whatever their content is."""
+    assert "Hi." == read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).user
+
+
+@pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None, "refusal": None}, {"reasoning_content": "x"}])
+def test_an_answer_may_be_empty(delta: Any) -> None:
+    """Nothing was said, and no tool called; what is passed on without being kept is something."""
+    answer = Answer()
+    answer.take(chunk(delta, finish_reason="stop"))
+    assert answer.empty
+    for more in ({"content": " "}, {"tool_calls": [{"id": "c"}]}, {"refusal": "No."}, {"audio": {"id": "a"}}):
+        full = Answer()
+        full.take(chunk(delta | more))
+        assert not full.empty

@@ -18,7 +18,7 @@ ROWS = (
     "batches recorder memory memories sessions access audit context usage summaries summary_writer gateway"
     " outbox sweeper targets answering reply_writer rounds retention metrics gauges tracing tail tail_of_several tails"
     " webhooks validation working_memory kept users"
-    " appending forgetting adding statistics checkpoints forks carrying",
+    " appending forgetting adding statistics checkpoints forks carrying left_open",
     "server outbound otel llm openai_client plugins client replay",
     "app demo library library_documents",
     "cli __main__ integrations",

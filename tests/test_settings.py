@@ -88,6 +88,7 @@ def test_other_machines_and_spellings(host: str) -> None:
         {"store": "sqlite:/var/lib/a b.db"},
         {"webhook_url": "http://10.0.0.1:9000/hook", "webhook_secret": "s"},
         {"admin_key": ADMIN_KEY},
+        {"llm_url": "https://10.0.0.1:9001/v1?api-version=1", "llm_api_key": "sk-a b~", "llm_timeout": 0.5},
         {"request_rate": 0.0, "event_rate": 0.5},
     ],
 )
@@ -105,6 +106,14 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"store": ""}, "store"),
         ({"webhook_url": "ftp://x/"}, "webhook"),
         ({"llm_url": "ftp://x/"}, "LLM"),
+        ({"llm_url": "http://user:hunter2@x.example/v1"}, "LLM"),
+        ({"llm_url": "http://x.example/a b"}, "LLM"),
+        ({"llm_url": "http://x.example/v1\n"}, "LLM"),
+        ({"llm_url": "http://x.example", "llm_api_key": "hunter2\n"}, "key"),
+        ({"llm_url": "http://x.example", "llm_api_key": "hunter2\u20ac"}, "key"),
+        ({"llm_timeout": 0.0}, "seconds"),
+        ({"llm_timeout": float("inf")}, "seconds"),
+        ({"llm_timeout": float("nan")}, "seconds"),
         ({"llm_api_key": "k"}, "LLM"),
         ({"llm_model": "m"}, "LLM"),
         ({"webhook_url": "https://"}, "webhook"),
@@ -123,8 +132,9 @@ def test_good_settings(settings: dict[str, Any]) -> None:
 )
 def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:
     """The service does not start, and says which setting is wrong."""
-    with pytest.raises(CannotStart, match=word):
+    with pytest.raises(CannotStart, match=word) as caught:
         check(Settings(**settings))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_bad_secret_is_not_shown() -> None:

@@ -17,24 +17,24 @@ from voicemem.state import State
 from voicemem.wire import Arrived, Rejected, decode_event
 
 PRODUCER = "api"
-"""Of the events that come in here; they have no seq, so an engine's own producer must be another one."""
+"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
 SOURCES = {"user": "message", "assistant": "llm"}
 """Of messages that do not say where they come from."""
 SYSTEM = "System messages are configuration and no memory: set system_messages of the session."
 
 
-class CalledFunction(Struct, frozen=True):
+class FunctionCall(Struct, frozen=True):
     """As OpenAI has it: the arguments are a text of JSON."""
 
     name: Name
     arguments: Any
 
 
-class CalledTool(Struct, frozen=True):
+class MessageToolCall(Struct, frozen=True):
     """One of the tool calls of an assistant message, as OpenAI has it."""
 
     id: Name
-    function: CalledFunction
+    function: FunctionCall
     type: Literal["function"] = "function"
 
 
@@ -59,7 +59,7 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, renam
     name: Name | None = None
     arguments: Any | UnsetType = UNSET
     result: Any | UnsetType = UNSET
-    tool_calls: tuple[CalledTool, ...] = ()
+    tool_calls: tuple[MessageToolCall, ...] = ()
     tool_call_id: Name | None = None
 
 

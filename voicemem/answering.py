@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import AbstractContextManager, aclosing
@@ -21,6 +22,7 @@ from voicemem.reply_writer import Writer
 from voicemem.targets import Target
 from voicemem.tracing import Span, Tracer
 
+LOG = logging.getLogger("voicemem.llm")
 DONE = b"[DONE]"
 MOST_ID = 128
 """Characters in a name or id of an event."""
@@ -83,6 +85,8 @@ class Plan(Struct, frozen=True):
     """Names of the tools that are done here: the reply goes on after them."""
     item: str | None = None
     """The name of the reply that goes on."""
+    said: str = ""
+    """What it has said in the calls before."""
 
 
 class Call:
@@ -144,6 +148,7 @@ class Call:
             raise LlmFailed("invalid_answer")
         if not (done or self.answer.finished):
             raise LlmFailed("dropped")
+        self.check_said()
 
     async def whole(self) -> bytes:
         """The whole answer as it came, which then is in the journal. Raises as `chunks` does."""
@@ -153,8 +158,7 @@ class Call:
                 try:
                     data = await self.tools.models.complete(self.plan.target, self.plan.body)
                     self.answer.take(data)
-                    if not self.answer.begun:
-                        raise LlmFailed("invalid_answer")
+                    self.check_said()
                     self.begin()
                 except LlmFailed as error:
                     failed = self.note(span, error)
@@ -166,6 +170,11 @@ class Call:
         finally:
             await self.close()
 
+    def check_said(self) -> None:
+        """An answer that says nothing is none: who is on the phone would hear nothing."""
+        if not self.answer.begun or (self.answer.empty and not self.plan.said):
+            raise LlmFailed("invalid_answer")
+
     def span(self) -> AbstractContextManager[Span]:
         host = urlsplit(self.plan.target.url).hostname or ""
         return self.tools.tracer.span("llm", "client", {"voicemem.use": USE, "server.address": host})
@@ -173,6 +182,9 @@ class Call:
     def note(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
         self.result = "failed"
+        host = urlsplit(self.plan.target.url).netloc.rpartition("@")[2]
+        fields = {"session_id": self.plan.line.session_id, "host": host}
+        LOG.warning("The LLM failed: %s", error.why, extra=fields)
         return error
 
     def begin(self) -> None:
@@ -240,7 +252,7 @@ class Call:
     def end(self) -> LlmDone:
         """With its text where that stands nowhere else in the journal."""
         written = bool(self.plan.body["stream"]) and not self.writer.lost
-        text = None if written else "".join(self.answer.text) or None
+        text = None if written else self.plan.said + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
 
     def tool_calls(self) -> list[Producible]:

@@ -21,7 +21,7 @@ from voicemem.errors import StoreRuined
 from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
-from voicemem.llm import LanguageModels
+from voicemem.llm import LanguageModels, Patience
 from voicemem.memories import Memories, look_after_forever
 from voicemem.metrics import Metrics
 from voicemem.outbound import allowed_networks, check_url
@@ -135,7 +135,8 @@ class App:
         self.working_memory = WorkingMemory(store, self.memories, clock)
         self.retention = Retention(store, self.memories, clock)
         allowed = allowed_networks(settings.allow_addresses)
-        self.llm = LanguageModels(allowed=allowed, more_headers=self.tracer.headers)
+        patience = Patience(read_s=settings.llm_timeout)
+        self.llm = LanguageModels(allowed=allowed, patience=patience, more_headers=self.tracer.headers)
         targets = Targets(store, default_llm(settings))
         self.gateway = Gateway(
             self.memories,

@@ -12,6 +12,8 @@ from voicemem.events import Incoming, Ordinary, SessionEnd
 from voicemem.store.base import Appended
 from voicemem.wire import Arrived, Rejected
 
+OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
+"""Names under which the service journals what comes in by other ways than events; these have no seq."""
 DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -18,12 +18,13 @@ from voicemem.wire import explain
 
 CUSTOM_OWN = ("turn_id", "timestamp", "interruptable")
 INSTRUCTIONS = ("system", "developer")
+NO_TEXT = "The user's message has no text, which is all that is taken of it; leave it out to have the memory answered"
 
 
 class AskedMessage(Struct, frozen=True):
     """A message of a request; fields beside these are passed over, but for those of instructions."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = None
     tool_call_id: str | None = None
 
@@ -37,10 +38,11 @@ class ChatRequest(Struct, frozen=True):
 
 
 class ToolAnswer(Struct, frozen=True):
-    """What the caller's tool answered."""
+    """What the caller's tool answered; `place` is that of its message in the request."""
 
     call_id: str
     text: str
+    place: int
 
 
 class Asked(Struct, frozen=True):
@@ -49,7 +51,7 @@ class Asked(Struct, frozen=True):
     stream: bool
     model: str | None
     user: str | None
-    """What the user said, when the request ends with tool results or words of the user's; never blank."""
+    """What the user said, when the request ends with words of the user's; never blank."""
     answers: list[ToolAnswer]
     """The tool results at its end."""
     instructions: list[Fields]
@@ -64,19 +66,27 @@ def read_request(given: Fields) -> Asked:
     except msgspec.ValidationError as error:
         raise Refused(*explain(error, ChatRequest)) from None
     messages = request.messages
-    last = messages[-1].role if messages else None
-    trailing = takewhile(lambda message: message.role == "tool", reversed(messages))
-    answers = [ToolAnswer(one.tool_call_id or "", text_of(one.content)) for one in trailing]
-    user = next((text_of(one.content) for one in reversed(messages) if one.role == "user"), "")
+    trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
+    answers = [ToolAnswer(one.tool_call_id or "", text_of(one.content), place) for place, one in trailing]
     raw: list[Fields] = given["messages"]
     return Asked(
         stream=bool(request.stream),
         model=request.model,
-        user=user if last == "user" and user.strip() else None,
+        user=user_text(messages),
         answers=answers[::-1],
         instructions=[one for one in raw if one["role"] in INSTRUCTIONS],
         fields={name: value for name, value in given.items() if name not in ("messages", "model", "stream")},
     )
+
+
+def user_text(messages: Sequence[AskedMessage]) -> str | None:
+    """The words of a last message of the user's. Raises `Refused` where it has none."""
+    if not messages or messages[-1].role != "user":
+        return None
+    text = text_of(messages[-1].content)
+    if not text.strip():
+        raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
+    return text
 
 
 def text_of(content: Any) -> str:
@@ -122,6 +132,9 @@ class Said(Struct, frozen=True):
 
     content: Any = None
     tool_calls: list[ToolCallPart] | None = None
+    refusal: Any = None
+    audio: Any = None
+    function_call: Any = None
 
 
 class Choice(Struct, frozen=True):
@@ -165,6 +178,13 @@ class Answer:
         """Whether a chunk or completion had a choice."""
         self.finished = False
         """Whether a chunk said why it ends."""
+        self.other = False
+        """Whether there was something that is passed on, and not kept."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was said, nor any tool called."""
+        return not (self.size or self.calls or self.other)
 
     def take(self, data: bytes) -> str:
         """Take a chunk or a whole completion; the text that it adds. Raises `LlmFailed`."""
@@ -184,6 +204,7 @@ class Answer:
             self.finished = self.finished or choice.finish_reason is not None
             if said is not None:
                 added += text_of(said.content)
+                self.other = self.other or bool(said.refusal or said.audio or said.function_call)
                 for part in said.tool_calls or ():
                     self.take_call(part)
         self.text.append(added)

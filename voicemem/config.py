@@ -17,7 +17,7 @@ from voicemem.documents import WorkingMemoryConfig, check_section
 from voicemem.errors import Refused
 from voicemem.events import MAX_TEXT_BYTES, Fields, Name
 from voicemem.exports import check_secret
-from voicemem.forms import REFUSALS, matching
+from voicemem.forms import in_words, matching
 from voicemem.policies.parameters import MemoryConfig, check_memory, tidied
 
 MAX_LABELS = 64
@@ -54,6 +54,18 @@ class SystemMessage(Struct, frozen=True):
 
     role: str
     content: str | list[Any]
+
+
+class OfLlm(Struct, frozen=True):
+    """Of `llm`, what needs a second look."""
+
+    system_messages: tuple[SystemMessage, ...] | None = None
+
+
+class SystemMessages(Struct, frozen=True):
+    """Of a configuration, so that errors name the place."""
+
+    llm: OfLlm
 
 
 class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,7 +159,7 @@ def settle(given: Fields) -> Settled:
     try:
         config = msgspec.convert(without_nulls(tidy), SessionConfig)
         for messages in (replaced, config.llm.system_messages):
-            msgspec.convert(messages, tuple[SystemMessage, ...] | None)
+            msgspec.convert({"llm": {"system_messages": messages}}, SystemMessages)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
     check_secret(config.webhook.secret)
@@ -190,7 +202,7 @@ def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
     sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
-    sentence = REFUSALS.get(sentence, sentence)
+    sentence = in_words(sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         sentence = "The value is not one of those that it can have"
         values = choices(kinds, path.strip("`.")) if path else ()

@@ -149,7 +149,9 @@ class LlmFailed(VoicememError):
 
     def __init__(self, why: int | str) -> None:
         codes = {"timeout": "llm_timeout", "address_not_allowed": "address_not_allowed"}
-        super().__init__(codes.get(str(why), "llm_failed"), f"The LLM answered {why}." if type(why) is int else None)
+        code = codes.get(str(why), "llm_failed")
+        told = f"The LLM answered {why}." if type(why) is int else f"{CODES[code].sentence[:-1]}: {why}."
+        super().__init__(code, told if code == "llm_failed" else None)
         self.why = why
 
 

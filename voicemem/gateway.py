@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from voicemem.completions import Asked, ToolAnswer, request_for
 from voicemem.context import Wishes, context
 from voicemem.errors import Refused
 from voicemem.events import Fields, Producible, ToolResult, Whole
+from voicemem.left_open import ends_of_left
 from voicemem.memories import Memories
 from voicemem.memory import Memory
 from voicemem.metrics import Metrics
@@ -38,7 +40,8 @@ from voicemem.working_memory import WorkingMemory
 
 T = TypeVar("T")
 PRODUCER = "gateway"
-"""Of the events that come in here; they have no seq, so the engine's own producer must be another one."""
+"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
+NO_SUCH_CALL = "The session has no tool call of this id"
 
 
 class Taken(Struct, frozen=True):
@@ -83,6 +86,8 @@ class Gateway:
         self.clock = clock
         self.new_id = new_id
         self.tools = Tools(models, Names(clock, new_id), recorder, metrics, tracer)
+        self.taking: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """Held, by key of the session, from the look at its memory until what a request adds to it is there."""
         self.running: set[asyncio.Task[Any]] = set()
         self.draining = False
 
@@ -97,24 +102,34 @@ class Gateway:
             raise Refused("session_ended")
         target = await self.targets.of(stream)
         line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
-        taken = self.take(await self.memories.at(stream), asked)
-        if taken.events:
-            stream = await record(self.tools.recorder, line, taken.events)
+        lock = self.taking.setdefault(stream.key, asyncio.Lock())
+        async with lock:
+            stream = await self.close_left(stream, line)
+            taken = self.take(await self.memories.at(stream), asked)
+            if taken.events:
+                stream = await record(self.tools.recorder, line, taken.events)
         memory = await self.memories.at(stream)
         turn_id = taken.turn_id
         if turn_id is None:
             turn_id = memory.state.items[taken.events[0].item or ""]
         own = await self.own_tools(stream)
 
-        async def call(item: str | None = None, last: bool = False) -> Call:
+        async def call(item: str | None = None, last: bool = False, said: str = "") -> Call:
             tools = [] if last else own
             body = await self.body(stream, asked, Question(target, turn_id, taken.unfinished, tools))
             failure_message = config.read(stream.config).llm.failure_message or ""
-            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item)
+            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item, said)
             return Call(self.tools, plan)
 
         first = await call()
         return Rounds(first, call, partial(self.working_memory.execute, stream)) if own else first
+
+    async def close_left(self, stream: Stream, line: Line) -> Stream:
+        """The session as it is now, with no reply open that a killed process was about to give."""
+        stream = await self.memories.journal.stream(stream.project, stream.id) or stream
+        state, running = (await self.memories.at(stream)).state, self.tools.names.taken
+        ends = await ends_of_left(self.memories.journal, stream.key, state, PRODUCER, running)
+        return await record(self.tools.recorder, line, ends) if ends else stream
 
     async def own_tools(self, stream: Stream) -> list[Fields]:
         """The tools of the session's working memory, where the LLM is to have them."""
@@ -155,7 +170,10 @@ class Gateway:
     def take_answers(self, memory: Memory, answers: list[ToolAnswer]) -> Taken:
         """Tool results, of calls that wait for one; the reply belongs to the turn of the calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
-        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}
+        for answer in answers:
+            if answer.call_id not in memory.state.calls:
+                raise Refused("invalid_field", f"{NO_SUCH_CALL}: `messages[{answer.place}].tool_call_id`")
+        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}  # others are forgotten
         turn_id = max((uses[call_id].turn_id for call_id in told), default=memory.state.utterance_turn)
         events: list[Producible] = [
             ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())

@@ -153,7 +153,9 @@ class Session:
         for arrival in arrivals:
             if isinstance(arrival, Rejected):
                 raise Refused(arrival.code, arrival.detail)
-        line = self.line(await self.info(), producer)
+        stream = await self.info()
+        line = self.line(stream, producer)
+        await self.library.recorder.check_producer(stream, producer)
         recorded = await self.library.recorder.record(line, arrivals)
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from voicemem.access import SETS_NOTHING
-from voicemem.admission import Outcome
+from voicemem.admission import Outcome, Stream
 from voicemem.audit import audit
-from voicemem.batches import Batch, Line, Recorded, answer, outcomes_of
+from voicemem.batches import OWN_PRODUCERS, Batch, Line, Recorded, answer, outcomes_of
 from voicemem.config import Settled, settle, settled_calls_out
 from voicemem.errors import Refused, VoicememError
 from voicemem.events import Auth, Incoming, RefusedEvent, SessionOpen
@@ -81,16 +81,22 @@ class Recorder:
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
     ) -> tuple[Opened, int]:
         known = await self.journal.stream(project, session_id)
+        producer = frame.producer or DEFAULT_PRODUCER
+        await self.check_producer(known, producer)
         settled = settle({} if known is not None else frame.session or {})
         if settled_calls_out(settled) and not may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(settled)
-        producer = frame.producer or DEFAULT_PRODUCER
         opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
         if opened.created and settled_calls_out(settled):
             audit("calling_out_changed", key_id, project, session_id)
         memory = await self.memories.at(opened.stream)
         return opened, memory.state.newest_turn + 1
+
+    async def check_producer(self, stream: Stream | None, name: str) -> None:
+        """Refuse a name of the service's own; a producer that has counted its events under it goes on all the same."""
+        if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
+            raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
 
     async def record(self, line: Line, arrivals: Iterable[Arrived | Rejected]) -> Recorded:
         """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from voicemem.answering import Call
-from voicemem.completions import FoundCall
+from voicemem.completions import FoundCall, text_of
 from voicemem.document_tools import CalledFunction, CalledTool
-from voicemem.events import Fields, LlmDone, Producible, ToolResult
+from voicemem.events import Fields, Producible, ToolResult
 from voicemem.reply_writer import record
 
 MOST_ROUNDS = 8
@@ -27,11 +27,15 @@ Execute = Callable[[CalledTool], Awaitable[Fields]]
 class Rounds:
     """As `Call`, for an LLM with tools of the service's own. `again` makes ready the next call of the same answer."""
 
-    def __init__(self, first: Call, again: Callable[[str | None, bool], Awaitable[Call]], execute: Execute) -> None:
+    def __init__(
+        self, first: Call, again: Callable[[str | None, bool, str], Awaitable[Call]], execute: Execute
+    ) -> None:
         self.call = first
         self.again = again
         self.execute = execute
         self.turn_id = first.turn_id
+        self.said = ""
+        """Whether the caller has heard something."""
 
     @property
     def item(self) -> str | None:
@@ -45,6 +49,7 @@ class Rounds:
                     kept = without_own(data, self.call)
                     if kept is not None:
                         yield kept
+            self.said += "".join(self.call.answer.text)
             if not self.call.goes_on:
                 await self.answer_own()
                 return
@@ -55,22 +60,24 @@ class Rounds:
         data = b""
         for left in reversed(range(MOST_ROUNDS)):
             data = await self.call.whole()
+            before, self.said = self.said, self.said + "".join(self.call.answer.text)
             if not self.call.goes_on:
                 await self.answer_own()
                 break
             await self.next(last=left <= 1)
-        return without_own(data, self.call) or data
+        data = without_own(data, self.call) or data
+        return with_words(data, before) if before else data
 
     async def next(self, last: bool) -> None:
         """Do what the LLM has called for, and make ready the next call; the last one gets no tools of ours."""
         call, ready = self.call, False
         try:
             await self.answer_own()
-            self.call = await self.again(call.item, last)
+            self.call = await self.again(call.item, last, self.said)
             ready = True
         finally:
             if not ready:  # nobody goes on with the reply
-                end = LlmDone(turn_id=call.turn_id, item=call.item, ts=call.now())
+                end = call.end()
                 call.release()
                 await record(call.tools.recorder, call.plan.line, [end])
 
@@ -82,6 +89,15 @@ class Rounds:
             results.append(ToolResult(turn_id=call.turn_id, call_id=one.id, result=told["content"], ts=call.now()))
         if results:
             await record(call.tools.recorder, call.plan.line, results)
+
+
+def with_words(data: bytes, before: str) -> bytes:
+    """A completion whose text begins with what was said in the calls before."""
+    told: Any = msgspec.json.decode(data)
+    for choice in told["choices"]:
+        message = choice.get("message") or {}
+        message["content"] = before + text_of(message.get("content"))
+    return msgspec.json.encode(told)
 
 
 def own_calls(call: Call) -> Collection[FoundCall]:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from voicemem.config import IS_URL, URL_PATTERN
 from voicemem.errors import CannotStart, Refused
 from voicemem.exports import check_secret
 
@@ -57,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Where the gateway calls for sessions that give no `llm.url`; may be a private address."""
     llm_api_key: str | None = None
     llm_model: str | None = None
+    llm_timeout: float = 30.0
+    """Seconds without a byte after which a call of an LLM is given up."""
     memory: str | None = None
     """The memory policy of sessions that choose none, as JSON: `{"policy":"window","max_tokens":4000}`."""
     policies: tuple[str, ...] = ()
@@ -88,16 +91,25 @@ def check(settings: Settings) -> None:
         check_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
-    if settings.llm_url is not None and not re.match(r"https?://[^/\s]", settings.llm_url):
-        raise CannotStart("The LLM's URL must begin with http:// or https://.")
-    if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
-        raise CannotStart("An LLM's key or model was given, but no URL of it.")
+    check_llm(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths are full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
     if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
         raise CannotStart("A rate is a number per second, or 0 for no limit.")
+
+
+def check_llm(settings: Settings) -> None:
+    """Raise `CannotStart` for what no LLM can be called with; neither its address nor its key is shown."""
+    if settings.llm_url is not None and not re.fullmatch(URL_PATTERN, settings.llm_url):
+        raise CannotStart(f"The LLM's URL cannot be this one. {IS_URL}; its key is given apart, as --llm-api-key.")
+    if settings.llm_api_key is not None and not re.fullmatch(r"[ -~]*", settings.llm_api_key):
+        raise CannotStart("The LLM's key has characters that no header can have, such as the end of a line.")
+    if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
+        raise CannotStart("An LLM's key or model was given, but no URL of it.")
+    if not 0 < settings.llm_timeout < inf:
+        raise CannotStart("The timeout of LLMs is a number of seconds above 0.")
 
 
 def check_ports(rest: Address, ingest: Address) -> None:

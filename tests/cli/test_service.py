@@ -45,6 +45,9 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--rest", "127.0.0.1:8080", "--ingest", "0.0.0.0:8080", "--insecure"],
         ["--webhook-url", "https://x.example/", "--webhook-secret", "whsec_notbase64"],
         ["--store", "memory:", "--rest", "0.0.0.0:8080"],
+        ["--llm-url", "http://u:hunter2@h/v1"],
+        ["--llm-url", "http://h/v1", "--llm-api-key", "hunter2\n"],
+        ["--llm-timeout", "0"],
     ],
     ids=" ".join,
 )
@@ -52,6 +55,7 @@ def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> 
     """Each setting that cannot be is refused before anything starts."""
     result = check_config(*arguments)
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert "hunter2" not in result.output
 
 
 @pytest.mark.parametrize(
@@ -103,13 +107,24 @@ async def first_lines(process: asyncio.subprocess.Process, count: int) -> list[s
 async def test_serve_says_where_it_listens_and_stops_on_sigterm(tmp_path: Path) -> None:
     """serve prints its addresses, answers there, and exits with 0 after SIGTERM."""
     process = await start("--store", f"sqlite:{tmp_path}/calls.db")
-    lines = await first_lines(process, 5)
+    lines = await first_lines(process, 6)
+    assert [" ".join(line.split()) for line in lines[3:5]] == ["webhook none (--webhook-url)", "llm none (--llm-url)"]
     base = lines[2].split()[-1].removesuffix("/v1/sessions")
     async with aiohttp.ClientSession() as http, http.get(f"{base}/readyz") as response:
         assert response.status == 200
     process.send_signal(signal.SIGTERM)
     _, errors = await asyncio.wait_for(process.communicate(), 10)
     assert (process.returncode, errors) == (0, b"")
+
+
+async def test_serve_says_which_llm_it_calls() -> None:
+    """Its host, and nothing that may be secret."""
+    process = await start("--store", "memory:", "--llm-url", "http://127.0.0.1:9/secret/v1?key=secret")
+    try:
+        assert (await first_lines(process, 5))[4] == "  llm      http://127.0.0.1:9\n"
+    finally:
+        process.terminate()
+        await process.communicate()
 
 
 async def test_a_second_server_on_one_file_is_refused(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ async def test_the_llm_keeps_its_memory(serve: Serve, stream: bool) -> None:
     """Its call is done, journaled with its result, and not shown to the caller, who gets one answer, named once."""
     scripts = Script(["One moment. "], tools=[UPDATE]), Script(["Hello Ann."])
     async with gateway(serve, *scripts, working_memory=JSON_MEMORY) as (api, client, llm):
-        assert ("One moment. Hello Ann." if stream else "Hello Ann.", []) == await answered(
-            client, user("I am Ann."), stream
-        )
+        assert ("One moment. Hello Ann.", []) == await answered(client, user("I am Ann."), stream)
         document = (await api.get("/v1/sessions/s/working-memory")).json
         assert {"name": "Ann"} == document["content"]
         assert ["get_working_memory", "update_working_memory", "clear_working_memory"] == names(llm.requests[0].body)
@@ -39,7 +37,7 @@ async def test_the_llm_keeps_its_memory(serve: Serve, stream: bool) -> None:
         assert "The working memory is updated." == second[-1]["content"]
         history = await api.contents()
         assert ("user", "I am Ann.") == spoken(history)[0]
-        assert "Hello Ann." == history[-1]["content"][-10:]
+        assert "One moment. Hello Ann." == history[-1]["content"]
         items = {row["event"].get("item") for row in await api.journal() if row["event"]["type"].startswith("llm.")}
         assert 1 == len(items)
 
@@ -88,6 +86,20 @@ async def test_an_llm_that_dies_after_our_tool(serve: Serve) -> None:
     ):
         assert "Well, Sorry!" == await said(client, "Hi.")
         assert ["Hi.", "Well, ", "Sorry!"] == [one["content"] for one in await api.contents()]
+
+
+@pytest.mark.parametrize(("first", "whole"), [(["Noted."], True), ([], False)])
+async def test_an_llm_that_says_nothing_after_our_tool(serve: Serve, first: list[str], whole: bool) -> None:
+    """When it had said something before, that is the answer; else it has failed."""
+    scripts = Script(first, tools=[GET]), Script()
+    async with gateway(serve, *scripts, working_memory=JSON_MEMORY, llm={"failure_message": "Sorry!"}) as (
+        api,
+        client,
+        _,
+    ):
+        expected = "Noted." if whole else "Sorry!"
+        assert expected == await said(client, "Hi.")
+        assert ["Hi.", expected] == [one["content"] for one in await api.contents()]
 
 
 @pytest.mark.parametrize("memory", [{"template": "# Name"}, {"tools": True, "scope": "user"}])

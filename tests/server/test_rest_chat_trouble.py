@@ -105,6 +105,20 @@ async def test_a_failure_in_one_piece(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_without_a_word_is_a_failure(serve: Serve, stream: bool) -> None:
+    """No text and no tool call: whoever is on the phone would hear nothing; streamed chunks were passed on before."""
+    async with gateway(serve, Script()) as (api, client, _):
+        with pytest.raises(APIError) as raised:
+            await answered(client, user("Hi."), stream)
+        assert ("llm_failed", "invalid_answer") == (raised.value.type, raised.value.code)
+        assert "invalid_answer" == (await error_of(api))["code"]
+        assert [("user", "Hi.")] == spoken(await api.contents())
+        await api.create("polite", llm={"failure_message": SORRY})
+        async with client_of(api.app, session_id="polite") as other:
+            assert SORRY == (await answered(other, user("Hi."), stream)).text
+
+
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", ["busy", "no JSON", "broken off"])
 async def test_the_failure_message_is_said(serve: Serve, name: str, stream: bool) -> None:
     """With one, the client gets it as an ordinary answer, which the memory knows as such."""
@@ -133,7 +147,7 @@ async def test_a_failure_in_the_middle(serve: Serve, script: Script, code: str) 
     """What was said stays as generated. The client raises, or hears the failure message behind it."""
     async with gateway(serve, script) as (api, client, _):
         stream = await client.chat.completions.create(model="any", messages=user("Hi."), stream=True)
-        assert ("One. ", "llm_failed") == await heard_until_error(stream)
+        assert ("One. ", code) == await heard_until_error(stream)
         assert [("user", "Hi."), ("assistant", "One. ")] == spoken(await api.contents())
         assert code == (await error_of(api))["code"]
 
@@ -152,6 +166,20 @@ async def test_an_llm_that_says_nothing_times_out(serve: Serve, stream: bool) ->
         assert (504, "llm_timeout") == (error.status_code, problem(error)["reason"])
         assert "timeout" == (await error_of(api))["code"]
         await until(1, lambda: asyncio.sleep(0, llm.hung_up))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_how_long_is_waited_can_be_set(serve: Serve, stream: bool) -> None:
+    """By `--llm-timeout`, also for a session's own LLM; an answer may take longer as long as something comes."""
+    slow = Script(["One. ", "Two. ", "Three. ", "Four."], pause_s=0.3)
+    async with llm_server(*[slow] * stream, Script(hold_after=0)) as llm:
+        app = await serve(llm_timeout=1.0, allow_addresses=LOOPBACK)
+        await Caller(app).create(llm={"url": llm.url})
+        async with client_of(app) as client:
+            if stream:
+                assert "One. Two. Three. Four." == await said(client, "Hi.")
+            error = await failed(client, stream)
+        assert (504, "llm_timeout") == (error.status_code, problem(error)["reason"])
 
 
 async def test_nobody_there(serve: Serve) -> None:
@@ -409,8 +437,7 @@ async def test_many_at_once_are_kept_apart(serve: Serve) -> None:
 
 
 def problem(error: APIStatusError) -> Fields:
-    assert isinstance(error.body, dict)
-    return error.body
+    return dict(error.response.json())
 
 
 async def test_the_client_is_told_not_to_try_again(serve: Serve) -> None:

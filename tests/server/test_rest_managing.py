@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, keyed, produce
+from callers import Caller, Fields, keyed
 from calls import delta, done, final, interrupt
 from services import Serve
 
@@ -236,13 +236,6 @@ async def test_a_session_that_has_ended_takes_no_messages(api: Caller) -> None:
     await api.create()
     await api.end()
     assert (409, "session_ended") == (await api.post("/v1/sessions/s/messages", USER)).told
-
-
-async def test_an_engine_s_producer_of_that_name_keeps_its_seq(serve: Serve) -> None:
-    """What comes in here has no seq, so a producer `api` that counts is told of."""
-    app = await serve()
-    await produce(app, dialogue(1), producer="api")
-    assert (400, "seq_required") == (await Caller(app).post("/v1/sessions/s/messages", USER)).told
 
 
 # Statistics

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -38,8 +39,8 @@ SERVE_OPTIONS = (
     setting("--webhook-secret", "Signs the webhooks; whsec_… as Standard Webhooks has it, or any text."),
     setting(
         "--allow-address",
-        "Network that session webhooks may call though it is not public, such as 10.1.0.0/16. May be repeated"
-        " (in the variable: with spaces between).",
+        "Network that session webhooks and llm.url may be in though it is not public, such as 10.1.0.0/16. May be"
+        " repeated (in the variable: with spaces between).",
         multiple=True,
     ),
     setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
@@ -60,6 +61,13 @@ SERVE_OPTIONS = (
     setting("--llm-url", "The LLM of the gateway for sessions that give none: a base URL, or …/chat/completions."),
     setting("--llm-api-key", "Its key; better given in the variable, since others may see a command's flags."),
     setting("--llm-model", "Its model, for sessions that name none."),
+    setting(
+        "--llm-timeout",
+        "Seconds that any LLM may take for the next bytes of its answer, the first ones too.",
+        type=float,
+        default=Settings().llm_timeout,
+        show_default=True,
+    ),
     setting(
         "--request-rate",
         "HTTP requests and handshakes per second and key; 0 is without limit.",
@@ -115,6 +123,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_url=options["llm_url"],
         llm_api_key=options["llm_api_key"],
         llm_model=options["llm_model"],
+        llm_timeout=options["llm_timeout"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         memory=options["memory"],
@@ -169,6 +178,7 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
         click.echo(f"  webhook  {app.settings.webhook_url or 'none (--webhook-url)'}")
+        click.echo(f"  llm      {host_of(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
@@ -181,6 +191,11 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         notify("STOPPING=1")
         LOG.info("Stopping")
         click.echo("stopping: everything received is stored and acknowledged first")
+
+
+def host_of(url: str | None) -> str:
+    """A URL without its path, which may hold what is secret."""
+    return "" if url is None else "://".join(urlsplit(url)[:2])
 
 
 async def first_of(*events: asyncio.Event) -> None:

@@ -119,6 +119,9 @@ class Journal(Protocol):
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
         """Take producers' events in one transaction, each event alone, by the rules of `voicemem.admission`."""
 
+    async def is_numbered(self, key: int, producer: str) -> bool:
+        """Whether a producer has given events of a session a seq."""
+
     async def silence(self, key: int, now_ms: int | None) -> None:
         """Note since when a session has no connection; None when it has one."""
 

@@ -26,7 +26,7 @@ from voicemem.wire import decode_event
 
 CONTENTS = web.AppKey("agora_contents", str)
 PRODUCER = "agora.rest"
-"""Of the events that come in here; they have no seq, so the engine's own producer must be another one."""
+"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
 CAUSE = "api_interrupt"
 MOST_TURNS = 200
 

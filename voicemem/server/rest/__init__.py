@@ -30,6 +30,7 @@ from voicemem.server.rest import (
     webhooks,
     working_memory,
 )
+from voicemem.server.rest.chat_errors import chat_errors
 from voicemem.server.rest.openapi import document
 from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, PARTS, Parts, query_of
 from voicemem.server.rest.routes import Route
@@ -59,7 +60,8 @@ def application(parts: Parts, gate: Gate, tracer: Tracer, beside: Iterable[Route
     Routes `beside` its own are documented with them, and mounted by others.
     """
     app = web.Application(
-        middlewares=[observe_requests(parts.metrics, tracer), problems], client_max_size=MAX_FRAME_BYTES
+        middlewares=[observe_requests(parts.metrics, tracer), chat_errors(chat.PATH), problems],
+        client_max_size=MAX_FRAME_BYTES,
     )
     app.on_response_prepare.append(name_server)
     app[PARTS] = parts

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from typing import Any
 
-import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from voicemem.answering import Call
 from voicemem.completions import ChatRequest, read_request
-from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
 from voicemem.events import Fields
 from voicemem.rounds import Rounds
 from voicemem.server.http import ProblemHandler
-from voicemem.server.problems import headers_of, problem_response
+from voicemem.server.rest.chat_errors import ERRORS, WHY, error_chunk, why
 from voicemem.server.rest.parts import GRANT, NoQuery, object_of, parts_of, stream_of
 from voicemem.server.rest.routes import EVENT_STREAM, JSON, Answer, Body, Route
 
+PATH = "/v1/sessions/{id}/chat/completions"
 TURN, ITEM = "Voicemem-Turn-Id", "Voicemem-Item"
-NOT_AGAIN = {"x-should-retry": "false"}
-"""OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
 STREAM_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DONE = b"[DONE]"
 
@@ -49,17 +46,17 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
     stream = await stream_of(request)
     asked = read_request(await object_of(request))
     gateway = parts_of(request).gateway
+    call = await gateway.begin(stream, asked, request[GRANT].key_id)
+    task = gateway.start(streamed(request, call) if asked.stream else whole(call))
     try:
-        call = await gateway.begin(stream, asked, request[GRANT].key_id)
-        task = gateway.start(streamed(request, call) if asked.stream else whole(call))
-        try:
-            return await watched(request, task)
-        except asyncio.CancelledError:
-            if gateway.draining and task.cancelled():
-                raise Refused("draining") from None
-            raise  # the caller has hung up
-    except VoicememError as error:
-        return problem_response(error.code, error.detail, headers_of(error) | NOT_AGAIN)
+        return await watched(request, task)
+    except LlmFailed as error:
+        request[WHY] = why(error)
+        raise
+    except asyncio.CancelledError:
+        if gateway.draining and task.cancelled():
+            raise Refused("draining") from None
+        raise  # the caller has hung up
 
 
 async def watched(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
@@ -95,11 +92,11 @@ async def streamed(request: web.Request, call: Call | Rounds) -> web.StreamRespo
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, event(error_chunk(error.code, error.detail)))
+        await write_quietly(response, event(error_chunk(why(error), error.detail, error.code)))
     except asyncio.CancelledError:
         if response is None or not parts_of(request).gateway.draining:
             raise
-        await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence)))
+        await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence, "draining")))
     except ConnectionResetError:
         if response is None:
             raise asyncio.CancelledError from None
@@ -124,16 +121,10 @@ def event(data: bytes) -> bytes:
     return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
-def error_chunk(code: str, sentence: str) -> bytes:
-    """What OpenAI's clients raise in the middle of a stream."""
-    error: dict[str, Any] = {"message": sentence, "type": "voicemem_error", "param": None, "code": code}
-    return msgspec.json.encode({"error": error})
-
-
 ROUTES = (
     Route(
         "POST",
-        "/v1/sessions/{id}/chat/completions",
+        PATH,
         create_chat_completion,
         "ingest",
         NoQuery,
@@ -143,5 +134,6 @@ ROUTES = (
             *("missing_field", "text_too_long", "session_ended", "session_erased", "seq_required", "draining"),
             *("llm_not_configured", "llm_failed", "llm_timeout", "address_not_allowed"),
         ),
+        ERRORS,
     ),
 )

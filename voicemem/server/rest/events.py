@@ -68,6 +68,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     """
     stream = await stream_of(request)
     parts = parts_of(request)
+    await parts.recorder.check_producer(stream, query.producer)
     grant = request[GRANT]
     line = Line(stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     pieces = split_lines(await body_of(request))

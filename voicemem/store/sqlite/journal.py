@@ -21,6 +21,7 @@ from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.notices import tell_close
 from voicemem.store.sqlite.plans import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, Rows, load_stream, one, to_stream
+from voicemem.store.sqlite.waypoints import last_seq
 from voicemem.wire import MALFORMED, SORTED, pieces_of
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -89,6 +90,15 @@ class SqliteJournal:
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
         return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
+
+    async def is_numbered(self, key: int, producer: str) -> bool:
+        query = "select 1 from producers where stream = ? and name = ? and next_seq > 1"
+        return await self.database.read(
+            lambda connection: (
+                last_seq(connection, key, producer) > 0
+                or connection.execute(query, (key, producer)).fetchone() is not None
+            )
+        )
 
     async def silence(self, key: int, now_ms: int | None) -> None:
         def job(connection: apsw.Connection) -> None:

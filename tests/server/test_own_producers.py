@@ -1,0 +1,79 @@
+"""Names of producers that are the service's own."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+
+import pytest
+from callers import Caller, Serve
+from calls import final
+from producers import connected
+
+from voicemem import adding, gateway
+from voicemem.app import App
+from voicemem.batches import OWN_PRODUCERS, Line
+from voicemem.errors import Refused
+from voicemem.library import open_library
+from voicemem.server.agora import conversation
+from voicemem.wire import decode_event
+
+NAMES = sorted(OWN_PRODUCERS)
+USER = {"role": "user", "content": "Hi."}
+
+
+def test_the_names_are_those_that_the_service_uses() -> None:
+    """One for each way in that is none of a producer's."""
+    assert {adding.PRODUCER, gateway.PRODUCER, conversation.PRODUCER} == OWN_PRODUCERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_they_are_refused(serve: Serve, name: str) -> None:
+    """At an open, which then makes no session, and over HTTP; nothing is stored, and others go on."""
+    app = await serve()
+    api = Caller(app)
+    async with connected(app) as producer:
+        await producer.send({"type": "session.open", "session_id": "s", "producer": name})
+        error = await producer.expect_error("invalid_field")
+        assert f"The service itself is the producer {name}; take another name." == error["detail"]
+        assert (404, "unknown_session") == (await api.get("/v1/sessions/s")).told
+        await producer.open()
+    answer = await api.post(f"/v1/sessions/s/events?producer={name}", [final(1, "Hi.", seq=1)])
+    assert ((400, "invalid_field"), error["detail"]) == (answer.told, answer.json["detail"])
+    assert 200 == (await api.post("/v1/sessions/s/messages", USER)).status
+    answer = await api.post(f"/v1/sessions/s/events?producer={name}", [final(1, "Hi.")])
+    assert (400, "invalid_field") == answer.told
+    assert ["message"] == [row["event"]["type"] for row in await api.journal()]
+
+
+async def test_one_that_counted_before_goes_on(serve: Serve) -> None:
+    """In a store of earlier days a producer may have such a name: it resumes, and loses nothing."""
+    app = await serve()
+    api = Caller(app)
+    await api.create()
+    await of_earlier_days(app, "api")
+    async with connected(app) as producer:
+        ready = await producer.open(producer="api")
+        assert 2 == ready["next_seq"]
+        await producer.store(final(2, "Two.", seq=2))
+    assert 4 == (await api.post("/v1/sessions/s/events?producer=api", [final(3, "Three.", seq=3)])).json["next_seq"]
+    assert ["One.", "Two.", "Three."] == [one["content"] for one in await api.contents()]
+    assert (400, "seq_required") == (await api.post("/v1/sessions/s/messages", USER)).told
+    await api.create("other")
+    assert (400, "invalid_field") == (await api.post("/v1/sessions/other/events?producer=api", [])).told
+
+
+async def of_earlier_days(app: App, name: str) -> None:
+    stream = await app.store.stream("default", "s")
+    assert stream is not None
+    event = decode_event(json.dumps(final(1, "One.", seq=1)).encode())
+    await app.recorder.record(Line(stream, name, None, may_call_out=False), [event])
+
+
+async def test_they_are_refused_in_the_library() -> None:
+    """Which has the same ways in."""
+    async with open_library() as library:
+        call = await library.create("s")
+        with pytest.raises(Refused, match="The service itself is the producer api"):
+            await call.record(final(1, "Hi."), producer="api")
+        await call.add(USER)
