@@ -58,6 +58,13 @@ def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> 
     assert "hunter2" not in result.output
 
 
+def test_a_password_in_an_url_is_not_shown() -> None:
+    """A receiver may want one; nobody else is to see it."""
+    result = check_config("--webhook-url", "https://u:hunter2@hooks.example/x")
+    assert (0, False) == (result.exit_code, "hunter2" in result.output)
+    assert "https://hooks.example/x" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

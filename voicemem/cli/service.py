@@ -177,7 +177,7 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"voicemem {__version__}, store {app.settings.store}")
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
-        click.echo(f"  webhook  {app.settings.webhook_url or 'none (--webhook-url)'}")
+        click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
         click.echo(f"  llm      {host_of(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
@@ -196,6 +196,14 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
 def host_of(url: str | None) -> str:
     """A URL without its path, which may hold what is secret."""
     return "" if url is None else "://".join(urlsplit(url)[:2])
+
+
+def without_user(value: Any) -> Any:
+    """A URL without the name and password in it; anything else as it is."""
+    if not isinstance(value, str) or "@" not in value:
+        return value
+    parts = urlsplit(value)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 async def first_of(*events: asyncio.Event) -> None:
@@ -223,7 +231,7 @@ def check_config(**options: Any) -> None:
         value = getattr(settings, field)
         shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
-        click.echo(f"{field:16} {', '.join(shown) if several else shown}")
+        click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
     click.echo("The settings are good.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
         click.echo("Beyond loopback `serve` needs a key in the store (voicemem keys create); only `serve` can tell.")
