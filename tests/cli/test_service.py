@@ -61,7 +61,7 @@ def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> 
 def test_a_password_in_an_url_is_not_shown() -> None:
     """A receiver may want one; nobody else is to see it."""
     result = check_config("--webhook-url", "https://u:hunter2@hooks.example/x")
-    assert (0, False) == (result.exit_code, "hunter2" in result.output)
+    assert (result.exit_code, "hunter2" in result.output) == (0, False)
     assert "https://hooks.example/x" in result.output
 
 
