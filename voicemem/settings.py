@@ -77,8 +77,7 @@ def parse_address(text: str) -> Address:
 
 def check(settings: Settings) -> None:
     """Raise `CannotStart` for what can be found wrong without opening anything."""
-    if not re.fullmatch(r"memory:|sqlite:.+", settings.store):
-        raise CannotStart(f"The store {settings.store!r} is unknown; write sqlite:PATH or memory:.")
+    check_store(settings.store)
     check_ports(settings.rest, settings.ingest)
     if settings.webhook_url is not None and not re.match(r"https?://[^/\s]", settings.webhook_url):
         raise CannotStart("The webhook URL must begin with http:// or https://.")
@@ -98,6 +97,12 @@ def check(settings: Settings) -> None:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
     if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
         raise CannotStart("A rate is a number per second, or 0 for no limit.")
+
+
+def check_store(store: str) -> None:
+    """Raises `CannotStart` for what is no store; a program may give anything."""
+    if not (isinstance(store, str) and re.fullmatch(r"memory:|sqlite:[^\0]+", store)):
+        raise CannotStart(f"The store {store!r} is unknown; write sqlite:PATH or memory:.")
 
 
 def check_ports(rest: Address, ingest: Address) -> None:
