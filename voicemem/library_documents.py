@@ -39,7 +39,8 @@ class Documents:
         return await self.change(Change("clear"), expected)
 
     async def change(self, change: Change, expected: int | None) -> View:
-        versions = None if checked(expected=expected).expected is None else (expected,)
+        wanted = checked(expected=expected).expected
+        versions = None if wanted is None else (wanted,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
     async def tools(self) -> list[Fields]:
