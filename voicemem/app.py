@@ -53,6 +53,8 @@ from voicemem.webhooks import Webhooks
 from voicemem.working_memory import WorkingMemory
 
 LOG = logging.getLogger("voicemem")
+RESTORES = 2
+"""Checkpoints that are restored at a time, each with a body of up to 64 MiB."""
 LETTERS = string.ascii_letters + string.digits
 Clock = Callable[[], int]
 """Gives Unix ms."""
@@ -182,6 +184,7 @@ class App:
             self.summaries,
             self.gateway,
             self.working_memory,
+            asyncio.Semaphore(RESTORES),
         )
         rest = application(parts, gate, self.tracer, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)
