@@ -113,7 +113,7 @@ def plain_json(given: Any) -> Fields:
     """A dict as it comes out of JSON. Raises `Refused` for anything else."""
     value = json_value(given)
     if not isinstance(value, dict):
-        raise Refused("invalid_field", "This is to be a dict.")
+        raise Refused("invalid_field", "What is given is no dict.")
     return value
 
 
