@@ -28,6 +28,7 @@ def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[Sync]:
             yield Sync(library, thread)
         finally:
             thread.run(opened.__aexit__(None, None, None))
+            thread.run(thread.loop.shutdown_default_executor())  # its threads have ended then, too
     finally:
         thread.stop()
 
