@@ -20,7 +20,7 @@ ROWS = (
     " webhooks validation working_memory kept users"
     " appending forgetting adding statistics checkpoints forks carrying left_open",
     "server outbound otel llm openai_client plugins client replay",
-    "app demo library library_documents",
+    "app demo library library_documents library_inputs library_sync",
     "cli __main__ integrations",
 )
 """What may be imported stands above; a name stands for a file, or for a folder with all that is in it."""

@@ -227,6 +227,27 @@ async def test_a_policy_that_fails_does_not_end_the_call(
     assert "Session s is shown its newest messages, not by broken" in caplog.text
 
 
+class Choosy:
+    """A policy that says what is wrong with its parameters."""
+
+    def __init__(self, step: int = 2) -> None:
+        if step < 1:
+            raise ValueError("step must be\nat least 1")
+
+    def choose(self, remembered: Remembered) -> Choice:
+        return Choice([])
+
+
+async def test_why_a_policy_does_not_take_its_parameters_is_in_the_log(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, and the caller is not told: the words are the operator's."""
+    api = Caller(await serve(policies=("choosy=test_policy_context:Choosy",)))
+    refused = await api.post("/v1/sessions", {"memory": {"policy": "choosy", "parameters": {"step": 0}}})
+    assert (400, "The policy choosy does not take these parameters.") == (refused.status, refused.json["detail"])
+    assert r"these parameters. ValueError('step must be\nat least 1')" in caplog.text
+
+
 async def test_a_policy_that_is_gone_does_not_end_the_call(serve: Serve, tmp_path: Path) -> None:
     """After a start without it, its sessions are shown their newest messages; nobody new can choose it."""
     store = f"sqlite:{tmp_path}/v.db"

@@ -38,6 +38,13 @@ class MessageToolCall(Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
+class TextPart(Struct, frozen=True):
+    """A part of a content, as OpenAI has it; a memory keeps texts only."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
 class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"kind": "type"}):
     """One message, or one tool trace: `type` tells, a message when it is left out.
 
@@ -47,7 +54,8 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, renam
 
     kind: Literal["message", "tool.call", "tool.result"] = "message"
     role: str | None = None
-    content: str | None = None
+    content: str | tuple[TextPart, ...] | None = None
+    """Parts become one text, a line each."""
     turn_id: Natural | None = None
     timestamp: Integer | None = None
     source: str | None = None
@@ -114,7 +122,7 @@ class Translation:
         events: list[Event] = []
         for number, one in enumerate(given, 1):
             try:
-                events += self.translated(one)
+                events += self.translated(joined(one))
             except Refused as refused:
                 where = f"In number {number}: " if len(given) > 1 else ""
                 raise Refused(refused.code, where + refused.detail) from None
@@ -172,6 +180,13 @@ class Translation:
 
     def turn_of(self, given: Added, call_id: str) -> int:
         return self.calls.get(call_id, self.newest) if given.turn_id is None else given.turn_id
+
+
+def joined(given: Added) -> Added:
+    """The same with a content of parts as one text, as the gateway makes it (`completions.text_of`)."""
+    if not isinstance(given.content, tuple):
+        return given
+    return msgspec.structs.replace(given, content="\n".join(part.text for part in given.content))
 
 
 def needed(given: Added, name: str) -> Any:

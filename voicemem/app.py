@@ -17,7 +17,7 @@ from aiohttp import web
 from voicemem import settings as rules
 from voicemem.access import Access
 from voicemem.config import Settled, llm_url, webhook_url
-from voicemem.errors import StoreRuined
+from voicemem.errors import Refused, StoreRuined
 from voicemem.gateway import Gateway
 from voicemem.gauges import Gauges
 from voicemem.limits import Limits
@@ -53,6 +53,8 @@ from voicemem.webhooks import Webhooks
 from voicemem.working_memory import WorkingMemory
 
 LOG = logging.getLogger("voicemem")
+RESTORES = 2
+"""Checkpoints that are restored at a time, each with a body of up to 64 MiB."""
 LETTERS = string.ascii_letters + string.digits
 Clock = Callable[[], int]
 """Gives Unix ms."""
@@ -94,7 +96,12 @@ def settings_check(settings: Settings, policies: Policies) -> Callable[[Settled]
         for url in (webhook_url(settled), llm_url(settled)):
             if url is not None:
                 check_address(url)
-        policies.check(settled.public.get("memory"))
+        try:
+            policies.check(settled.public.get("memory"))
+        except Refused as refused:
+            if refused.__cause__ is not None:  # the caller is not told what a policy of the operator's own says
+                LOG.warning("%s %r", refused.detail, refused.__cause__)
+            raise
 
     return check
 
@@ -178,6 +185,7 @@ class App:
             self.summaries,
             self.gateway,
             self.working_memory,
+            asyncio.Semaphore(RESTORES),
         )
         rest = application(parts, gate, self.tracer, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from voicemem.access import DEFAULT_PROJECT
 from voicemem.adding import PRODUCER, Added, AddedAt, add
@@ -18,28 +16,36 @@ from voicemem.admission import Stream
 from voicemem.app import new_id, now_ms, open_store
 from voicemem.batches import Line
 from voicemem.checkpoints import read, restore, written
-from voicemem.config import Settled, plain
-from voicemem.context import Wishes, body_of, choose
+from voicemem.config import Settled
+from voicemem.context import Chosen, Wishes, body_of, choose
 from voicemem.errors import Refused
-from voicemem.events import Fields, MemoryData, Name, SessionId
+from voicemem.events import Fields, MemoryData
 from voicemem.forgetting import Forget, Forgot, forget
 from voicemem.forks import fork
 from voicemem.library_documents import Documents
+from voicemem.library_inputs import (
+    check_project,
+    checked,
+    converted,
+    json_bytes,
+    plain_json,
+    policies_given,
+    why_told,
+    wishes_of,
+)
 from voicemem.memories import Memories
 from voicemem.messages import Message
-from voicemem.plugins import default_memory
-from voicemem.policies import MemoryConfig, Policies, Policy
-from voicemem.policies.parameters import check_memory
+from voicemem.policies import Policies, Policy
 from voicemem.recorder import Recorder
 from voicemem.sessions import Sessions
+from voicemem.settings import check_store
 from voicemem.statistics import Statistics, statistics_of
 from voicemem.store.base import Store, StreamFilter
 from voicemem.turns import turns
 from voicemem.usage import Usage, usage_of
+from voicemem.users import erase_user
 from voicemem.wire import Rejected, decode_event
 from voicemem.working_memory import Owner, WorkingMemory, of_session
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -56,9 +62,9 @@ async def open_library(
     `policies` are memory policies of your own, by name; `memory` is the section `memory` of sessions that have none.
     Raises `CannotStart`.
     """
-    default = default_memory(None if memory is None else msgspec.json.encode(memory).decode())
-    known = Policies(default, dict(policies or {}), dict(model_windows or {}))
-    known.policy(known.default)
+    check_store(store)
+    check_project(project)
+    known = policies_given(policies, memory, model_windows)
     opened = open_store(store)
     try:
         library = Library(opened, known, project)
@@ -68,24 +74,13 @@ async def open_library(
         await opened.close_store()
 
 
-class HasId(msgspec.Struct):
-    """For the check of an id."""
-
-    id: SessionId
-
-
-class HasName(msgspec.Struct):
-    """For the check of a name."""
-
-    name: Name
-
-
 class Library:
     """The sessions of a project. Whatever is asked of it or of them raises `Refused` where it cannot be."""
 
     def __init__(self, store: Store, policies: Policies, project: str) -> None:
         def check(settled: Settled) -> None:
-            policies.check(settled.public.get("memory"))
+            with why_told():
+                policies.check(settled.public.get("memory"))
 
         self.store = store
         self.project = project
@@ -97,21 +92,24 @@ class Library:
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> Session:
         """A session with this configuration, new or the one that is there with the same (else `session_exists`)."""
-        stream, _ = await self.sessions.create(self.project, checked_id(session_id), plain_json(configuration))
+        wanted = checked(session_id=session_id).session_id
+        stream, _ = await self.sessions.create(self.project, wanted, plain_json(configuration))
         return Session(self, stream.id)
 
     async def get(self, session_id: str) -> Session:
         """A session that is there, else `unknown_session`."""
-        return Session(self, (await self.sessions.get(self.project, session_id)).id)
+        wanted = checked(session_id=session_id).session_id or ""
+        return Session(self, (await self.sessions.get(self.project, wanted)).id)
 
     async def list(self, *, user_id: str | None = None, state: str | None = None, limit: int = 100) -> list[Session]:
         """Sessions, the newest first."""
-        wanted = StreamFilter(project=self.project, user_id=user_id, state=state, limit=limit)
+        given = checked(user_id=user_id, state=state, limit=limit)
+        wanted = StreamFilter(project=self.project, user_id=user_id, state=state, limit=given.limit or 100)
         return [Session(self, stream.id) for stream in await self.store.streams(wanted)]
 
     def user_memory(self, user_id: str) -> Documents:
         """The working memory of a user, shared by all of their sessions."""
-        owner = Owner("user", self.project, converted({"name": user_id}, HasName).name)
+        owner = Owner("user", self.project, named(user_id))
 
         async def of_user() -> Owner:
             return owner
@@ -120,8 +118,15 @@ class Library:
 
     async def restore(self, checkpoint: bytes, session_id: str | None = None) -> Session:
         """A new session of a checkpoint, which may come from any store, and may be of any size."""
-        stream = await restore(self.sessions, self.project, checked_id(session_id), await read(checkpoint))
+        if not isinstance(checkpoint, bytes):
+            raise Refused("invalid_field", "A checkpoint is bytes.")
+        wanted = checked(session_id=session_id).session_id
+        stream = await restore(self.sessions, self.project, wanted, await read(checkpoint))
         return Session(self, stream.id)
+
+    async def erase_user(self, user_id: str) -> int:
+        """Erase a user's document and all of their sessions in the project; how many these were."""
+        return await erase_user(self.store, self.memories, self.project, named(user_id), now_ms)
 
 
 class Session:
@@ -149,10 +154,14 @@ class Session:
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
         """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
-        arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
-        for arrival in arrivals:
+        arrivals = []
+        for event in events:
+            if not isinstance(event, Mapping):
+                raise Refused("invalid_field", "An event is a dict.")
+            arrival = decode_event(json_bytes(event))
             if isinstance(arrival, Rejected):
                 raise Refused(arrival.code, arrival.detail)
+            arrivals.append(arrival)
         stream = await self.info()
         line = self.line(stream, producer)
         await self.library.recorder.check_producer(stream, producer)
@@ -164,11 +173,12 @@ class Session:
         return recorded.stream.position
 
     def line(self, stream: Stream, producer: str) -> Line:
-        return Line(stream, msgspec.convert(producer, Name), None, may_call_out=True)
+        return Line(stream, checked(producer=producer).producer or "main", None, may_call_out=True)
 
-    async def messages(self) -> list[Message]:
-        """The history."""
-        return (await self.library.memories.at(await self.info())).messages()
+    async def messages(self, unfinished: bool = False) -> list[Message]:
+        """The history; with `unfinished`, replies and partials in progress as well."""
+        wanted = checked(unfinished=unfinished).unfinished
+        return (await self.library.memories.at(await self.info())).messages(wanted)
 
     async def turns(self) -> list[Fields]:
         """Each turn's start, end, cause and latencies."""
@@ -179,20 +189,23 @@ class Session:
     async def context(self, **wishes: Any) -> Fields:
         """The whole body of the next LLM call.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history` as in `GET …/context`; `memory` for this call.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` as in `GET …/context`; `memory` is a
+        section of the configuration for this call.
         """
         wanted = wishes_of(wishes)
-        library = self.library
-        return body_of(await choose(library.memories, library.policies, await self.info(), wanted), wanted)
+        return body_of(await self.chosen(wanted), wanted)
 
     async def usage(self, **wishes: Any) -> Usage:
         """What such a context takes of the model's window, and what it leaves out."""
-        library = self.library
-        return usage_of(await choose(library.memories, library.policies, await self.info(), wishes_of(wishes)), None)
+        return usage_of(await self.chosen(wishes_of(wishes)), None)
+
+    async def chosen(self, wishes: Wishes) -> Chosen:
+        with why_told():
+            return await choose(self.library.memories, self.library.policies, await self.info(), wishes)
 
     async def statistics(self) -> Statistics:
         library = self.library
-        chosen = await choose(library.memories, library.policies, await self.info(), Wishes())
+        chosen = await self.chosen(Wishes())
         stream = await self.info()
         return statistics_of(stream, await library.memories.at(stream), chosen, None, now_ms())
 
@@ -231,9 +244,10 @@ class Session:
         """A new session that remembers this one up to a turn."""
         library = self.library
         stream = await self.info()
-        made = await fork(
-            library.sessions, library.memories, stream, at_turn, checked_id(session_id), plain_json(configuration)
-        )
+        given, patch = checked(at_turn=at_turn, session_id=session_id), plain_json(configuration)
+        if given.at_turn is None:
+            raise Refused("missing_field", "The field at_turn is missing.")
+        made = await fork(library.sessions, library.memories, stream, given.at_turn, given.session_id, patch)
         return Session(library, made.id)
 
     async def update(self, **patch: Any) -> Stream:
@@ -242,7 +256,7 @@ class Session:
 
     async def end(self, reason: str | None = None) -> Stream:
         """End and close it at once."""
-        return await self.library.sessions.end(await self.info(), reason)
+        return await self.library.sessions.end(await self.info(), checked(reason=reason).reason)
 
     async def erase(self) -> None:
         """Nothing of it can be read any more, and its id cannot be used again."""
@@ -251,25 +265,9 @@ class Session:
         self.library.memories.forget(stream.key)
 
 
-def checked_id(session_id: str | None) -> str | None:
-    return None if session_id is None else converted({"id": session_id}, HasId).id
-
-
-def plain_json(given: Mapping[str, Any]) -> Fields:
-    """What was given as it comes out of JSON. Raises `TypeError` for what cannot be written as JSON."""
-    return msgspec.json.decode(msgspec.json.encode(given), type=Fields)
-
-
-def converted(value: Any, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", plain(error)) from None
-
-
-def wishes_of(given: Mapping[str, Any]) -> Wishes:
-    """What a context is asked for. Raises `Refused`."""
-    memory = given.get("memory")
-    check_memory(memory)
-    wishes = converted({name: value for name, value in given.items() if name != "memory"}, Wishes)
-    return msgspec.structs.replace(wishes, memory=None if memory is None else converted(memory, MemoryConfig))
+def named(user_id: str) -> str:
+    """The id of a user. Raises `Refused`."""
+    wanted = checked(user_id=user_id).user_id
+    if wanted is None:
+        raise Refused("missing_field", "The field user_id is missing.")
+    return wanted

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from voicemem.document_tools import CalledTool
 from voicemem.events import Fields
-from voicemem.working_memory import Change, Owner, View, WorkingMemory
+from voicemem.library_inputs import checked, converted, json_value, plain_json
+from voicemem.working_memory import Change, Owner, Version, View, WorkingMemory
 
 
 class Documents:
@@ -21,21 +20,27 @@ class Documents:
 
     async def read(self, version: int | None = None) -> View:
         """The document as it is, or as it was at a version: `content`, `form`, `version`, `updated_ms`."""
-        return await self.working_memory.read(await self.owner(), version)
+        return await self.working_memory.read(await self.owner(), checked(version=version).version)
+
+    async def versions(self, before: int | None = None, limit: int = 100) -> list[Version]:
+        """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
+        given = checked(before=before, limit=limit)
+        return await self.working_memory.versions(await self.owner(), given.before, given.limit or 100)
 
     async def append(self, content: Any, expected: int | None = None) -> View:
         """Merge into it, or put below it; with `expected`, only when it is of this version (`precondition_failed`)."""
-        return await self.change(Change("append", json_value(content)), expected)
+        return await self.change(Change("append", content_of(content)), expected)
 
     async def replace(self, content: Any, expected: int | None = None) -> View:
         """Put this into its place."""
-        return await self.change(Change("replace", json_value(content)), expected)
+        return await self.change(Change("replace", content_of(content)), expected)
 
     async def clear(self, expected: int | None = None) -> View:
         return await self.change(Change("clear"), expected)
 
     async def change(self, change: Change, expected: int | None) -> View:
-        versions = None if expected is None else (expected,)
+        wanted = checked(expected=expected).expected
+        versions = None if wanted is None else (wanted,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
     async def tools(self) -> list[Fields]:
@@ -44,9 +49,10 @@ class Documents:
 
     async def execute(self, call: Mapping[str, Any]) -> Fields:
         """Do what an LLM's tool call says; the tool message."""
-        return await self.working_memory.execute(await self.owner(), msgspec.convert(json_value(call), CalledTool))
+        return await self.working_memory.execute(await self.owner(), converted(plain_json(call), CalledTool))
 
 
-def json_value(value: Any) -> Any:
-    """A value as it comes out of JSON. Raises `TypeError` for what cannot be written as JSON."""
-    return msgspec.json.decode(msgspec.json.encode(value))
+def content_of(given: Any) -> str | Fields:
+    """What stands in a document, a text or an object. Raises `Refused`."""
+    content: str | Fields = converted(json_value(given), str | Fields)  # type: ignore[arg-type]
+    return content

@@ -25,12 +25,21 @@ def policies_of(settings: Settings) -> Policies:
             raise CannotStart(f"The policy {name} is given twice.")
         own[name] = kind
     windows = dict(map(model_window, settings.model_windows))
-    policies = Policies(default_memory(settings.memory), own, windows, settings.llm_model)
+    return checked_policies(Policies(default_memory(settings.memory), own, windows, settings.llm_model))
+
+
+def checked_policies(policies: Policies) -> Policies:
+    """The same, whose default can be used. Raises `CannotStart`."""
     try:
         policies.policy(policies.default)
     except Refused as refused:
-        raise CannotStart(f"The default memory cannot be used: {refused.detail}") from None
+        raise CannotStart(f"The default memory cannot be used: {with_cause(refused)}") from None
     return policies
+
+
+def with_cause(refused: Refused) -> str:
+    """What was refused and, for authors of policies and for the log only, what the policy said itself."""
+    return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
 def default_memory(text: str | None) -> MemoryConfig:
@@ -53,18 +62,27 @@ def own_policy(text: str) -> tuple[str, Callable[..., Policy]]:
     module, _, attribute = path.partition(":")
     if not (name and module and attribute):
         raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
-    if not re.match(POLICY_NAME, name):
-        raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
-    if name in PARAMETERS:
-        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
+    check_name(name)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # it is somebody's program, which may do anything
         why = f"{type(error).__name__}: {error}"
         raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
-    if not callable(getattr(found, "choose", None)):
-        raise CannotStart(f"{path} is no policy: it has no method `choose`.")
+    check_kind(found, path)
     return name, found
+
+
+def check_name(name: Any) -> None:
+    """Raises `CannotStart` for what cannot be the name of a policy of somebody's own."""
+    if not (isinstance(name, str) and re.match(POLICY_NAME, name)):
+        raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
+    if name in PARAMETERS:
+        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
+
+
+def check_kind(kind: Any, called: str) -> None:
+    if not (callable(kind) and callable(getattr(kind, "choose", None))):
+        raise CannotStart(f"{called} is no policy: it has no method `choose`.")
 
 
 def model_window(text: str) -> tuple[str, int]:

@@ -80,8 +80,7 @@ def parse_address(text: str) -> Address:
 
 def check(settings: Settings) -> None:
     """Raise `CannotStart` for what can be found wrong without opening anything."""
-    if not re.fullmatch(r"memory:|sqlite:.+", settings.store):
-        raise CannotStart(f"The store {settings.store!r} is unknown; write sqlite:PATH or memory:.")
+    check_store(settings.store)
     check_ports(settings.rest, settings.ingest)
     if settings.webhook_url is not None and not re.match(r"https?://[^/\s]", settings.webhook_url):
         raise CannotStart("The webhook URL must begin with http:// or https://.")
@@ -110,6 +109,12 @@ def check_llm(settings: Settings) -> None:
         raise CannotStart("An LLM's key or model was given, but no URL of it.")
     if not 0 < settings.llm_timeout < inf:
         raise CannotStart("The timeout of LLMs is a number of seconds above 0.")
+
+
+def check_store(store: str) -> None:
+    """Raises `CannotStart` for what is no store; a program may give anything."""
+    if not (isinstance(store, str) and re.fullmatch(r"memory:|sqlite:[^\0]+", store)):
+        raise CannotStart(f"The store {store!r} is unknown; write sqlite:PATH or memory:.")
 
 
 def check_ports(rest: Address, ingest: Address) -> None:

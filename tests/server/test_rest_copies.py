@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,40 @@ async def test_a_checkpoint_may_be_larger_than_other_bodies(api: Caller, packed:
     assert 201 == answered.status, answered.body
     assert await api.contents() == await api.contents("t")
     assert (413, "too_big") == (await api.post("/v1/sessions/s/fork", body)).told
+
+
+async def test_two_checkpoints_are_restored_at_a_time(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait, and are told to come back when neither ends; a turn that is free again is taken."""
+    await api.create()
+    checkpoint = (await api.get("/v1/sessions/s/checkpoint")).json
+    going_on, end = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+
+    async def body(begun: asyncio.Event) -> AsyncIterator[bytes]:
+        text = json.dumps({"checkpoint": checkpoint}).encode()
+        yield text[:1]
+        begun.set()
+        await end.wait()
+        yield text[1:]
+
+    slow = [asyncio.create_task(api.call("POST", "/v1/restore", data=body(begun))) for begun in going_on]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(begun.wait() for begun in going_on))
+        while not (await restored_at_once(api, checkpoint, monkeypatch)).headers.get("Retry-After"):
+            pass  # until both have their turns
+    waiting = asyncio.create_task(restored(api, checkpoint))
+    assert not (await asyncio.wait([waiting], timeout=0.1))[0]
+    end.set()
+    assert [201] * 3 == [one.status for one in await asyncio.gather(*slow, waiting)]
+    assert 201 == (await restored_at_once(api, checkpoint, monkeypatch)).status
+
+
+async def restored_at_once(api: Caller, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> Answered:
+    """The answer of a restore that is not to wait for long."""
+    with monkeypatch.context() as patched:
+        patched.setattr("voicemem.server.rest.copies.WAIT_S", 0.05)
+        answered = await restored(api, checkpoint)
+    assert answered.status == 201 or answered.told == (429, "rate_limited")
+    return answered
 
 
 async def test_a_body_without_end_is_cut_off(api: Caller) -> None:

@@ -164,6 +164,26 @@ async def test_tool_traces_are_added(api: Caller, openai: bool) -> None:
     assert 1 == (await api.post("/v1/sessions/s/messages", late)).json["turn_id"]
 
 
+async def test_content_may_be_parts_of_text(api: Caller) -> None:
+    """As OpenAI has them: they become one text, a line each; other parts are refused, and nothing is added."""
+    await api.create()
+    parts = [{"type": "text", "text": "Hello."}, {"type": "text", "text": "Is it raining?"}]
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [], "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": parts[:1]},
+        {"role": "assistant", "content": parts[:1]},
+    ]
+    assert 200 == (await api.post("/v1/sessions/s/messages", messages)).status
+    assert ["Hello.\nIs it raining?", "Hello."] == [one["content"] for one in await api.contents()]
+    assert "Hello." == (await api.journal())[2]["event"]["result"]
+    for part in ({"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}}, {"type": "text"}, "Hello."):
+        answered = await api.post("/v1/sessions/s/messages", {"role": "user", "content": [*parts, part]})
+        assert 400 == answered.status
+    assert 2 == len(await api.contents())
+
+
 async def test_a_message_that_is_sent_again_changes_nothing(api: Caller) -> None:
     """With an id of the caller's own, a retry is safe, and hears of the same turn."""
     await api.create()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 
 from voicemem import wire
 from voicemem.checkpoints import MAX_BYTES, CheckpointSession, read, restore, written
-from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.events import Natural, SessionId
 from voicemem.forks import fork
 from voicemem.server.http import NOT_AS_SAID, unpacked
@@ -32,6 +34,8 @@ from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_ou
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
+WAIT_S, RETRY_S = 30.0, 5.0
+"""For others' restores to end, before anything is read, and after a refusal."""
 TOO_BIG = "The body of a restore has at most 64 MiB."
 
 
@@ -78,9 +82,28 @@ async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamRespons
 async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
     """A new session of a checkpoint, with the same journal, so with the same history and context.
 
-    The body has at most 64 MiB.
+    The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
     """
     request[GRANT].require_setting()
+    async with turn_of(parts_of(request).restoring):
+        return await restored(request)
+
+
+@asynccontextmanager
+async def turn_of(restoring: asyncio.Semaphore) -> AsyncIterator[None]:
+    """One of few turns, since each may hold a large body. Raises `RateLimited` when none becomes free."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await restoring.acquire()
+    except TimeoutError:
+        raise RateLimited(RETRY_S, "Other checkpoints are being restored; come back a little later.") from None
+    try:
+        yield
+    finally:
+        restoring.release()
+
+
+async def restored(request: web.Request) -> web.Response:
     body = await large_body_of(request)
     try:
         given = msgspec.json.decode(body, type=ToRestore)

@@ -55,6 +55,8 @@ class Parts(NamedTuple):
     summaries: Summaries
     gateway: Gateway
     working_memory: WorkingMemory
+    restoring: asyncio.Semaphore
+    """Turns for restores."""
 
 
 PARTS = web.AppKey("parts", Parts)
