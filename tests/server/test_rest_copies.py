@@ -380,7 +380,7 @@ async def test_what_was_carried_stays(serve: Serve, tmp_path: Path) -> None:
     assert ["memory.carried"] == [row["event"]["type"] for row in await api.journal("now")]
     await api.create("later", user_id="ann", memory_from={"sessions": 3})
     assert ["user: I like milk."] == await known(api, "later")
-    await api.post("/v1/sessions/now/forget")
+    await api.post("/v1/sessions/now/forget", {})
     assert [] == await known(api, "now")
 
 
