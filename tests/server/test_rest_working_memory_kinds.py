@@ -1,4 +1,4 @@
-"""What a document is stays: appends of another kind, templates that are filled bit by bit, texts that look like markup."""
+"""What a document is stays: appends of another kind, templates filled bit by bit, texts that look like markup."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def refused(api: Caller, given: Any, path: str = OF_SESSION) -> str:
 async def test_a_document_keeps_the_kind_of_its_first_content(
     api: Caller, first: Any, other: Any, what: str, shared: bool
 ) -> None:
-    """An append of the other kind is refused with what to do, also by a tool; replaced or cleared, it may be another."""
+    """The other kind is refused with what to do, also to a tool; replaced or cleared, it may be another."""
     section = {"scope": "user"} if shared else {}
     await api.create(user_id="ann", working_memory=section)
     path = OF_ANN if shared else OF_SESSION
@@ -124,7 +124,7 @@ async def test_no_content_ends_its_block(api: Caller, text: str, kind: str) -> N
     given: Any = text if kind == "text" else {"a": text}
     await api.patch(OF_SESSION, {"content": given})
     shown = (await api.context())["messages"][0]["content"]
-    before, block = shown.split("<working_memory>\n")
+    _, block = shown.split("<working_memory>\n")
     assert 1 == shown.lower().replace(" ", "").count("</working_memory>")
     inside = block.removesuffix("\n</working_memory>")
     assert given == (json.loads(inside) if kind == "json" else inside.replace("\\", ""))
