@@ -41,6 +41,19 @@ async def restored(api: Caller, checkpoint: Any, **more: Any) -> Answered:
     return await api.post("/v1/restore", {"checkpoint": checkpoint, **more})
 
 
+async def test_what_a_restore_does_not_know_is_refused(api: Caller) -> None:
+    """A field too many in the body, or in the document; a bad id is told as such."""
+    await api.create()
+    checkpoint = (await api.get("/v1/sessions/s/checkpoint")).json
+    more = await api.post("/v1/restore", {"checkpoint": checkpoint, "session": "t"})
+    inside = await api.post("/v1/restore", {"checkpoint": checkpoint | {"signature": "x"}})
+    bad_id = await api.post("/v1/restore", {"checkpoint": checkpoint, "session_id": "not one"})
+    assert [(400, "invalid_field"), (400, "invalid_checkpoint")] == [more.told, inside.told]
+    assert "It has a field" in inside.json["detail"]
+    assert ((400, "invalid_field"), True) == (bad_id.told, "A session id is" in bad_id.json["detail"])
+    assert 201 == (await api.post("/v1/restore", {"checkpoint": checkpoint, "session_id": "t"})).status
+
+
 async def test_a_checkpoint_goes_to_a_fresh_store(serve: Serve, tmp_path: Path) -> None:
     """Everything but what the two services say of themselves is the same, and the call goes on where it was."""
     app = await serve(store=f"sqlite:{tmp_path}/one")
@@ -133,7 +146,8 @@ BAD_BODIES: list[tuple[Any, tuple[int, str]]] = [
     (b"", (400, "invalid_json")),
     (b"{", (400, "invalid_json")),
     (b"[" * 100_000, (400, "invalid_field")),
-    (b'{"x":' + b"[" * 100_000, (400, "invalid_json")),
+    (b'{"checkpoint":' + b"[" * 100_000, (400, "invalid_json")),
+    (b'{"x":' + b"[" * 100_000, (400, "invalid_field")),
     (b'{"checkpoint":{"voicemem":"\xff"}}', (400, "invalid_checkpoint")),
     ([], (400, "invalid_field")),
     ({}, (400, "invalid_field")),
