@@ -45,7 +45,7 @@ def fault(document: Fields, schema: Fields) -> str:
         ({"name": "Ann", "goals": [{"title": "sleep", "by": 1}], "visits": 1.0, "x-a": 1}, "", ""),
         ({}, "`$`", "lacks `name`"),
         ({"name": 7}, "`$.name`", "not of the type string"),
-        ({"name": "ann"}, "`$.name`", "`pattern` \""),
+        ({"name": "ann"}, "`$.name`", '`pattern` "'),
         ({"name": "Ann", "visits": True}, "`$.visits`", "`enum` ["),
         ({"name": "Ann", "x-a": True}, "`$.x-a`", "`const` "),
         ({"name": "Ann", "goals": [{"title": "sleep", "by": 1}, {"title": "secret"}]}, "`$.goals[1]`", "lacks `by`"),

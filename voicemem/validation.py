@@ -27,8 +27,24 @@ LONGEST_S = 0.5
 LONGEST_NAME, LONGEST_BOUND = 64, 200
 """Characters of them that are told."""
 BOUNDS = frozenset(
-    "maximum minimum exclusiveMaximum exclusiveMinimum multipleOf maxLength minLength maxItems minItems maxProperties "
-    "minProperties maxContains minContains enum const pattern".split()
+    [
+        "maximum",
+        "minimum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "multipleOf",
+        "maxLength",
+        "minLength",
+        "maxItems",
+        "minItems",
+        "maxProperties",
+        "minProperties",
+        "maxContains",
+        "minContains",
+        "enum",
+        "const",
+        "pattern",
+    ]
 )
 """Keywords that say by themselves what may be."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")

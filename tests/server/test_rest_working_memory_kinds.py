@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from callers import Caller, Fields
+from callers import Caller, Fields, keyed
 from services import Serve
 
 OF_SESSION = "/v1/sessions/s/working-memory"
@@ -129,3 +129,42 @@ async def test_no_content_ends_its_block(api: Caller, text: str, kind: str) -> N
     inside = block.removesuffix("\n</working_memory>")
     assert given == (json.loads(inside) if kind == "json" else inside.replace("\\", ""))
     assert given == await content(api)
+
+
+# Versions, and keys
+
+
+async def test_a_version_may_be_named_without_quotes(api: Caller) -> None:
+    """As people write it."""
+    await api.create(working_memory={})
+    await api.patch(OF_SESSION, {"content": "x"})
+    for tag, status in (("2", 412), ("1x", 412), ('"1', 412), ("1", 200), ("7, 2", 200), ('W/"3"', 200)):
+        answered = await api.call("PUT", OF_SESSION, {"If-Match": tag}, json={"content": tag})
+        assert status == answered.status, tag
+
+
+async def test_a_document_is_created_once(api: Caller) -> None:
+    """With If-None-Match: * an update is done while there was none, and then never again."""
+    await api.create(working_memory={})
+    for status in (200, 412):
+        answered = await api.call("PUT", OF_SESSION, {"If-None-Match": "*"}, json={"content": "x"})
+        assert status == answered.status
+    await api.call("DELETE", OF_SESSION)
+    assert 412 == (await api.call("PUT", OF_SESSION, {"If-None-Match": "*"}, json={"content": "x"})).status
+
+
+async def test_who_may_not_read_gets_no_content(serve: Serve) -> None:
+    """A key that only writes hears of the version and its time, and may not use the tool that reads."""
+    app = await serve()
+    writer, both = await keyed(app, "ingest"), await keyed(app, "ingest", "read")
+    await both.create(user_id="ann", working_memory={})
+    for path in (OF_SESSION, OF_ANN):
+        await both.patch(path, {"content": "secret"})
+        for method, body in (("PATCH", {"content": "x"}), ("PUT", {"content": "y"}), ("DELETE", None)):
+            answered = await writer.call(method, path, json=body)
+            assert {"version", "updated_at"} == set(answered.json)
+            assert f'"{answered.json["version"]}"' == answered.headers["ETag"]
+        assert "z" == (await both.patch(path, {"content": "z"})).json["content"]
+        call = {"id": "c", "type": "function", "function": {"name": "get_working_memory", "arguments": ""}}
+        assert (403, "forbidden") == (await writer.post(f"{path}/tools", call)).told
+        assert "z" == (await both.post(f"{path}/tools", call)).json["content"]
