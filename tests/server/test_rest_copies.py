@@ -278,6 +278,8 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     assert "Up to 2." in context[0]
     assert 1 == len(context)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
+    stream = await app.sessions.get("default", "s")
+    await app.store.append_own(stream.key, text, stream.position, app.clock())
     await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
     assert ["Q2", "A2"] == said(await api.context(session_id="g"))
 
