@@ -20,7 +20,7 @@ from voicemem.wire import decode_journaled
 
 def forked(state: State, at_turn: int) -> State:
     """The state of a fork, made of what its journal holds."""
-    payloads = map(msgspec.json.encode, events_of(state, "s", at_turn))
+    payloads = map(msgspec.json.encode, events_of(state, "s", at_turn, state.summary))
     return fold_all(State(), [Entry(place, 1, decode_journaled(payload)) for place, payload in enumerate(payloads, 1)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,10 +10,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.batches import Line
 from voicemem.errors import Refused
-from voicemem.events import Event, Fields, Integer, Name, Natural, ToolCall, ToolResult, Whole
+from voicemem.events import MAX_INTEGER, Event, Fields, Integer, Name, Natural, ToolCall, ToolResult, Whole
 from voicemem.memories import Memories
 from voicemem.recorder import Recorder
-from voicemem.state import State
+from voicemem.state import State, Turn
 from voicemem.wire import Arrived, Rejected, decode_event
 
 PRODUCER = "api"
@@ -110,9 +110,14 @@ class Translation:
     """What was given, as events; follows the turns that come of it, for tool traces that do not name theirs."""
 
     def __init__(self, state: State, new_id: Callable[[], str], now_ms: int) -> None:
+        self.state = state
         self.newest = state.newest_turn
+        self.answered = state.utterance_turn
+        """The turn of an assistant message that names none."""
         self.ts = now_ms - 1
         """Of the one before: what has no time of its own comes right after it, so that a list keeps its order."""
+        self.latest: dict[int, int] = {}
+        """The newest time of a turn, among what was given."""
         self.calls = dict(state.calls)
         self.new_id = new_id
 
@@ -129,7 +134,6 @@ class Translation:
         return events
 
     def translated(self, given: Added) -> list[Event]:
-        self.ts = self.ts + 1 if given.timestamp is None else given.timestamp
         if given.kind == "tool.call":
             return [self.call(given, needed(given, "call_id"), needed(given, "name"), needed(given, "arguments"))]
         if given.kind == "tool.result":
@@ -151,14 +155,17 @@ class Translation:
         turn = given.turn_id
         if turn is None and role == "user":
             self.newest += 1
-        self.newest = max(self.newest, turn or 0)
+        place = (self.newest if role == "user" else self.answered) if turn is None else turn
+        self.newest = max(self.newest, place)
+        if role == "user":
+            self.answered = max(self.answered, place)
         fields = {
             "type": "message",
             "role": role,
             "text": needed(given, "content"),
             "source": source,
             "turn_id": turn,
-            "ts": self.ts,
+            "ts": self.time_of(given, place),
             "user": given.user,
             "id": given.id,
             "item": f"api.{given.id or self.new_id()}",
@@ -172,11 +179,24 @@ class Translation:
     def call(self, given: Added, call_id: str, name: str, arguments: Any) -> ToolCall:
         turn = self.turn_of(given, call_id)
         self.calls[call_id] = turn
-        return ToolCall(turn_id=turn, ts=self.ts, call_id=call_id, name=name, arguments=arguments)
+        ts = self.time_of(given, turn)
+        return ToolCall(turn_id=turn, ts=ts, call_id=call_id, name=name, arguments=arguments)
 
     def result(self, given: Added, call_id: str, result: Any) -> ToolResult:
         turn = self.turn_of(given, call_id)
-        return ToolResult(turn_id=turn, ts=self.ts, call_id=call_id, result=result)
+        return ToolResult(turn_id=turn, ts=self.time_of(given, turn), call_id=call_id, result=result)
+
+    def time_of(self, given: Added, number: int) -> int:
+        """Its own time, else one behind all that its turn has, since a turn is read in the order of time."""
+        self.ts = self.ts + 1 if given.timestamp is None else given.timestamp
+        known = self.latest.get(number)
+        if known is None:
+            turn = self.state.turns.get(number)
+            known = self.ts - 1 if turn is None else max(begins_of(turn), default=self.ts - 1)
+        if given.timestamp is None:
+            self.ts = min(max(self.ts, known + 1), MAX_INTEGER)
+        self.latest[number] = max(known, self.ts)
+        return self.ts
 
     def turn_of(self, given: Added, call_id: str) -> int:
         return self.calls.get(call_id, self.newest) if given.turn_id is None else given.turn_id
@@ -187,6 +207,14 @@ def joined(given: Added) -> Added:
     if not isinstance(given.content, tuple):
         return given
     return msgspec.structs.replace(given, content="\n".join(part.text for part in given.content))
+
+
+def begins_of(turn: Turn) -> Iterator[int]:
+    """When what a turn shows began."""
+    for utterance in turn.utterances:
+        yield from (segment.begin for segment in utterance.segments)
+    yield from (one.begin for one in (*(turn.typed or ()), *turn.replies))
+    yield from (trace.ts for trace in turn.traces or ())
 
 
 def needed(given: Added, name: str) -> Any:

@@ -83,6 +83,8 @@ class Plan(Struct, frozen=True):
     """What is said when the LLM fails; nothing when blank."""
     own: frozenset[str] = frozenset()
     """Names of the tools that are done here: the reply goes on after them."""
+    withheld: frozenset[str] = frozenset()
+    """Names of tools that neither the caller has nor is done here now: calls of them are nobody's."""
     item: str | None = None
     """The name of the reply that goes on."""
     said: str = ""
@@ -261,7 +263,7 @@ class Call:
         return [
             ToolCall(turn_id=self.turn_id, call_id=call.id, name=call.name, arguments=call.arguments, ts=now)
             for call in self.answer.calls
-            if 0 < len(call.id) <= MOST_ID and 0 < len(call.name) <= MOST_ID
+            if call.name not in self.plan.withheld and 0 < len(call.id) <= MOST_ID and 0 < len(call.name) <= MOST_ID
         ]
 
     def spoken(self) -> tuple[str, int, str, str]:

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from datetime import UTC, datetime
 from operator import attrgetter
 
+import msgspec
+
 from voicemem.admission import Stream
 from voicemem.appending import append_made
 from voicemem.config import MemoryFrom, SessionConfig
@@ -18,6 +20,8 @@ from voicemem.store.base import StreamFilter
 
 MAX_CHARACTERS = 16 * 1024
 """Of the messages of one session."""
+PAGE, MOST_PAGES = 16, 16
+"""Sessions that are looked at together, and how often: the ones in which nothing was said are passed over."""
 
 
 async def carry(memories: Memories, stream: Stream, settings: SessionConfig) -> Memory:
@@ -39,13 +43,20 @@ async def carried_for(
     memories: Memories, stream: Stream, user_id: str, wanted: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
     """The user's last sessions that have ended, the oldest first."""
-    ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=wanted.sessions)
-    found = []
-    for earlier in reversed(await memories.journal.streams(ended)):
-        text = text_of(await memories.at(earlier), wanted)
-        if text:
-            found.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
-    return tuple(found)
+    found: list[CarriedSession] = []
+    ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
+    for _ in range(MOST_PAGES):
+        page = await memories.journal.streams(ended)
+        for earlier in page:
+            text = text_of(await memories.at(earlier), wanted)
+            if text:
+                found.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
+            if len(found) == wanted.sessions:
+                return tuple(reversed(found))
+        if len(page) < PAGE:
+            break
+        ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
+    return tuple(reversed(found))
 
 
 def heading(stream: Stream) -> str:
@@ -54,12 +65,18 @@ def heading(stream: Stream) -> str:
 
 
 def text_of(memory: Memory, wanted: MemoryFrom) -> str:
-    """A session's summary, if it has one and it is wanted, and its newest messages that are not in it."""
+    """A session's newest messages; or its summary, if it has one and it is wanted, and all that is not in it.
+
+    Where this is too long, the summary's end and the first message that follows say how much is between them.
+    """
     messages, summary = memory.remembered_messages(), memory.state.summary
     if wanted.what == "messages" or summary is None:
         return joined(newest(messages, wanted.max_messages))
     rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
-    return "\n".join(filter(None, (summary.text, joined(newest(rest, wanted.max_messages)))))
+    shown = newest(rest, len(rest))
+    left_out = len(rest) - len(shown)
+    note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
+    return "\n".join(filter(None, (summary.text, note, joined(shown))))
 
 
 def newest(messages: list[Message], count: int) -> list[Message]:

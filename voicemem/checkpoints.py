@@ -70,7 +70,7 @@ class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
     event: Raw
 
 
-class Checkpoint(Struct, frozen=True):
+class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True):
     """The document; `sha256` is that of its session and events, each as compact JSON with sorted keys, in lines."""
 
     voicemem: str
@@ -164,8 +164,9 @@ async def read(document: bytes | Raw) -> Read:
 def decoded(document: bytes | Raw) -> Checkpoint:
     try:
         checkpoint = msgspec.json.decode(document, type=Checkpoint)
-    except wire.MALFORMED:
-        raise invalid("This is no checkpoint of voicemem.") from None
+    except wire.MALFORMED as error:
+        more = " It has a field that a checkpoint does not have." if "unknown field" in str(error) else ""
+        raise invalid(f"This is no checkpoint of voicemem.{more}") from None
     if checkpoint.voicemem != KIND:
         raise invalid("This is no checkpoint of voicemem.")
     if checkpoint.version != VERSION:

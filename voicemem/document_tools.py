@@ -12,6 +12,7 @@ from voicemem.errors import Refused
 from voicemem.events import Fields
 
 GET, UPDATE, CLEAR = "get_working_memory", "update_working_memory", "clear_working_memory"
+NAMES = frozenset((GET, UPDATE, CLEAR))
 PLACE = "#/properties/content"
 """Of the document's schema in that of the tool's parameters."""
 MODE = {

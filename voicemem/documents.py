@@ -5,6 +5,7 @@ A document belongs to a session or to a user. It is a text, Markdown that began 
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -109,9 +110,20 @@ def check_section(given: WorkingMemoryConfig | None) -> None:
 
 
 def form_for(content: Any, *forms: Form | None) -> Form:
-    """The first of these forms that there is, else what follows from the content."""
-    found = next((form for form in forms if form is not None), None)
-    return found or Form("json" if isinstance(content, dict) else "text")
+    """The first of these forms that a content (None: there is none) can have, else what follows from it.
+
+    A content keeps its kind where a configuration says another form since it was written.
+    """
+    found = (form for form in forms if form is not None and (content is None or is_json(form) == is_object(content)))
+    return next(found, None) or Form("json" if is_object(content) else "text")
+
+
+def is_json(form: Form) -> bool:
+    return form.format == "json"
+
+
+def is_object(content: Any) -> bool:
+    return isinstance(content, dict)
 
 
 # Updates
@@ -160,6 +172,22 @@ def identity(value: Any) -> Any:
     return value
 
 
+def begun(given: Any, template: str | None) -> Any:
+    """What the first append makes of an empty document: a template stays above it."""
+    return given if template is None else merged(template, given)
+
+
+def check_kind(before: Any, given: Any) -> None:
+    """Refuse to append to a content of the other kind, which would be lost. Raises `Refused`."""
+    if is_object(before) and not is_object(given):
+        raise Refused("invalid_field", f"The document is a JSON object, and `content` a text: {OTHER_KIND}")
+    if isinstance(before, str) and not isinstance(given, str):
+        raise Refused("invalid_field", f"The document is a text, and `content` an object: {OTHER_KIND}")
+
+
+OTHER_KIND = "append content of the same kind, or replace the document (PUT, or the mode replace), to change its kind."
+
+
 def size_of(content: Any) -> int:
     """In bytes, as it is stored."""
     return len(content.encode()) if isinstance(content, str) else len(msgspec.json.encode(content))
@@ -188,12 +216,17 @@ KEEP = "As soon as you learn something that belongs into it, call update_working
 def shown(content: Any, form: Form, scope: Scope, tools: bool) -> str:
     """The system message that a document becomes."""
     use = f"{USE} {KEEP}" if tools else USE
-    return f"Your working memory: {WHOSE[scope]}. {use}\n<working_memory>\n{told(content, form)}\n</working_memory>"
+    text = END.sub(r"<\1\\/", told(content, form))
+    return f"Your working memory: {WHOSE[scope]}. {use}\n<working_memory>\n{text}\n</working_memory>"
+
+
+END = re.compile(r"<(\s*)/(?=\s*working_memory)", re.IGNORECASE)
+"""What would end the block inside of it; with a backslash it does not, and means the same in JSON."""
 
 
 def told(content: Any, form: Form) -> str:
     """A document as a text; of an empty one what it is to become."""
-    if content is None:
+    if content is None or content == "":
         if form.template is not None:
             return form.template
         schema = "" if form.schema is None else f"; its JSON Schema: {as_json(form.schema)}"

@@ -259,6 +259,8 @@ class SessionForked(Event, tag="session.forked", frozen=True):
 
     from_session: SessionId
     at_turn: TurnNumber
+    forgotten_items: tuple[Name, ...] = ()
+    """What still comes for these is nothing."""
 
 
 class RefusedEvent(Event, tag="refused", frozen=True):

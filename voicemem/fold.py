@@ -73,7 +73,7 @@ def advance(state: State, position: int, received_ms: int, event: Journaled | In
             return
         state.ids.add(event.id)
     rule = RULES.get(type(event))
-    if rule is not None:
+    if rule is not None and (event.item is None or event.item not in state.forgotten_items):
         turn = rule(state, event, received_ms if event.ts is None else event.ts)
         if turn is not None:
             state.dirty.add(turn.number)
@@ -149,6 +149,7 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     state.unheard_from = max(state.unheard_from, event.at_turn + 1)
     state.carried = state.carried or ()
+    state.forgotten_items |= set(event.forgotten_items)
 
 
 def fold_document(state: State, event: MemoryDocument, ts: int) -> None:

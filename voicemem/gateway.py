@@ -22,6 +22,7 @@ from voicemem.answering import Call, Models, Names, Plan, Tools
 from voicemem.batches import Line
 from voicemem.completions import Asked, ToolAnswer, request_for
 from voicemem.context import Wishes, context
+from voicemem.document_tools import NAMES
 from voicemem.errors import Refused
 from voicemem.events import Fields, Producible, ToolResult, Whole
 from voicemem.left_open import ends_of_left
@@ -113,16 +114,19 @@ class Gateway:
         if turn_id is None:
             turn_id = memory.state.items[taken.events[0].item or ""]
         own = await self.own_tools(stream)
+        wanted = config.read(stream.config).working_memory
+        ours = NAMES - names_in(asked.fields.get("tools")) if wanted is not None and wanted.tools else frozenset()
 
         async def call(item: str | None = None, last: bool = False, said: str = "") -> Call:
             tools = [] if last else own
             body = await self.body(stream, asked, Question(target, turn_id, taken.unfinished, tools))
             failure_message = config.read(stream.config).llm.failure_message or ""
-            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), item, said)
+            withheld = frozenset() if tools else ours
+            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), withheld, item, said)
             return Call(self.tools, plan)
 
         first = await call()
-        return Rounds(first, call, partial(self.working_memory.execute, stream)) if own else first
+        return Rounds(first, call, partial(self.working_memory.execute, stream)) if ours else first
 
     async def close_left(self, stream: Stream, line: Line) -> Stream:
         """The session as it is now, with no reply open that a killed process was about to give."""
@@ -209,6 +213,13 @@ class Gateway:
 
 def names_of(tools: list[Fields]) -> frozenset[str]:
     return frozenset(tool["function"]["name"] for tool in tools)
+
+
+def names_in(tools: Any) -> frozenset[str]:
+    """The names of a caller's tools, whatever it sent."""
+    functions = (one.get("function") for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
+    names = (function.get("name") for function in functions if isinstance(function, dict))
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def is_known(turn: Turn, text: str) -> bool:

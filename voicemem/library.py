@@ -232,8 +232,11 @@ class Session:
     async def forget(
         self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool | None = None
     ) -> Forgot:
-        """Forget a part, or everything when nothing is said; it stays in the history."""
+        """Forget a part, or `everything`; it stays in the history. One of these must be given: there is no way back."""
         given = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
         return await forget(self.library.memories, await self.info(), converted(given, Forget), now_ms)
 
     async def checkpoint(self) -> bytes:

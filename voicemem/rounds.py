@@ -65,7 +65,7 @@ class Rounds:
                 await self.answer_own()
                 break
             await self.next(last=left <= 1)
-        data = without_own(data, self.call) or data
+        data = without_own(data, self.call, whole=True) or data
         return with_words(data, before) if before else data
 
     async def next(self, last: bool) -> None:
@@ -104,12 +104,16 @@ def own_calls(call: Call) -> Collection[FoundCall]:
     return [one for one in call.answer.calls if one.name in call.plan.own and one.id]
 
 
-def without_own(data: bytes, call: Call) -> bytes | None:
-    """A chunk or completion as the caller gets it; None for a chunk in which nothing is left."""
-    own = own_calls(call)
+def without_own(data: bytes, call: Call, whole: bool = False) -> bytes | None:
+    """A chunk or completion as the caller gets it; None for a chunk in which nothing is left.
+
+    Where the LLM has called nothing but what is withheld, its answer is over.
+    """
+    own = [*own_calls(call), *(one for one in call.answer.calls if one.name in call.plan.withheld)]
     if not own:
         return data
-    ids, indexes = {one.id for one in own}, {one.index for one in own if one.index is not None}
+    stops = len(own) == len(call.answer.calls) and not call.goes_on
+    ids, indexes = {one.id for one in own if one.id}, {one.index for one in own if one.index is not None}
     told: Any = msgspec.json.decode(data)
     empty = True
     for choice in told.get("choices") or ():
@@ -120,6 +124,8 @@ def without_own(data: bytes, call: Call) -> bytes | None:
             said["tool_calls"] = theirs
             if not theirs:
                 del said["tool_calls"]
+        if stops and choice.get("finish_reason") == "tool_calls":
+            choice["finish_reason"] = "stop"
         over = choice.get("finish_reason") is not None and not call.goes_on
         empty = empty and not (over or any(value for name, value in said.items() if name != "role"))
-    return None if empty and told.get("choices") else msgspec.json.encode(told)
+    return None if empty and not whole and told.get("choices") else msgspec.json.encode(told)

@@ -19,7 +19,7 @@ from voicemem.messages import Forgotten, Summary
 from voicemem.series import ALWAYS, EMPTY, NEVER, Series, TextSeries
 
 T = TypeVar("T")
-VERSION = 6
+VERSION = 7
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -199,6 +199,8 @@ class State(Struct, gc=False):
     data: Fields = {}
     """The session's own, which no LLM is shown unless somebody asks for it."""
     forgotten: Forgotten | None = None
+    forgotten_items: set[str] = set()
+    """Of a fork: what of its original was forgotten, and did not come with it."""
     carried: tuple[CarriedSession, ...] | None = None
     """What is known from earlier sessions; None until it was looked for."""
     dirty: set[int] = set()

@@ -24,7 +24,7 @@ class Roles(Struct, frozen=True):
 
 
 class Unheard(Struct, frozen=True):
-    """What was generated and not heard; `share` is that of all that was generated, from 0 to 1."""
+    """What the LLM generated and nobody heard; `share` is that of all that it generated, from 0 to 1."""
 
     characters: int
     share: float
@@ -103,7 +103,7 @@ def by_role(counts: Iterable[tuple[str, int]]) -> Roles:
 def unheard(messages: Iterable[Message]) -> Unheard:
     generated = heard = 0
     for message in messages:
-        if message.role == "assistant":
+        if message.metadata.get("source") == "llm":
             original = message.metadata.get("original", message.content)
             generated += max(len(original), len(message.content))
             heard += len(message.content)

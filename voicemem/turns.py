@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from voicemem.events import MAX_INTEGER
-from voicemem.history import told_replies
+from voicemem.history import Told, told_replies
 from voicemem.state import Latency, State, Turn
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
@@ -40,10 +41,10 @@ def start_of(turn: Turn) -> dict[str, Any] | None:
 
 def end_of(state: State, turn: Turn) -> dict[str, Any] | None:
     told = told_replies(turn)
-    cuts = [cut for one in told for cut in one.cuts]
+    cuts = [cut for one in told for cut in cuts_of(one)]
     if cuts:
-        first = min(cuts, key=lambda cut: cut.ts)
-        return {"end_at": first.ts, "type": "interrupted", "metadata": {"caused_by": first.cause or "start_of_speech"}}
+        end_at, cause = min(cuts, key=itemgetter(0))
+        return {"end_at": end_at, "type": "interrupted", "metadata": {"caused_by": cause or "start_of_speech"}}
     if turn.failures:
         last = turn.failures[-1]
         details = {} if last.code is None else {"details": str(last.code)}
@@ -51,6 +52,15 @@ def end_of(state: State, turn: Turn) -> dict[str, Any] | None:
     if told and all(one.spoken.complete for one in told):
         return {"end_at": last_heard(turn), "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
+
+
+def cuts_of(told: Told) -> list[tuple[int, str | None]]:
+    """When a reply was interrupted, and why; of a restored one its metadata say when, and a fork says why."""
+    cuts = told.reply.cuts or [] if told.reply.restored else told.cuts
+    if told.reply.restored and not cuts:
+        ts = told.reply.metadata.get("interrupt_timestamp")
+        return [(ts if isinstance(ts, int) else told.reply.begin, None)]
+    return [(cut.ts, cut.cause) for cut in cuts]
 
 
 def last_heard(turn: Turn) -> int:

@@ -5,6 +5,7 @@ A schema may come from anybody: nothing is fetched for it, and what takes too lo
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,29 @@ from voicemem.json_schemas import check_schema, compiled, without_names
 
 LONGEST_S = 0.5
 """Of the processor's time, for one document."""
+LONGEST_NAME, LONGEST_BOUND = 64, 200
+"""Characters of them that are told."""
+BOUNDS = frozenset(
+    [
+        "maximum",
+        "minimum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "multipleOf",
+        "maxLength",
+        "minLength",
+        "maxItems",
+        "minItems",
+        "maxProperties",
+        "minProperties",
+        "maxContains",
+        "minContains",
+        "enum",
+        "const",
+        "pattern",
+    ]
+)
+"""Keywords that say by themselves what may be."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 UNTIL: ContextVar[float] = ContextVar("until")
 """When the validation that is under way is given up, by the processor time of its thread."""
@@ -118,13 +142,23 @@ def check_document(document: Fields, schema: Fields) -> None:
 
 
 def path_of(fault: ValidationError) -> str:
-    """Where it is in the document; names that may be more than names are left out."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{shown(step)}" for step in fault.absolute_path)
-    return "$" + "".join(steps)
+    """Where it is in the document: plain names after a dot, others as JSON; its values are not told."""
+    return "$" + "".join(map(step_of, fault.absolute_path))
+
+
+def step_of(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if PLAIN_NAME.match(step) else f"[{quoted(step)}]"
+
+
+def quoted(name: str) -> str:
+    """A name as JSON, of a long one the beginning."""
+    return json.dumps(name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "…", ensure_ascii=False)
 
 
 def shown(name: Any) -> str:
-    return name if isinstance(name, str) and PLAIN_NAME.match(name) else "*"
+    return name if isinstance(name, str) and PLAIN_NAME.match(name) else quoted(str(name))
 
 
 def what_of(fault: ValidationError) -> str:
@@ -140,4 +174,12 @@ def what_of(fault: ValidationError) -> str:
             return f"it lacks {', '.join(f'`{shown(name)}`' for name in missing)}"
         case None:
             return "it may not be there"
-    return f"`{keyword}`"
+        case "additionalProperties" if value is False:
+            return "`additionalProperties` is false: it may not be there"
+    return f"`{keyword}` {bound_of(value)}" if keyword in BOUNDS else f"`{keyword}`"
+
+
+def bound_of(value: Any) -> str:
+    """What the schema says, which is its author's; of a long one the beginning."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_BOUND else text[:LONGEST_BOUND] + "…"

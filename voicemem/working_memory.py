@@ -17,7 +17,7 @@ from msgspec import Struct
 from voicemem import config, documents, wire
 from voicemem.admission import Stream
 from voicemem.appending import append_made
-from voicemem.checks import check_integers
+from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import merge_patch
 from voicemem.document_tools import CLEAR, GET, UPDATE, CalledTool, definitions, read_update, tool_message
 from voicemem.documents import MAX_DOCUMENT_BYTES, Document, Form, Operation, Scope, WorkingMemoryConfig, form_of
@@ -140,7 +140,7 @@ class WorkingMemory:
                 before = view_of(owner, None if memory is None else memory.state.document)
                 if expected is not None and before.version not in expected:
                     raise Refused("precondition_failed")
-                if change.operation == "clear" and before.content is None:
+                if before.content is None and leaves_empty(change):
                     return before
                 now_ms = self.clock()
                 after, event = await self.made(before, change, now_ms)
@@ -150,15 +150,11 @@ class WorkingMemory:
 
     async def made(self, before: View, change: Change, now_ms: int) -> tuple[View, MemoryDocument]:
         """The document after a change, and the event that makes it so. Raises `Refused`."""
-        own = change.form
-        if own is None and before.own_form is None and before.owner.scope == "user":
-            own = form_of(before.owner.config)  # so that all of the user's sessions find the same form
+        form, change = formed(before, change)
+        own, configured = change.form, form_of(before.owner.config)
+        if own is None and before.own_form is None and before.owner.scope == "user" and form == configured:
+            own = configured  # so that all of the user's sessions find the same form
         content = documents.changed(before.content, change.operation, change.content)
-        form = documents.form_for(content, own, before.own_form, form_of(before.owner.config))
-        if change.content is not None:
-            documents.check_content(change.content, form)
-            if content is not change.content and isinstance(before.content, str) != isinstance(change.content, str):
-                raise Refused("invalid_field", "The document was written in another format; replace it.")
         if content is not None:
             documents.check_content(content, form)
             if form.schema is not None:
@@ -246,6 +242,50 @@ class WorkingMemory:
         async with self.lock(Owner("session", stream.project, stream.id)):
             _, memory = await append_made(self.memories, stream, lambda memory: checked_data(memory, event), self.clock)
             return memory.state.data
+
+
+def leaves_empty(change: Change) -> bool:
+    """Whether nothing comes of it in an empty document."""
+    return change.operation == "clear" or (change.content == "" and change.form is None)
+
+
+def formed(before: View, change: Change) -> tuple[Form, Change]:
+    """The form in which a change is done, and the change as it is journaled. Raises `Refused` (`invalid_field`).
+
+    A text that is a JSON object, for a document of that format, is this object: LLMs give such.
+    """
+    appends = change.operation == "append"
+    kept = before.content if appends and before.content != "" else None
+    given = change.content
+    if isinstance(given, str) and (change.form or before.form).format == "json":
+        given = object_in(given)
+    if change.form is not None:
+        form = change.form
+    elif kept is not None:
+        form = documents.form_for(kept, before.own_form, form_of(before.owner.config))
+    else:
+        form = documents.form_for(None, before.own_form, form_of(before.owner.config), documents.form_for(given))
+    if given is None:
+        return form, change
+    if kept is not None:
+        documents.check_kind(kept, given)
+    documents.check_content(given, form)
+    if given == "" and not appends:
+        return form, change._replace(operation="clear", content=None)
+    if appends and kept is None:
+        given = documents.begun(given, form.template)
+    return form, change._replace(content=given)
+
+
+def object_in(text: str) -> str | Fields:
+    """The JSON object that a text is, else the text."""
+    try:
+        wire.check_frame(text.encode())
+        value = ANYTHING.decode(text)
+        check_integers(value)
+    except (InvalidFrame, Refused, UnicodeError, *wire.MALFORMED):
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def checked_data(memory: Memory, event: MemoryData) -> MemoryData:

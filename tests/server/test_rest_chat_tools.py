@@ -10,6 +10,7 @@ import pytest
 from callers import Fields
 from gateways import answered, client_of, gateway, said, spoken, user
 from llm_server import Script
+from openai import AsyncOpenAI
 from services import Serve
 
 UPDATE = {"id": "u1", "name": "update_working_memory", "arguments": ['{"content":', ' {"name": "Ann"}}']}
@@ -65,6 +66,42 @@ async def test_an_llm_that_only_calls_comes_to_an_end(serve: Serve) -> None:
         assert [] == names(llm.requests[-1].body)
         assert "x" * 8 == message.text
         assert "x" * 8 == (await api.contents())[-1]["content"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_last_round_passes_on_no_call_of_ours(serve: Serve, stream: bool) -> None:
+    """An LLM that goes on calling has its text passed on, and its answer stops; what nobody did is not journaled."""
+    async with gateway(serve, Script(["x"], tools=[GET]), working_memory=JSON_MEMORY) as (api, client, llm):
+        assert ("stop", []) == await ending(client, stream)
+        assert 8 == len(llm.requests)
+        kinds = [row["event"]["type"] for row in await api.journal()]
+        assert 7 == kinds.count("tool.call") == kinds.count("tool.result")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_of_ours_that_was_not_offered_is_nobodys(serve: Serve, stream: bool) -> None:
+    """Where nobody says whose memory it is; a caller that has a tool of this name gets its calls."""
+    memory = {"scope": "user", "tools": True}
+    async with gateway(serve, Script(["x"], tools=[GET]), working_memory=memory) as (_, client, llm):
+        assert ("stop", []) == await ending(client, stream)
+        definition: Any = {"type": "function", "function": {"name": GET["name"], "parameters": {"type": "object"}}}
+        assert ("tool_calls", [GET["name"]]) == await ending(client, stream, tools=[definition])
+        assert 2 == len(llm.requests)
+
+
+async def ending(client: AsyncOpenAI, stream: bool, **more: Any) -> tuple[str | None, list[str | None]]:
+    """Why an answer ends, and the names of the tools that it calls."""
+    asked: Any = {"model": "any", "messages": user("Hi."), **more}
+    if not stream:
+        (choice,) = (await client.chat.completions.create(**asked)).choices
+        return choice.finish_reason, [c.function.name for c in choice.message.tool_calls or () if c.type == "function"]
+    reason, names = None, list[str | None]()
+    async for chunk in await client.chat.completions.create(stream=True, **asked):
+        for part in chunk.choices:
+            reason = part.finish_reason or reason
+            calls = part.delta.tool_calls or ()
+            names += [one.function.name for one in calls if one.function is not None and one.function.name]
+    return reason, names
 
 
 async def test_a_wrong_call_is_told_to_the_llm(serve: Serve) -> None:

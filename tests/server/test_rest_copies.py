@@ -43,6 +43,19 @@ async def restored(api: Caller, checkpoint: Any, **more: Any) -> Answered:
     return await api.post("/v1/restore", {"checkpoint": checkpoint, **more})
 
 
+async def test_what_a_restore_does_not_know_is_refused(api: Caller) -> None:
+    """A field too many in the body, or in the document; a bad id is told as such."""
+    await api.create()
+    checkpoint = (await api.get("/v1/sessions/s/checkpoint")).json
+    more = await api.post("/v1/restore", {"checkpoint": checkpoint, "session": "t"})
+    inside = await api.post("/v1/restore", {"checkpoint": checkpoint | {"signature": "x"}})
+    bad_id = await api.post("/v1/restore", {"checkpoint": checkpoint, "session_id": "not one"})
+    assert [(400, "invalid_field"), (400, "invalid_checkpoint")] == [more.told, inside.told]
+    assert "It has a field" in inside.json["detail"]
+    assert ((400, "invalid_field"), True) == (bad_id.told, "A session id is" in bad_id.json["detail"])
+    assert 201 == (await api.post("/v1/restore", {"checkpoint": checkpoint, "session_id": "t"})).status
+
+
 async def test_a_checkpoint_goes_to_a_fresh_store(serve: Serve, tmp_path: Path) -> None:
     """Everything but what the two services say of themselves is the same, and the call goes on where it was."""
     app = await serve(store=f"sqlite:{tmp_path}/one")
@@ -169,7 +182,8 @@ BAD_BODIES: list[tuple[Any, tuple[int, str]]] = [
     (b"", (400, "invalid_json")),
     (b"{", (400, "invalid_json")),
     (b"[" * 100_000, (400, "invalid_field")),
-    (b'{"x":' + b"[" * 100_000, (400, "invalid_json")),
+    (b'{"checkpoint":' + b"[" * 100_000, (400, "invalid_json")),
+    (b'{"x":' + b"[" * 100_000, (400, "invalid_field")),
     (b'{"checkpoint":{"voicemem":"\xff"}}', (400, "invalid_checkpoint")),
     ([], (400, "invalid_field")),
     ({}, (400, "invalid_field")),
@@ -270,6 +284,65 @@ async def test_a_fork_knows_what_was_known_then(api: Caller) -> None:
     await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
     assert ["A2"] == said(await api.context("?tools=true", "g"))
     assert 4 == len(await api.contents("g"))
+
+
+async def test_a_fork_says_how_its_turns_ended(api: Caller) -> None:
+    """With the time and the cause of an interruption, also in a fork of the fork."""
+    await api.create()
+    cut = [delta(2, "0123456789"), done(2), interrupt(2, heard_text="012", cause="api_interrupt")]
+    await api.send(*dialogue(1), final(2, "Q2"), *cut)
+    await forked(api, 2)
+    await api.post("/v1/sessions/f/fork", {"at_turn": 2, "session_id": "g"})
+    ends = [(await api.get(f"/v1/sessions/{name}/turns")).json["turns"][1]["end"] for name in ("s", "f", "g")]
+    assert ("interrupted", {"caused_by": "api_interrupt"}) == (ends[0]["type"], ends[0]["metadata"])
+    assert ends[0] == ends[1] == ends[2]
+    assert await api.contents("s") == await api.contents("f") == await api.contents("g")
+
+
+async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
+    """The newest that stands for no later turn; none that stands for what was forgotten since."""
+    app = await serve()
+    api = Caller(app)
+    await api.create(memory={"policy": "summary"})
+    await api.send(*dialogue(3))
+    for turn in (1, 2, 3):
+        stream = await app.sessions.get("default", "s")
+        text = b'{"type":"memory.summary","through_turn":%d,"text":"Up to %d.","messages":%d}' % (turn, turn, 2 * turn)
+        await app.store.append_own(stream.key, text, stream.position, app.clock())
+    await forked(api, 2)
+    context = said(await api.context(session_id="f"))
+    assert "Up to 2." in context[0]
+    assert 1 == len(context)
+    await api.post("/v1/sessions/s/forget", {"through_turn": 1})
+    stream = await app.sessions.get("default", "s")
+    await app.store.append_own(stream.key, text, stream.position, app.clock())
+    await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
+    assert ["Q2", "A2"] == said(await api.context(session_id="g"))
+
+
+@pytest.mark.parametrize("wish", [{"through_turn": 1}, {"keep_last": 1}])
+async def test_a_fork_does_not_bring_back_what_was_forgotten(api: Caller, wish: Fields) -> None:
+    """What comes late for it is nothing, though it names an item alone."""
+    await api.create()
+    await api.send(final(1, "Q1", item="u1"), delta(1, "A1", item="r1"), done(1, item="r1"))
+    await api.post("/v1/sessions/s/forget", wish)
+    await forked(api, 1)
+    await api.post("/v1/sessions/f/fork", {"at_turn": 1, "session_id": "g"})
+    for fork in ("f", "g"):
+        before = await api.context(session_id=fork)
+        late = [delta(None, "A1 again", item="r1"), done(item="r1")] if "through_turn" in wish else []
+        await api.send(final(None, "Q1 again", item="u1"), *late, session_id=fork)
+        assert before == await api.context(session_id=fork)
+
+
+async def test_a_fork_before_the_first_turn_is_an_empty_memory(api: Caller) -> None:
+    """Also where the call has no turn 0; the next turn is the first."""
+    await api.create()
+    await api.send(*dialogue(2))
+    await forked(api, 0)
+    assert [] == await api.contents("f")
+    await api.post("/v1/sessions/f/messages", {"role": "user", "content": "Anew."})
+    assert [1] == [one["turn_id"] for one in await api.contents("f")]
 
 
 async def test_erasing_the_original_leaves_its_forks(api: Caller) -> None:
@@ -416,7 +489,7 @@ async def test_what_was_carried_stays(serve: Serve, tmp_path: Path) -> None:
     assert ["memory.carried"] == [row["event"]["type"] for row in await api.journal("now")]
     await api.create("later", user_id="ann", memory_from={"sessions": 3})
     assert ["user: I like milk."] == await known(api, "later")
-    await api.post("/v1/sessions/now/forget")
+    await api.post("/v1/sessions/now/forget", {})
     assert [] == await known(api, "now")
 
 
@@ -445,6 +518,54 @@ async def test_a_fork_knows_what_its_original_was_told(api: Caller) -> None:
     await api.end()
     await forked(api, 1)
     assert await known(api, "s") == await known(api, "f") == ["user: I like tea."]
+
+
+async def test_a_fork_for_somebody_else_knows_nothing_of_the_first(api: Caller) -> None:
+    """What was carried over from the calls of one user is not for another."""
+    await call_of(api, "one", "ann", "I like tea.")
+    await api.create("s", user_id="ann", memory_from={})
+    await api.context()
+    await api.send(*dialogue(1))
+    await api.post("/v1/sessions/s/fork", {"at_turn": 1, "session_id": "f", "user_id": "bob"})
+    assert [] == await known(api, "f")
+    assert "tea" not in str(await api.journal("f"))
+
+
+async def test_calls_in_which_nothing_was_said_are_passed_over(api: Caller) -> None:
+    """They are none of the calls that are carried, however many there were."""
+    await call_of(api, "one", "ann", "I like tea.")
+    await call_of(api, "two", "ann", "I moved.")
+    for number in range(18):
+        await call_of_nothing(api, f"empty{number}")
+    await api.create("now", user_id="ann", memory_from={"sessions": 2})
+    assert ["user: I like tea.", "user: I moved."] == await known(api, "now")
+
+
+async def call_of_nothing(api: Caller, session_id: str) -> None:
+    """A call of Ann's that was hung up at once."""
+    await api.create(session_id, user_id="ann")
+    await api.end(session_id)
+
+
+async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
+    """All messages after it follow, however many; where they are too long, how many are left out is said."""
+    app = await serve()
+    api = Caller(app)
+    for session_id, length in (("short", 10), ("long", 1600)):
+        await api.create(session_id, user_id=session_id)
+        texts = [f"{number:02}".ljust(length, "x") for number in range(1, 17)]
+        messages = [{"role": "user", "content": text} for text in texts]
+        await api.post(f"/v1/sessions/{session_id}/messages", messages)
+        stream = await app.sessions.get("default", session_id)
+        summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":2}'
+        await app.store.append_own(stream.key, summary, stream.position, app.clock())
+        await api.end(session_id)
+        await api.create(f"after-{session_id}", user_id=session_id, memory_from={"max_messages": 3})
+    (text,) = await known(api, "after-short")
+    assert ["They greeted.", *(f"user: {n:02}xxxxxxxx" for n in range(3, 17))] == text.split("\n")
+    (text,) = await known(api, "after-long")
+    assert ["They greeted.", "(… 4 messages left out)"] == text.split("\n")[:2]
+    assert [f"user: {n:02}" for n in range(7, 17)] == [line[:8] for line in text.split("\n")[2:]]
 
 
 @pytest.mark.parametrize(

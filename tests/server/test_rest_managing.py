@@ -46,7 +46,7 @@ async def test_what_is_forgotten_is_in_the_history_only(api: Caller) -> None:
     assert ["forgotten"] * 5 == [one["reason"] for one in used["left_out"]]
     assert {"type": "memory.forgotten", "turn": 3, "kept": [8]} == (await api.journal())[-1]["event"]
     assert 6 == (await api.post("/v1/sessions/s/forget", {"through_turn": 3})).json["forgotten"]
-    assert 8 == (await api.post("/v1/sessions/s/forget")).json["forgotten"]
+    assert 8 == (await api.post("/v1/sessions/s/forget", {})).json["forgotten"]
     assert [] == said(await api.context())
 
 
@@ -83,6 +83,10 @@ BAD_FORGETS: list[tuple[Any, tuple[int, str]]] = [
     ({"everything": False}, (400, "invalid_field")),
     ({"everything": True, "keep_last": 1}, (400, "invalid_field")),
     ({"all": True}, (400, "invalid_field")),
+    ({"keep_last": None}, (400, "invalid_field")),
+    ({"through_turn": None}, (400, "invalid_field")),
+    ({"everything": None}, (400, "invalid_field")),
+    (b"", (400, "missing_field")),
     ([], (400, "not_events")),
     (b"{", (400, "invalid_json")),
 ]
@@ -119,6 +123,8 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
 # Add
 
 CALL: Fields = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+CALL_MESSAGE: Fields = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT_MESSAGE: Fields = {"role": "tool", "tool_call_id": "c1", "content": "dry"}
 
 
 async def test_messages_are_added_before_the_first_turn_and_later(api: Caller) -> None:
@@ -182,6 +188,31 @@ async def test_content_may_be_parts_of_text(api: Caller) -> None:
         answered = await api.post("/v1/sessions/s/messages", {"role": "user", "content": [*parts, part]})
         assert 400 == answered.status
     assert 2 == len(await api.contents())
+
+
+@pytest.mark.parametrize("more", [{}, {"turn_id": 1}, {"role": "user"}])
+async def test_a_turn_is_read_in_the_order_of_adding(api: Caller, more: Fields) -> None:
+    """What is added right after a list stands behind it, though the list's times may run ahead of the clock."""
+    await api.create()
+    asked = [{"role": "user", "content": f"Q{number}", "turn_id": 1} for number in range(50)]
+    replies = [{"role": "assistant", "content": f"A{number}"} for number in range(50)]
+    await api.post("/v1/sessions/s/messages", [*asked, *replies])
+    later = {"role": "assistant", "content": "LATER", "turn_id": 1} | more
+    await api.post("/v1/sessions/s/messages", later)
+    contents = [message["content"] for message in await api.contents()]
+    assert "LATER" == contents[50 if later["role"] == "user" else -1]
+    assert [f"Q{n}" for n in range(50)] + [f"A{n}" for n in range(50)] == [c for c in contents if c != "LATER"]
+
+
+async def test_a_tool_trace_stands_behind_what_was_added_before_it(api: Caller) -> None:
+    """Of calls that come one by one, behind a list whose times run ahead of the clock."""
+    await api.create()
+    replies = [{"role": "assistant", "content": f"A{number}"} for number in range(50)]
+    await api.post("/v1/sessions/s/messages", [{"role": "user", "content": "Q"}, *replies])
+    for added in ([CALL_MESSAGE], [RESULT_MESSAGE], [{"role": "assistant", "content": "Done."}]):
+        await api.post("/v1/sessions/s/messages", added)
+    roles = [message["role"] for message in (await api.context("?tools=true"))["messages"]]
+    assert ["assistant", "assistant", "tool", "assistant"] == roles[-4:]
 
 
 async def test_a_message_that_is_sent_again_changes_nothing(api: Caller) -> None:
@@ -265,11 +296,13 @@ async def test_what_is_counted_is_what_happened(api: Caller) -> None:
     """Messages, unheard text, tokens, latencies by nearest rank, tools."""
     await api.create(llm={"model": "gpt-4o"})
     await api.send(*dialogue(2), delta(3, "0123456789"), interrupt(3, heard_text="012"), done(3))
+    greeting = {"role": "assistant", "content": "Nobody generated this.", "turn_id": 3, "source": "greeting"}
+    await api.post("/v1/sessions/s/messages", greeting)
     await api.send(*({"type": "metric", "turn_id": 1, "name": "llm_ttft", "latency_ms": n} for n in range(1, 201)))
     await api.send({"type": "tool.call", "turn_id": 1, "call_id": "c", "name": "f", "arguments": {}})
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     stats = dict((await api.get("/v1/sessions/s/stats")).json)
-    assert ({"user": 2, "assistant": 3}, 3, 1, 2) == tuple(
+    assert ({"user": 2, "assistant": 4}, 3, 1, 2) == tuple(
         stats[name] for name in ("messages", "turns", "interruptions", "forgotten")
     )
     assert {"characters": 7, "share": 0.5} == stats["unheard"]

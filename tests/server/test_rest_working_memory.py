@@ -384,7 +384,7 @@ async def test_where_it_stands_in_the_context(api: Caller) -> None:
     assert [KIND["content"], "Hi."] == [messages[0]["content"], messages[2]["content"]]
     assert TEMPLATE in messages[1]["content"]
     assert "update_working_memory" in messages[1]["content"]
-    await append(api, OF_SESSION, "# Caller\n- Name: Ann")
+    await put(api, OF_SESSION, {"content": "# Caller\n- Name: Ann"})
     assert "- Name: Ann" in (await api.context())["messages"][1]["content"]
     assert "- Booking:" not in (await api.context())["messages"][1]["content"]
     anthropic = await api.context("?style=anthropic")

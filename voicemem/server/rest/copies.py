@@ -49,11 +49,18 @@ class Checkpoint(Struct, frozen=True):
     sha256: str
 
 
-class ToRestore(Struct, frozen=True):
+class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
     """A checkpoint, and the id of the new session; without one the server makes one."""
 
     checkpoint: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     session_id: SessionId | None = None
+
+
+class RestoreBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same, as it comes: the id is checked apart, for a sentence of its own."""
+
+    checkpoint: Raw
+    session_id: str | None = None
 
 
 class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -106,14 +113,15 @@ async def turn_of(restoring: asyncio.Semaphore) -> AsyncIterator[None]:
 async def restored(request: web.Request) -> web.Response:
     body = await large_body_of(request)
     try:
-        given = msgspec.json.decode(body, type=ToRestore)
+        given = msgspec.json.decode(body, type=RestoreBody)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "A restore has a `checkpoint`, and may have a `session_id`.") from None
+        raise Refused("invalid_field", "A restore has a `checkpoint`, may have a `session_id`, and no more.") from None
     except wire.MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    session_id = None if given.session_id is None else checked_session_id(given.session_id)
     checkpoint = await read(given.checkpoint)
     check_calling_out(request, checkpoint.config)
-    stream = await restore(parts_of(request).sessions, request[GRANT].project, given.session_id, checkpoint)
+    stream = await restore(parts_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_calling_out(request, checkpoint.config, stream)
     return answer(shown(stream), 201)
 

@@ -10,14 +10,15 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.document_tools import CalledTool
+from voicemem.document_tools import GET, CalledTool
 from voicemem.documents import Format, Scope, check_form, form_of
 from voicemem.errors import Refused
 from voicemem.events import MAX_INTEGER, Fields
 from voicemem.server.rest.parts import GRANT, answer, object_of, parts_of, read_as
 from voicemem.working_memory import Change, Owner, View
 
-TAG = re.compile(r'"(0|[1-9][0-9]{0,14})"')
+TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
+"""A version as an ETag; without its quotes too, as people write it."""
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
@@ -61,6 +62,13 @@ class WorkingMemoryDocument(Struct, frozen=True):
     updated_at: int | None
 
 
+class UpdatedDocument(Struct, frozen=True):
+    """What a key that may not read gets to know of its update."""
+
+    version: int
+    updated_at: int | None
+
+
 class DocumentVersion(Struct, frozen=True):
     """What made a version."""
 
@@ -89,6 +97,18 @@ class ToolMessage(Struct, frozen=True):
     content: str
 
 
+def may_read(request: web.Request) -> bool:
+    return request[GRANT].allows("read", request.match_info.get("id"))
+
+
+def updated(request: web.Request, view: View) -> web.Response:
+    """The document after an update, for those who may read it."""
+    if may_read(request):
+        return shown(view)
+    document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
+    return answer(document, headers={"ETag": f'"{view.version}"'})
+
+
 def shown(view: View) -> web.Response:
     form = view.form
     document = WorkingMemoryDocument(
@@ -104,11 +124,15 @@ def shown(view: View) -> web.Response:
 
 
 def expected(request: web.Request) -> Collection[int] | None:
-    """The versions that `If-Match` names; None when any will do."""
+    """The versions that `If-Match` names, or 0 for `If-None-Match: *`; None when any will do."""
     given = request.headers.getall("If-Match", None)
-    if given is None or "*" in given:
-        return None
-    return {int(tag) for tag in TAG.findall(",".join(given))}
+    wanted = None
+    if given is not None and "*" not in given:
+        tags = map(TAG.fullmatch, ",".join(given).split(","))
+        wanted = {int(tag[2]) for tag in tags if tag is not None}
+    if request.headers.get("If-None-Match", "").strip() == "*":
+        return {0} if wanted is None else wanted & {0}
+    return wanted
 
 
 async def read(request: web.Request, owner: Owner, query: VersionQuery) -> web.Response:
@@ -130,17 +154,18 @@ async def replace(request: web.Request, owner: Owner) -> web.Response:
     if content is None and form is None:
         raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
     change = Change("form" if content is None else "replace", content, form)
-    return shown(await parts_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def append(request: web.Request, owner: Owner) -> web.Response:
     given = read_as(await object_of(request), AppendedDocument)
     change = Change("append", given.content)
-    return shown(await parts_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def clear(request: web.Request, owner: Owner) -> web.Response:
-    return shown(await parts_of(request).working_memory.change(owner, Change("clear"), expected(request)))
+    change = Change("clear")
+    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def list_tools(request: web.Request, owner: Owner) -> web.Response:
@@ -149,5 +174,7 @@ async def list_tools(request: web.Request, owner: Owner) -> web.Response:
 
 async def execute(request: web.Request, owner: Owner) -> web.Response:
     call = read_as(await object_of(request), CalledTool)
+    if call.function.name == GET:
+        request[GRANT].require("read", request.match_info.get("id"))
     message = await parts_of(request).working_memory.execute(owner, call)
     return answer(msgspec.convert(message, ToolMessage))

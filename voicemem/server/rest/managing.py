@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
 
 from voicemem import wire
 from voicemem.adding import PRODUCER, Added, AddedAt, add
@@ -14,20 +15,32 @@ from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import plain
 from voicemem.context import Wishes, choose
 from voicemem.errors import InvalidFrame, RateLimited, Refused
+from voicemem.events import Natural
 from voicemem.forgetting import Forget, Forgot, forget
 from voicemem.server.rest.parts import GRANT, NoQuery, answer, body_of, object_of, parts_of, read_as, stream_of
 from voicemem.server.rest.routes import JSON, Body, Route, one
 from voicemem.statistics import Statistics, statistics_of
 
 
+class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of these, or an empty object for everything; null is none of them, since nothing forgotten comes back."""
+
+    through_turn: Natural | UnsetType = UNSET
+    keep_last: Natural | UnsetType = UNSET
+    everything: bool | UnsetType = UNSET
+
+
 async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     """Forget messages: they are gone from every context, and still in the history.
 
-    All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty body means too.
+    All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
     stream = await stream_of(request)
     parts = parts_of(request)
-    wanted = read_as(await object_of(request), Forget)
+    if not (await body_of(request)).strip():
+        raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
+    given = read_as(await object_of(request), ToForget)
+    wanted = msgspec.convert(msgspec.to_builtins(given), Forget)
     return answer(await forget(parts.memories, stream, wanted, parts.sessions.clock))
 
 
@@ -85,8 +98,8 @@ ROUTES = (
         "ingest",
         NoQuery,
         one(Forgot),
-        Body({JSON: Forget}, required=False),
-        ("unknown_turn",),
+        Body({JSON: ToForget}),
+        ("missing_field", "unknown_turn"),
     ),
     Route(
         "POST",

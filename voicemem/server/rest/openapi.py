@@ -65,6 +65,7 @@ IF_NONE_MATCH = {
     "description": "ETags that the caller already has.",
     "schema": {"type": "string"},
 }
+IF_NOT_THERE = {**IF_NONE_MATCH, "description": "`*`: only while there was no update yet."}
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
@@ -123,7 +124,7 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> F
     if 304 in route.answers:
         parameters.append(IF_NONE_MATCH)
     if "precondition_failed" in route.codes:
-        parameters.append(IF_MATCH)
+        parameters += [IF_MATCH, IF_NOT_THERE]
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: Fields = {

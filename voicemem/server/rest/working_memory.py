@@ -17,6 +17,7 @@ from voicemem.server.rest.documents import (
     ReplacedDocument,
     ToolMessage,
     Tools,
+    UpdatedDocument,
     VersionQuery,
     VersionsQuery,
     WorkingMemoryDocument,
@@ -155,15 +156,16 @@ def routes_of(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> t
     read, versions, replace, append, clear, tools, call = handlers
     path = f"{base}/working-memory"
     shown = {200: Answer({JSON: WorkingMemoryDocument}, headers=("ETag",))}
+    written = {200: Answer({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
     racing = (*codes, "precondition_failed")
     return (
         Route("GET", path, read, "read", VersionQuery, shown, codes=(*codes, "unknown_version")),
         Route("GET", f"{path}/versions", versions, "read", VersionsQuery, one(DocumentVersions), codes=codes),
         Route(
-            "PUT", path, replace, "ingest", NoQuery, shown, Body({JSON: ReplacedDocument}), (*racing, "missing_field")
+            "PUT", path, replace, "ingest", NoQuery, written, Body({JSON: ReplacedDocument}), (*racing, "missing_field")
         ),
-        Route("PATCH", path, append, "ingest", NoQuery, shown, Body({JSON: AppendedDocument}), racing),
-        Route("DELETE", path, clear, "ingest", NoQuery, shown, codes=racing),
+        Route("PATCH", path, append, "ingest", NoQuery, written, Body({JSON: AppendedDocument}), racing),
+        Route("DELETE", path, clear, "ingest", NoQuery, written, codes=racing),
         Route("GET", f"{path}/tools", tools, "read", NoQuery, one(Tools), codes=codes),
         Route("POST", f"{path}/tools", call, "ingest", NoQuery, one(ToolMessage), Body({JSON: CalledTool}), codes),
     )
