@@ -14,7 +14,7 @@ import msgspec
 from voicemem.client import Ack, Client, ClientError, EventRefused, Options, RequestRefused, Session, Unreachable
 from voicemem.errors import InvalidFrame
 from voicemem.events import MAX_FRAME_BYTES, Fields
-from voicemem.wire import decode_lines
+from voicemem.wire import split_frame
 
 LONGEST_PAUSE_S = 3.0
 """Between two events at the call's own pace; longer silences of a recording are cut to this."""
@@ -41,12 +41,12 @@ class Replayed(NamedTuple):
 
 def load(path: Path) -> list[Fields]:
     """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
-    lines = path.read_bytes()
-    try:
-        decode_lines(lines)
-    except InvalidFrame as error:
-        raise InvalidFrame(error.code, f"{path} is no recorded call: {error.detail}") from None
-    events = [msgspec.json.decode(line) for line in lines.splitlines() if line.strip()]
+    events: list[Fields] = []
+    for place, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            events += [msgspec.json.decode(piece) for piece in map(bytes, split_frame(line))] if line.strip() else []
+        except InvalidFrame as error:
+            raise InvalidFrame(error.code, f"{path} is no recorded call, in line {place}. {error.detail}") from None
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 
