@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import click
 
-from voicemem.access import DEFAULT_PROJECT, SCOPES
+from voicemem.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES
 from voicemem.app import make_access, now_ms, open_store
 from voicemem.audit import COMMAND_LINE, audit
 from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
@@ -53,6 +54,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
 
     async def work(opened: Store) -> str:
         key, text = await make_access(opened).create_key(project, name, scopes)
+        await asyncio.sleep(ASK_AGAIN_MS / 1000)  # a service beside this knows of a first key when it is shown
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -54,7 +56,9 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
 
 def newest_messages(remembered: Remembered, budget: int, since: int) -> Choice:
     """For a newest turn that is larger than the budget: its newest messages that fit, without its tool calls."""
-    end = len(remembered.messages)
+    messages = remembered.messages
+    end = len(messages)
+    since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))
     first, left = end - 1, budget - remembered.tokens(end - 1)
     over = left < 0
     while not over and first > since and (left := left - remembered.tokens(first - 1)) >= 0:
