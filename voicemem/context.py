@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -60,13 +60,13 @@ class Chosen(NamedTuple):
     counter: Counter
     beside: tuple[Fields, ...] = ()
     """System messages of what is kept beside the call: working memory, data."""
-    tool_uses: Sequence[ToolUse] = ()
-    """All that were answered, where they are shown, or summarised."""
+    tool_uses: Callable[[], Sequence[ToolUse]] = list
+    """All that were answered, whether they are shown or not, as long as the memory does not change."""
 
     @property
     def everything(self) -> Remembered:
         """What a summary is made of."""
-        return msgspec.structs.replace(self.remembered, tools=self.tool_uses)
+        return msgspec.structs.replace(self.remembered, tools=self.tool_uses())
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -130,12 +130,14 @@ def chosen(
     wanted = wanted if wishes.memory is None else over(wanted, wishes.memory)
     model = model_of(settings, policies)
     counter = policies.counter(model)
-    wants_tools = wishes.tools or wanted.policy == "summary"
-    uses = [use for use in memory.tool_uses() if use.answered] if wants_tools else []
+
+    def answered() -> list[ToolUse]:
+        return [use for use in memory.tool_uses() if use.answered]
+
     messages, tokens, places = memory.made_messages(), memory.tokens(counter), memory.remembered()
     remembered = Remembered(
         messages=messages if len(places) == len(messages) else [messages[index] for index in places],
-        tools=uses if wishes.tools else [],
+        tools=answered() if wishes.tools else [],
         tokens=tokens if len(places) == len(messages) else lambda index: tokens(places[index]),
         tool_tokens=lambda use: tool_tokens(use, counter),
         text_tokens=counter.count,
@@ -153,7 +155,7 @@ def chosen(
         # One of the operator's own: the call goes on without it.
         LOG.error("Session %s is shown its newest messages, not by %s", session_id, wanted.policy, exc_info=error)
         wanted, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
-    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside, uses)
+    return Chosen(messages, places, carried, settings, wanted, policy, remembered, choice, counter, beside, answered)
 
 
 def applied(policies: Policies, wanted: MemoryConfig, recent: Policy, remembered: Remembered) -> tuple[Policy, Choice]:

@@ -37,8 +37,8 @@ from voicemem.server.rest.routes import Route
 from voicemem.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (
+    *history.ROUTES,  # what is asked for most is looked for first
     *sessions.ROUTES,
-    *history.ROUTES,
     *events.ROUTES,
     *operations.ROUTES,
     *tokens.ROUTES,
