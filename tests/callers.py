@@ -135,6 +135,11 @@ class Caller:
         return (await self.get(f"/v1/sessions/{session_id}/events{query}")).lines
 
 
+def said(body: Fields) -> list[str]:
+    """What stands in the messages of a context."""
+    return [message["content"] for message in body["messages"]]
+
+
 @asynccontextmanager
 async def service(**settings: Any) -> AsyncIterator[App]:
     """A service on free ports that ends with the block, for tests that start another on its file."""

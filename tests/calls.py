@@ -63,6 +63,15 @@ def done(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
     return event("llm.done", turn, ts, **more)
 
 
+def dialogue(turns: int) -> list[Fields]:
+    """A user's question and the agent's answer in each turn."""
+    return [
+        event
+        for turn in range(1, turns + 1)
+        for event in (final(turn, f"Q{turn}", turn), delta(turn, f"A{turn}", turn), done(turn, turn))
+    ]
+
+
 def failed(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
     """A failed LLM call."""
     return event("llm.error", turn, ts, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -91,9 +91,3 @@ def model_window(text: str) -> tuple[str, int]:
     if not (model and tokens.isdecimal() and int(tokens)):
         raise CannotStart(f"{text!r} is no window of a model; write MODEL=TOKENS, such as my-model=32000.")
     return model, int(tokens)
-
-
-def counters_loaded(policies: Policies, models: Iterable[str]) -> None:
-    """Load the tables of the tokenizers, so that no request waits for them."""
-    for model in models:
-        policies.counter(model)

@@ -35,7 +35,7 @@ class Rounds:
         self.execute = execute
         self.turn_id = first.turn_id
         self.said = ""
-        """Whether the caller has heard something."""
+        """The text of the calls that are over."""
 
     @property
     def item(self) -> str | None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from voicemem import config, documents, wire
 from voicemem.admission import Stream
-from voicemem.appending import append_made
+from voicemem.appending import MOST_APPENDS, append_made
 from voicemem.checks import ANYTHING, check_integers
 from voicemem.config import merge_patch
 from voicemem.document_tools import CLEAR, GET, UPDATE, CalledTool, definitions, read_update, tool_message
@@ -28,8 +28,6 @@ from voicemem.memory import Memory
 from voicemem.store.base import Journal
 from voicemem.validation import check_document
 
-MOST_APPENDS = 100
-"""Attempts to append an update; each failed one means that something else was journaled."""
 NOTHING = WorkingMemoryConfig()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import LOOPBACK, Answered, Caller, Fields, Serve, keyed, opening, produce, receiving, service
-from calls import JOKE, delta, done, final, interrupt, partial, tts
+from callers import LOOPBACK, Answered, Caller, Fields, Serve, keyed, opening, produce, receiving, said, service
+from calls import JOKE, delta, dialogue, done, final, interrupt, partial, tts
 
 REPLY = {"type": "message", "role": "assistant", "source": "llm"}
 
@@ -21,19 +21,6 @@ REPLY = {"type": "message", "role": "assistant", "source": "llm"}
 @pytest.fixture
 async def api(serve: Serve) -> Caller:
     return Caller(await serve())
-
-
-def dialogue(turns: int) -> list[Fields]:
-    """A user's question and the agent's answer in each turn."""
-    return [
-        event
-        for turn in range(1, turns + 1)
-        for event in (final(turn, f"Q{turn}", turn), delta(turn, f"A{turn}", turn), done(turn, turn))
-    ]
-
-
-def said(body: Fields) -> list[str]:
-    return [message["content"] for message in body["messages"]]
 
 
 # Checkpoint and restore

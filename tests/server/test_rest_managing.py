@@ -7,27 +7,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, keyed
-from calls import delta, done, final, interrupt
+from callers import Caller, Fields, keyed, said
+from calls import delta, dialogue, done, interrupt
 from services import Serve
 
 
 @pytest.fixture
 async def api(serve: Serve) -> Caller:
     return Caller(await serve())
-
-
-def dialogue(turns: int) -> list[Fields]:
-    """A user's question and the agent's answer in each turn."""
-    return [
-        event
-        for turn in range(1, turns + 1)
-        for event in (final(turn, f"Q{turn}", turn), delta(turn, f"A{turn}", turn), done(turn, turn))
-    ]
-
-
-def said(body: Fields) -> list[str]:
-    return [message["content"] for message in body["messages"]]
 
 
 # Forget
