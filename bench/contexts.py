@@ -20,23 +20,23 @@ from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 
-from bench import calls
-from bench.crowd import Paced, Plan
-from bench.crowds import crowd
-from bench.folding import entries
-from bench.report import Measured, at_most, best, disk_folder, machine, percentile, show
-from bench.servers import Server, serving
-from voicemem.app import now_ms
-from voicemem.config import settle
-from voicemem.context import Wishes, context
-from voicemem.fold import Entry
-from voicemem.memories import Memories
-from voicemem.memory import Memory
-from voicemem.policies import MemoryConfig, Policies
-from voicemem.policies.counters import counter
-from voicemem.settings import SQLITE
-from voicemem.store.memory import MemoryStore
-from voicemem.wire import decode_journaled
+from bench.harness import calls
+from bench.harness.crowd import Paced, Plan
+from bench.harness.crowds import crowd
+from bench.harness.folding import entries
+from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
+from bench.harness.servers import Server, serving
+from voicemem.config.service import SQLITE
+from voicemem.config.session import validate_config
+from voicemem.context.builder import Wishes, context
+from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.llm.tokens import counter
+from voicemem.protocol.codec import decode_journaled
+from voicemem.runtime import now_ms
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.read_model import Memory
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.transcript.fold import Entry
 
 POLICIES = (
     ("none", MemoryConfig()),
@@ -63,7 +63,7 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     store = MemoryStore()
     measured = []
     try:
-        opened = await store.open("bench", f"call-{turns}", "main", settle({}), None, now_ms())
+        opened = await store.open("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
         for name, wanted in POLICIES:
             memories = Memories(store)
             memory = await memories.at(opened.stream)

@@ -15,23 +15,23 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from bench import calls
-from bench.folding import check, decode, entries, fold_into
 from bench.footprint import idle_memory, snapshots
-from bench.report import Goal, Measured, at_most, best, machine, seconds, show
-from voicemem import wire
-from voicemem.admission import Stream
-from voicemem.app import now_ms
-from voicemem.batches import Line
-from voicemem.config import settle
-from voicemem.context import Wishes, context
-from voicemem.memories import Memories
-from voicemem.memory import Memory
-from voicemem.policies import Policies
-from voicemem.recorder import Recorder
-from voicemem.state import State, restore, snapshot
-from voicemem.store.base import Store
-from voicemem.store.memory import MemoryStore
+from bench.harness import calls
+from bench.harness.folding import check, decode, entries, fold_into
+from bench.harness.report import Goal, Measured, at_most, best, machine, seconds, show
+from voicemem.config.session import validate_config
+from voicemem.context.builder import Wishes, context
+from voicemem.context.policies import Policies
+from voicemem.protocol import codec
+from voicemem.runtime import now_ms
+from voicemem.sessions.batches import Line
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.read_model import Memory
+from voicemem.sessions.recorder import Recorder
+from voicemem.store.port import Store
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Stream
+from voicemem.transcript.state import State, restore, snapshot
 
 EARLY_CYCLES = 1
 LATE_RATIO = 1.1
@@ -119,7 +119,7 @@ async def late_record(events: int) -> list[Measured]:
 
 async def recorded(recorder: Recorder, memories: Memories, store: Store, length: int) -> tuple[Line, list[bytes]]:
     """A call of so many events, and the events that come next in it."""
-    opened = await store.open("bench", f"call-{length}", "main", settle({}), None, now_ms())
+    opened = await store.open("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
     await memories.at(opened.stream)
     line = Line(opened.stream, "main", opened.epoch, may_call_out=False)
     texts = calls.first(length + BATCH)
@@ -131,7 +131,7 @@ async def recorded(recorder: Recorder, memories: Memories, store: Store, length:
 async def record_time(recorder: Recorder, line: Line, texts: Iterable[bytes]) -> float:
     """Seconds until they are acknowledged, decoding included."""
     begin = time.perf_counter()
-    done = await recorder.record(line, [wire.decode_event(text) for text in texts])
+    done = await recorder.record(line, [codec.decode_event(text) for text in texts])
     assert not done.problems
     return time.perf_counter() - begin
 
@@ -168,7 +168,7 @@ async def contexts() -> list[Measured]:
     store = MemoryStore()
     try:
         memories = Memories(store)
-        opened = await store.open("bench", "context", "main", settle({}), None, now_ms())
+        opened = await store.open("bench", "context", "main", validate_config({}), None, now_ms())
         memory = await memories.at(opened.stream)
         memory.fold(entries(calls.turns(100)))
         following = entries(calls.turns(102)[len(calls.turns(100)) :], memory.state.position + 1)[:CONTEXT_CALLS]

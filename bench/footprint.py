@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from bench import calls
-from bench.folding import fold_into
-from bench.report import Measured, at_most, best
-from voicemem.memory import Memory
-from voicemem.state import State, restore, snapshot
+from bench.harness import calls
+from bench.harness.folding import fold_into
+from bench.harness.report import Measured, at_most, best
+from voicemem.sessions.read_model import Memory
+from voicemem.transcript.state import State, restore, snapshot
 
 IDLE_TURNS = 10
 """Of an idle session: twenty messages."""

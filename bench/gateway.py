@@ -2,9 +2,9 @@
 
     python -m bench.gateway [--messages 200] [--calls 200] [--at-once 16] [--chunks 20] [--pause 0.005] [--runs 2]
 
-The LLM is a process of its own that answers at once (`bench.llm`), voicemem another one on a SQLite file. Through the
-gateway and `direct` the client sends the last message only; `with all` it sends the whole conversation itself, which
-the gateway adds for it. The ways take turns.
+The LLM is a process of its own that answers at once (`bench.harness.llm`), voicemem another one on a SQLite file.
+Through the gateway and `direct` the client sends the last message only; `with all` it sends the whole conversation
+itself, which the gateway adds for it. The ways take turns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Struct
 from openai import AsyncOpenAI
 
-from bench.report import Measured, disk_folder, machine, number, percentile, show, table
-from bench.servers import Server, port_of, post, serving, started
-from voicemem.settings import SQLITE
+from bench.harness.report import Measured, disk_folder, machine, number, percentile, show, table
+from bench.harness.servers import Server, port_of, post, serving, started
+from voicemem.config.service import SQLITE
 
 QUESTION = "What would that cost all together, for the number {}?"
 Ways = dict[str, tuple[list[AsyncOpenAI], list[dict[str, str]]]]
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder,
-        started("bench.llm", str(options.chunks), str(options.pause)) as llm,
+        started("bench.harness.llm", str(options.chunks), str(options.pause)) as llm,
     ):
         facts = machine(Path(folder))
         port = port_of(llm)

@@ -22,12 +22,12 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench import http_client, websocket
-from bench.load import usage
-from bench.peer import HISTORY, NOT_INSTALLED, PEERS, ROLES, Append, at_once, figures, growing, reading, text
-from bench.report import Measured, disk_folder, machine, number, show, table
-from bench.servers import ROOT, Server, raise_file_limit, serving
-from voicemem.settings import SQLITE
+from bench.harness import http_client, websocket
+from bench.harness.load import usage
+from bench.harness.peer import HISTORY, NOT_INSTALLED, PEERS, ROLES, Append, at_once, figures, growing, reading, text
+from bench.harness.report import Measured, disk_folder, machine, number, show, table
+from bench.harness.servers import ROOT, Server, raise_file_limit, serving
+from voicemem.config.service import SQLITE
 
 BASELINE = "openai-agents"
 SPARE_S = 600.0
@@ -142,7 +142,7 @@ def peer_run(name: str, options: Options) -> Figures | None:
     sizes = map(str, (options.messages, options.sessions, options.reads))
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:
         done = subprocess.run(
-            [options.python, "-W", "ignore", "-m", "bench.peer", name, folder, *sizes],
+            [options.python, "-W", "ignore", "-m", "bench.harness.peer", name, folder, *sizes],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             timeout=SPARE_S,

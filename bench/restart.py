@@ -26,12 +26,12 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench import calls, http_client
-from bench.crowd import VARIANTS, Plan
-from bench.crowds import crowd
-from bench.report import Measured, at_most, disk_folder, machine, percentile, show
-from bench.servers import listening, positions, raise_file_limit, remove, started
-from voicemem.settings import SQLITE
+from bench.harness import calls, http_client
+from bench.harness.crowd import VARIANTS, Plan
+from bench.harness.crowds import crowd
+from bench.harness.report import Measured, at_most, disk_folder, machine, percentile, show
+from bench.harness.servers import listening, positions, raise_file_limit, remove, started
+from voicemem.config.service import SQLITE
 
 GOAL_S = 2.0
 READY_S = 120.0

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bench.crowd import Filled, Paced, Plan
-from bench.crowds import Crowd, crowd
-from bench.load import usage
-from bench.report import Measured, at_most, disk_folder, machine, number, show, table
-from bench.servers import Server, get, raise_file_limit, serving
-from voicemem.settings import SQLITE
+from bench.harness.crowd import Filled, Paced, Plan
+from bench.harness.crowds import Crowd, crowd
+from bench.harness.load import usage
+from bench.harness.report import Measured, at_most, disk_folder, machine, number, show, table
+from bench.harness.servers import Server, get, raise_file_limit, serving
+from voicemem.config.service import SQLITE
 
 SPARE_FILES = 500
 SHARED = 100

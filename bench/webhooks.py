@@ -23,13 +23,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bench import crowd, poster, receiver
-from bench.crowds import crowd as crowd_of
-from bench.load import usage
-from bench.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
-from bench.servers import ROOT, Server, get, raise_file_limit, serving, started
-from voicemem.outbox import MAX_IN_FLIGHT
-from voicemem.settings import SQLITE
+from bench.harness import crowd, poster, receiver
+from bench.harness.crowds import crowd as crowd_of
+from bench.harness.load import usage
+from bench.harness.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
+from bench.harness.servers import ROOT, Server, get, raise_file_limit, serving, started
+from voicemem.config.service import SQLITE
+from voicemem.webhooks.outbox import MAX_IN_FLIGHT
 
 GOAL_MS, GOAL_S = 100, 30
 HOSTS = [f"127.0.0.{last}" for last in range(1, 9)]
@@ -98,14 +98,14 @@ class Receivers:
 def one_run(folder: Path, count: int, options: Options) -> list[Run]:
     """voicemem with so many receivers, one being the operator's, and the bare POSTs after it."""
     plan = receiver.Plan(hosts=HOSTS, receivers=count, secret=SECRET, sample=SAMPLE)
-    with started("bench.receiver", msgspec.json.encode(plan).decode()) as process:
+    with started("bench.harness.receiver", msgspec.json.encode(plan).decode()) as process:
         receivers = Receivers(process)
         operators = ("--webhook-url", receivers.urls[0], "--webhook-secret", SECRET)
         more = operators if count == 1 else ("--allow-address", "127.0.0.0/8")
         with serving("voicemem", f"{SQLITE}{folder}/bench.db", *more) as server:
             ours, body = voicemem_run(server, receivers, options)
         plain = msgspec.structs.replace(plan, sample=0)
-    with started("bench.receiver", msgspec.json.encode(plain).decode()) as process:
+    with started("bench.harness.receiver", msgspec.json.encode(plain).decode()) as process:
         return [bare_run(Receivers(process), body, options), ours]
 
 
@@ -149,7 +149,7 @@ def bare_run(receivers: Receivers, body: str, options: Options) -> Run:
 
 def post(plan: poster.Plan) -> poster.Posted:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.poster"],
+        [sys.executable, "-m", "bench.harness.poster"],
         cwd=ROOT,
         input=msgspec.json.encode(plan),
         stdout=subprocess.PIPE,

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 import atheris
 
-from voicemem.events import Auth, Journaled, SessionOpen
-from voicemem.messages import RESERVED_METADATA
+from voicemem.protocol.checks import RESERVED_METADATA
+from voicemem.protocol.events import Auth, Journaled, SessionOpen
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 LINES = 25

@@ -13,9 +13,11 @@ with atheris.instrument_imports(include=["voicemem"]):
     import msgspec
     import orjson
 
-    from voicemem import history
+    from voicemem.context.formats import ENRICHERS, Format, request_body
     from voicemem.errors import InvalidFrame
-    from voicemem.events import (
+    from voicemem.protocol.checks import METADATA_ORDER
+    from voicemem.protocol.codec import Arrived, decode_event, decode_journaled
+    from voicemem.protocol.events import (
         Auth,
         Journaled,
         RefusedEvent,
@@ -24,12 +26,11 @@ with atheris.instrument_imports(include=["voicemem"]):
         SessionOpen,
         SessionReopened,
     )
-    from voicemem.fold import Entry, fold_all
-    from voicemem.formats import ENRICHERS, Format, request_body
-    from voicemem.messages import METADATA_ORDER, Message
-    from voicemem.state import State, restore, snapshot
-    from voicemem.turns import turns
-    from voicemem.wire import Arrived, decode_event, decode_journaled
+    from voicemem.transcript import history
+    from voicemem.transcript.fold import Entry, fold_all
+    from voicemem.transcript.messages import Message
+    from voicemem.transcript.state import State, restore, snapshot
+    from voicemem.transcript.turns import turns
 
 from fuzz.driving import drive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -11,10 +12,13 @@ with atheris.instrument_imports(include=["voicemem"]):
     import msgspec
     import orjson
 
-    from voicemem import config
-    from voicemem.errors import CODES, InvalidFrame
-    from voicemem.events import MAX_INTEGER, Auth, Incoming, SessionOpen, SessionUpdate
-    from voicemem.wire import Arrived, Rejected, decode_event, decode_frame, decode_journaled, decode_lines, same_event
+    from voicemem.config.secrets import SECRETS
+    from voicemem.errors import CODES, InvalidFrame, Refused
+    from voicemem.protocol.codec import Arrived, Rejected, decode_event, decode_frame, decode_journaled, decode_lines
+    from voicemem.protocol.events import Auth, Incoming, SessionOpen, SessionUpdate
+    from voicemem.protocol.strict_json import same_event
+    from voicemem.protocol.types import MAX_INTEGER
+    from voicemem.sessions.config_update import validated_update
 
 from fuzz.driving import drive
 
@@ -58,7 +62,10 @@ def check_arrival(arrival: Arrived | Rejected) -> None:
     assert same_event(payload, payload)
     again = decode_event(payload)
     assert isinstance(again, Arrived), again
-    if not isinstance(event, (SessionOpen, Auth)):
+    if isinstance(event, SessionUpdate):
+        with contextlib.suppress(Refused):
+            check_journaled(event, validated_update(event, payload).payload)
+    elif not isinstance(event, (SessionOpen, Auth)):
         check_journaled(event, payload)
     if not isinstance(event, SessionUpdate):
         assert again.event == event
@@ -72,7 +79,7 @@ def check_journaled(event: Incoming, payload: bytes) -> None:
     row = decode_journaled(payload)
     if isinstance(event, SessionUpdate):
         values = json.loads(payload)
-        assert not [key for section, key in config.SECRETS if key in (values.get(section) or {})]
+        assert not [key for section, key in SECRETS if key in (values.get(section) or {})]
         assert type(row) is SessionUpdate
     else:
         assert row == event

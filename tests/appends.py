@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voicemem.admission import Batch, Offer, Outcome
-from voicemem.store.base import Appended, Journal
+from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.port import Journal
+from voicemem.store.records import Appended
 
 
 async def append(

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from yarl import URL
 
 from voicemem.app import App, running
-from voicemem.settings import Address, Settings
+from voicemem.config.service import Address, Settings
 
 Fields = dict[str, Any]
 Serve = Callable[..., Coroutine[Any, Any, App]]

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from voicemem.events import (
+from voicemem.protocol.checks import RESERVED_METADATA
+from voicemem.protocol.codec import Arrived, decode_event, decode_journaled
+from voicemem.protocol.events import (
     CarriedSession,
     Journaled,
     MemoryCarried,
@@ -26,11 +28,9 @@ from voicemem.events import (
     SessionGap,
     SessionReopened,
 )
-from voicemem.fold import Entry, fold_all
-from voicemem.history import messages
-from voicemem.messages import RESERVED_METADATA
-from voicemem.state import State
-from voicemem.wire import Arrived, decode_event, decode_journaled
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State
 
 Fields = dict[str, Any]
 

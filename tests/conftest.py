@@ -10,7 +10,7 @@ import pytest
 from services import ANY_PORT, Serve
 
 from voicemem.app import App, running
-from voicemem.settings import Settings
+from voicemem.config.service import Settings
 
 pytest.register_assert_rewrite("agreement", "machine", "talk")  # what the model test is made of
 

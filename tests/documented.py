@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema_rs
 
 from voicemem.server import agora
+from voicemem.server.http.openapi import document
 from voicemem.server.rest import ROUTES
-from voicemem.server.rest.openapi import document
 
 Fields = dict[str, Any]
 

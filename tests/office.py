@@ -10,12 +10,14 @@ from appends import append
 from callers import Fields
 from calls import delta, final
 
-from voicemem.admission import Ending, Offer
-from voicemem.config import settle
-from voicemem.memories import Memories
-from voicemem.outbox import Outbox
-from voicemem.server.webhook import WebhookSender
-from voicemem.store.base import Delivery, Store
+from voicemem.config.session import validate_config
+from voicemem.sessions.cache import Memories
+from voicemem.store.admission import Offer
+from voicemem.store.port import Store
+from voicemem.store.records import Delivery
+from voicemem.store.streams import Ending
+from voicemem.webhooks.outbox import Outbox
+from voicemem.webhooks.sender import WebhookSender
 
 NOW = 1_778_390_400_000
 
@@ -49,7 +51,7 @@ class Office:
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
         """The key of a new session."""
-        stream, _ = await self.store.create("default", session_id, settle(config), self.clock())
+        stream, _ = await self.store.create("default", session_id, validate_config(config), self.clock())
         return stream.key
 
     async def say(self, key: int, *events: Fields) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from callers import Caller
 
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 START_S = 60.0
 STOP_S = 30.0

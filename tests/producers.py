@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from voicemem.app import App
-from voicemem.settings import Address
+from voicemem.config.service import Address
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.database import Database
 

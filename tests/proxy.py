@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 CHUNK_BYTES = 64 * 1024
 IN_FLIGHT = 64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from voicemem.app import App
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 ANY_PORT = Address("127.0.0.1", 0)
 Serve = Callable[..., Coroutine[Any, Any, App]]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from voicemem.access import EVERYTHING, SCOPES, Access, Grant, token_of
 from voicemem.app import make_access
 from voicemem.errors import Refused
-from voicemem.store.base import Store
-from voicemem.store.memory import MemoryStore
+from voicemem.security.access import EVERYTHING, SCOPES, Access, Grant, token_of
+from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import MemoryStore
 
 ADMIN_KEY = "the operator's own key"
 

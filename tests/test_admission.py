@@ -6,21 +6,10 @@ from typing import Any
 
 import pytest
 
-from voicemem.admission import (
-    GRACE_MS,
-    Ending,
-    Offer,
-    Outcome,
-    Producer,
-    Stream,
-    admit,
-    due_close,
-    due_ms,
-    may_reopen,
-    sentence,
-)
-from voicemem.config import merged, settle
+from voicemem.config.session import merge_config, validate_config
 from voicemem.errors import CODES
+from voicemem.store.admission import Offer, Outcome, admit, sentence
+from voicemem.store.streams import GRACE_MS, Ending, Producer, Stream, due_close, due_ms, may_reopen
 
 START = 1_000_000
 HOUR = 3_600_000
@@ -167,7 +156,7 @@ def test_idle_timeout_zero_is_never() -> None:
 
 def test_null_timeout_is_the_default() -> None:
     """A timeout given as null is as if it were not given."""
-    given = merged({}, settle({"idle_timeout": None}).public)
+    given = merge_config({}, validate_config({"idle_timeout": None}).public)
     assert due_ms(stream(silent_since_ms=START, config=given)) == START + 60_000
 
 

@@ -21,12 +21,14 @@ from callers import Caller, service, until
 from producers import BIG, Fields, Producer, connected, end, full_store, held_store, producing, said
 from services import Serve
 
-from voicemem.admission import Ending, Offer
-from voicemem.app import App, now_ms
-from voicemem.config import Settled
+from voicemem.app import App
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.service import Address, parse_address
 from voicemem.errors import CannotStart
-from voicemem.settings import Address, parse_address
+from voicemem.runtime import now_ms
+from voicemem.store.admission import Offer
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.streams import Ending
 
 CALLS = Path(__file__).parent.parent / "fixtures" / "voicemem"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
@@ -203,7 +205,7 @@ async def test_a_restart_keeps_the_store(path: str) -> None:
 async def test_time_without_a_server_is_not_silence(path: str) -> None:
     """A session that was silent for less than its timeout before the service went is not closed when it returns."""
     store, then = SqliteStore(path), now_ms() - HOUR_MS
-    await store.open("default", "s", "main", Settled({"idle_timeout": 1}, {}), None, then)
+    await store.open("default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then)
     await store.silence(stream.key if (stream := await store.stream("default", "s")) else 0, then)
     await store.close_store()
     async with service(store=f"sqlite:{path}") as app:
@@ -216,7 +218,7 @@ async def test_time_without_a_server_is_not_silence(path: str) -> None:
 async def test_a_producer_that_was_cut_off_is_waited_for(path: str) -> None:
     """A connection that a crash has cut counts as gone from the restart on."""
     store, then = SqliteStore(path), now_ms() - HOUR_MS
-    await store.open("default", "s", "main", Settled({"idle_timeout": 0.3}, {}), None, then)
+    await store.open("default", "s", "main", SessionPatch({"idle_timeout": 0.3}, {}), None, then)
     await store.close_store()
     async with service(store=f"sqlite:{path}") as app:
         await until("ended", lambda: session_state(Caller(app)))
@@ -226,7 +228,7 @@ async def test_a_producer_that_was_cut_off_is_waited_for(path: str) -> None:
 async def test_a_restart_closes_what_had_ended(path: str) -> None:
     """An end that was committed closes its session at once, though its grace has not passed."""
     store = SqliteStore(path)
-    opened = await store.open("default", "s", "main", Settled({"idle_timeout": 0}, {}), None, now_ms())
+    opened = await store.open("default", "s", "main", SessionPatch({"idle_timeout": 0}, {}), None, now_ms())
     offer = Offer(1, now_ms(), json.dumps(end(1)).encode(), ending=Ending(5, "hangup"))
     await append(store, opened.stream.key, "main", 1, [offer], now_ms())
     await store.close_store()

@@ -15,23 +15,26 @@ from calls import PRODUCED, Fields, delta, done, final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voicemem.admission import Ending, Offer, Stream
-from voicemem.app import new_id
-from voicemem.checkpoints import read, restore, written
-from voicemem.config import Settled
-from voicemem.context import Wishes, context
+from voicemem.config.secrets import SessionPatch
+from voicemem.context.builder import Wishes, context
+from voicemem.context.policies import Policies
 from voicemem.errors import Refused
-from voicemem.memories import Memories
-from voicemem.policies import Policies
-from voicemem.sessions import Sessions
-from voicemem.store.memory import MemoryStore
-from voicemem.wire import Arrived, decode_event
+from voicemem.memory.checkpoint import read, restore, written
+from voicemem.protocol.codec import Arrived, decode_event
+from voicemem.protocol.events import SessionUpdate
+from voicemem.runtime import new_id
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.config_update import validated_update
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.store.admission import Offer
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Ending, Stream
 
 NOW = 1_778_390_400_000
 CONFIG = {"llm": {"system_messages": [{"role": "system", "content": "Be kind."}], "params": {"a": 1.5}}, "user_id": "u"}
 
 
-def no_check(_: Settled) -> None:
+def no_check(_: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
@@ -42,12 +45,16 @@ def offer(place: int, event: Fields, numbered: bool) -> Offer:
     seq = place if numbered else None
     if not isinstance(arrival, Arrived):
         return Offer(seq, NOW + place, b"", refusal=arrival.code)
+    patch = None
+    if isinstance(arrival.event, SessionUpdate):
+        arrival = validated_update(arrival.event, arrival.payload)
+        patch = arrival.patch
     ending = (
         Ending(event.get("ts") or NOW + place // 3, event.get("reason") or "ended")
         if event["type"] == "session.end"
         else None
     )
-    return Offer(seq, NOW + place // 3, arrival.payload, update=arrival.update, ending=ending)
+    return Offer(seq, NOW + place // 3, arrival.payload, update=patch, ending=ending)
 
 
 BAD = st.sampled_from([{"type": "asr"}, {"type": "magic"}, {"type": "session.update", "llm": {"api_key": "secret"}}])
@@ -61,7 +68,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
     here, there = MemoryStore(), MemoryStore()
     try:
-        opened = await here.open("p", "s", "main", Settled(CONFIG, {"llm.api_key": "secret"}), None, NOW)
+        opened = await here.open("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": "secret"}), None, NOW)
         key = opened.stream.key
         await append(here, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW)
         if ended:
@@ -77,8 +84,8 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         assert await shown(here, original) == await shown(there, copy)
         rows = [row._replace(payload=b"") for row in await here.rows(key, 0, 100)]
         assert rows == [row._replace(payload=b"") for row in await there.rows(copy.key, 0, 100)]
-        one = await here.open("p", "s", "main", Settled({}, {}), None, NOW + 2000)
-        other = await there.open("q", "r", "main", Settled({}, {}), None, NOW + 2000)
+        one = await here.open("p", "s", "main", SessionPatch({}, {}), None, NOW + 2000)
+        other = await there.open("q", "r", "main", SessionPatch({}, {}), None, NOW + 2000)
         assert (one.next_seq, one.reopened, one.stream.state) == (other.next_seq, other.reopened, other.stream.state)
     finally:
         await here.close_store()

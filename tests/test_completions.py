@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.completions import Answer, read_request, request_for, spoken_chunks, spoken_completion, text_of
 from voicemem.errors import LlmFailed, Refused
-from voicemem.targets import Target
+from voicemem.llm.completions import Answer, read_request, request_for, spoken_chunks, spoken_completion, text_of
+from voicemem.llm.targets import Target
 
 TEXTS = st.text(max_size=8)
 CALLS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.lists(TEXTS, max_size=4)), max_size=4)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.config import MAX_LABELS, calls_out, merge_patch, merged, read, settle, settled_calls_out
+from voicemem.config.secrets import calls_out, patch_calls_out
+from voicemem.config.session import MAX_LABELS, merge_config, parse_config, validate_config
 from voicemem.errors import Refused
-from voicemem.events import Fields
+from voicemem.protocol.strict_json import merge_patch
+from voicemem.protocol.types import Fields
 
 URL = "https://public.example/"
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -35,7 +37,7 @@ FULL: Fields = {
 
 def test_defaults_are_the_documented_ones() -> None:
     """A session that says nothing idles out after 60 s, may come back for 1 h, and lasts 72 h at most."""
-    config = read({})
+    config = parse_config({})
     assert (config.idle_timeout, config.reopen_window, config.max_duration) == (60, 3600, 72 * 3600)
     assert (config.llm.max_history, config.llm.style, config.webhook.contents) == (32, "openai", "full")
     assert (config.interruptable, config.ttl_seconds) == (True, None)
@@ -43,9 +45,9 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_full_configuration_is_kept_as_given() -> None:
     """What was given is what is kept, with no default written into it."""
-    settled = settle(FULL)
+    settled = validate_config(FULL)
     assert (settled.public, settled.secrets) == (FULL, {})
-    assert read(settled.public).llm.style == "gemini"
+    assert parse_config(settled.public).llm.style == "gemini"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_full_configuration_is_kept_as_given() -> None:
 def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
     """Unknown settings and values out of range are refused with one code."""
     with pytest.raises(Refused, match="In the configuration") as refused:
-        settle(given)
+        validate_config(given)
     assert refused.value.code == "invalid_field"
 
 
@@ -105,7 +107,7 @@ def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
 def test_a_text_of_another_form_gets_a_sentence(given: Fields, said: str) -> None:
     """What a text must be like is said in words, and without the pattern that it is checked with."""
     with pytest.raises(Refused) as refused:
-        settle(given)
+        validate_config(given)
     assert f"In the configuration: {said}" in refused.value.detail
     assert "regex" not in refused.value.detail
 
@@ -113,15 +115,15 @@ def test_a_text_of_another_form_gets_a_sentence(given: Fields, said: str) -> Non
 def test_a_webhook_secret_that_is_no_base64_is_refused() -> None:
     """After `whsec_` receivers expect base64; other secrets are taken as they are."""
     with pytest.raises(Refused, match="must be base64"):
-        settle({"webhook": {"url": URL, "secret": "whsec_notbase64"}})
-    assert settle({"webhook": {"secret": "notbase64"}}).secrets == {"webhook.secret": "notbase64"}
+        validate_config({"webhook": {"url": URL, "secret": "whsec_notbase64"}})
+    assert validate_config({"webhook": {"secret": "notbase64"}}).secrets == {"webhook.secret": "notbase64"}
 
 
 @pytest.mark.parametrize("given", [{"llm": 5, "system_messages": []}, {"llm": [], "system_messages": [SYSTEM]}])
 def test_invalid_llm_is_refused_beside_system_messages(given: Fields) -> None:
     """The short form does not hide what is wrong with `llm`."""
     with pytest.raises(Refused):
-        settle(given)
+        validate_config(given)
 
 
 @pytest.mark.parametrize("value", ["s3cret", "it's s3cret", "'s3cret", 's3"cret', "s3'c'ret"])
@@ -130,7 +132,7 @@ def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> 
     """The sentence of a refusal names the field and never says what was sent."""
     section, key = place
     with pytest.raises(Refused) as refused:
-        settle({section: {key: value}})
+        validate_config({section: {key: value}})
     assert f"{section}.{key}" in refused.value.detail
     assert not any(part in refused.value.detail for part in ("s3", "cret"))
 
@@ -148,7 +150,7 @@ def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> 
 def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) -> None:
     """A name that is a plain word is said; other text of the sender's is not."""
     with pytest.raises(Refused) as refused:
-        settle(given)
+        validate_config(given)
     assert (named in refused.value.detail, "s3cret" in refused.value.detail) == (True, False)
 
 
@@ -164,7 +166,7 @@ def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) 
 def test_refusal_lists_the_values_that_can_be(given: Fields, values: str) -> None:
     """Where a setting is a choice, the choice is shown."""
     with pytest.raises(Refused) as refused:
-        settle(given)
+        validate_config(given)
     assert refused.value.detail.endswith(f"one of those that it can have {values}")
 
 
@@ -172,18 +174,18 @@ def test_labels_are_limited() -> None:
     """A session has at most 64 labels, given at once or one after the other."""
     labels = {str(number): "x" for number in range(MAX_LABELS)}
     assert MAX_LABELS == 64
-    assert len(read(settle({"labels": labels}).public).labels) == 64
+    assert len(parse_config(validate_config({"labels": labels}).public).labels) == 64
     with pytest.raises(Refused):
-        settle({"labels": labels | {"more": "x"}})
+        validate_config({"labels": labels | {"more": "x"}})
     with pytest.raises(Refused, match="at most 64 labels"):
-        merged({"labels": labels}, {"labels": {"more": "x"}})
+        merge_config({"labels": labels}, {"labels": {"more": "x"}})
 
 
 def test_label_may_take_the_place_of_another() -> None:
     """Labels that a patch takes away do not count."""
     labels = {str(number): "x" for number in range(MAX_LABELS)}
     patch = {"labels": {"0": None, "more": "x"}}
-    assert len(merged({"labels": labels}, settle(patch).public)["labels"]) == 64
+    assert len(merge_config({"labels": labels}, validate_config(patch).public)["labels"]) == 64
 
 
 # System messages
@@ -191,24 +193,24 @@ def test_label_may_take_the_place_of_another() -> None:
 
 def test_system_messages_at_the_top_are_those_of_the_llm() -> None:
     """The short form is kept as the long one."""
-    assert settle({"system_messages": [SYSTEM]}) == settle({"llm": {"system_messages": [SYSTEM]}})
+    assert validate_config({"system_messages": [SYSTEM]}) == validate_config({"llm": {"system_messages": [SYSTEM]}})
 
 
 def test_system_messages_at_the_top_join_the_llm() -> None:
     """The short form stands beside other settings of the LLM, and wins over the long form."""
     given: Fields = {"llm": {"model": "m", "system_messages": []}, "system_messages": [SYSTEM]}
-    assert settle(given).public == {"llm": {"model": "m", "system_messages": [SYSTEM]}}
+    assert validate_config(given).public == {"llm": {"model": "m", "system_messages": [SYSTEM]}}
 
 
 def test_system_messages_keep_fields_beside_role_and_content() -> None:
     """What else a system message says passes through."""
     rich = {"role": "developer", "content": [{"type": "text", "text": "Hi."}], "name": "n"}
-    assert read(settle({"system_messages": [rich]}).public).llm.system_messages == (rich,)
+    assert parse_config(validate_config({"system_messages": [rich]}).public).llm.system_messages == (rich,)
 
 
 def test_system_messages_can_be_taken_away() -> None:
     """Null in the short form is null in the long one."""
-    assert settle({"system_messages": None}).public == {"llm": {"system_messages": None}}
+    assert validate_config({"system_messages": None}).public == {"llm": {"system_messages": None}}
 
 
 # Secrets
@@ -216,14 +218,14 @@ def test_system_messages_can_be_taken_away() -> None:
 
 def test_secrets_are_taken_out() -> None:
     """Keys and webhook secrets are kept apart, by where they stood."""
-    settled = settle({"llm": {"model": "m", "api_key": "k1"}, "webhook": {"url": URL, "secret": "s1"}})
+    settled = validate_config({"llm": {"model": "m", "api_key": "k1"}, "webhook": {"url": URL, "secret": "s1"}})
     assert settled.secrets == {"llm.api_key": "k1", "webhook.secret": "s1"}
     assert settled.public == {"llm": {"model": "m"}, "webhook": {"url": URL}}
 
 
 def test_patch_may_take_a_secret_away() -> None:
     """Null for a secret is no value of it."""
-    settled = settle({"llm": {"api_key": None}})
+    settled = validate_config({"llm": {"api_key": None}})
     assert (settled.secrets, settled.public) == ({"llm.api_key": None}, {"llm": {}})
 
 
@@ -232,14 +234,14 @@ def test_patch_may_take_a_secret_away() -> None:
 )
 def test_patch_that_takes_a_section_away_takes_its_secrets(section: str, names: list[str]) -> None:
     """A secret does not stay behind when all that it stood in is removed."""
-    assert settle({section: None}).secrets == dict.fromkeys(names)
+    assert validate_config({section: None}).secrets == dict.fromkeys(names)
 
 
 def test_headers_are_secret_and_replaced_whole() -> None:
     """Headers are kept apart as one text, the same for the same headers; what a patch nulls among them is not there."""
-    settled = settle({"llm": {"headers": {"X-B": "2", "X-A": "1", "X-C": None}}})
+    settled = validate_config({"llm": {"headers": {"X-B": "2", "X-A": "1", "X-C": None}}})
     assert (settled.secrets, settled.public) == ({"llm.headers": '{"X-A":"1","X-B":"2"}'}, {"llm": {}})
-    assert settle({"llm": {"headers": None}}).secrets == {"llm.headers": None}
+    assert validate_config({"llm": {"headers": None}}).secrets == {"llm.headers": None}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_headers_are_secret_and_replaced_whole() -> None:
 def test_what_cannot_be_headers_is_refused(headers: Any) -> None:
     """Names are tokens, values printable ASCII: nothing can break out of its line."""
     with pytest.raises(Refused) as refused:
-        settle({"llm": {"headers": headers}})
+        validate_config({"llm": {"headers": headers}})
     assert refused.value.code == "invalid_field"
 
 
@@ -267,7 +269,7 @@ def test_what_cannot_be_headers_is_refused(headers: Any) -> None:
 def test_no_secret_is_left_in_what_is_shown(secret: str) -> None:
     """What is public does not hold a secret, whatever it looks like."""
     given = {"llm": {"api_key": secret, "model": "m"}, "webhook": {"secret": secret}}
-    settled = settle(given)
+    settled = validate_config(given)
     assert settled.public == {"llm": {"model": "m"}, "webhook": {}}
     assert set(settled.secrets.values()) == {secret}
 
@@ -276,7 +278,7 @@ def test_settling_leaves_its_argument() -> None:
     """What was given is not changed."""
     given: Fields = {"llm": {"api_key": "k"}, "system_messages": [SYSTEM], "webhook": {"secret": "s"}}
     before = deepcopy(given)
-    settle(given)
+    validate_config(given)
     assert given == before
 
 
@@ -296,14 +298,14 @@ CALLING_OUT: list[Fields] = [
 def test_settings_that_call_out_are_known(given: Fields) -> None:
     """Addresses and secrets need the scope `admin`, before and after the secrets are taken out."""
     assert calls_out(given)
-    assert settled_calls_out(settle(given))
+    assert patch_calls_out(validate_config(given))
 
 
 @pytest.mark.parametrize("given", [{}, {"llm": {"model": "m"}}, {"name": "n", "labels": {"url": "u"}}])
 def test_other_settings_do_not_call_out(given: Fields) -> None:
     """Names, labels and models make the server call nobody."""
     assert not calls_out(given)
-    assert not settled_calls_out(settle(given))
+    assert not patch_calls_out(validate_config(given))
 
 
 # Merge patches
@@ -314,7 +316,7 @@ def test_other_settings_do_not_call_out(given: Fields) -> None:
 )
 def test_null_in_a_configuration_is_the_default(given: Fields) -> None:
     """A setting given as null is kept as one that was left out."""
-    assert read(merged({}, settle(given).public)) == read({})
+    assert parse_config(merge_config({}, validate_config(given).public)) == parse_config({})
 
 
 @pytest.mark.parametrize(
@@ -368,6 +370,8 @@ def test_patching_nothing_leaves_no_null(patch: Fields) -> None:
 
 def test_merged_configuration_can_be_read() -> None:
     """A patch changes what it names and takes away what it says is null."""
-    config = merged(FULL, settle({"labels": {"tier": None, "lang": "de"}, "llm": {"style": None}}).public)
-    assert read(config).labels == {"lang": "de"}
-    assert (read(config).llm.style, read(config).llm.vendor) == ("openai", "custom")
+    config = merge_config(
+        FULL, validate_config({"labels": {"tier": None, "lang": "de"}, "llm": {"style": None}}).public
+    )
+    assert parse_config(config).labels == {"lang": "de"}
+    assert (parse_config(config).llm.style, parse_config(config).llm.vendor) == ("openai", "custom")

@@ -36,12 +36,12 @@ from calls import delta, done, final, message
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from voicemem.app import App
-from voicemem.memories import Memories
-from voicemem.outbox import LEASE_MS, Outbox
-from voicemem.server.webhook import WebhookSender
-from voicemem.sessions import Sessions
-from voicemem.store.base import Delivery
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
+from voicemem.webhooks.outbox import LEASE_MS, Outbox
+from voicemem.webhooks.sender import WebhookSender
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from voicemem.demo import conversation, demo, line, recorded_call
+from voicemem.cli.demo import conversation, demo, line, recorded_call
 
 
 @pytest.fixture

@@ -20,23 +20,22 @@ from producers import over_its_rate
 from services import Serve
 
 from voicemem import client
-from voicemem.audit import Act
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
+from voicemem.client.replay import Replay, load
 from voicemem.client.session import Facts
-from voicemem.config import LlmConfig, SessionConfig, WebhookConfig
+from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
+from voicemem.context.formats import ENRICHERS
+from voicemem.context.policies import MemoryConfig
 from voicemem.errors import CODES
-from voicemem.events import Event, Incoming, Producible
-from voicemem.formats import ENRICHERS
-from voicemem.messages import METADATA_ORDER
-from voicemem.metrics import Metrics
-from voicemem.policies import MemoryConfig
-from voicemem.replay import Replay, load
+from voicemem.protocol.checks import METADATA_ORDER
+from voicemem.protocol.events import Event, Incoming, Producible
+from voicemem.protocol.frames import Frame
+from voicemem.security.audit import Act
 from voicemem.server import agora
 from voicemem.server.agora.agents import ListQuery as AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
-from voicemem.server.frames import Frame
 from voicemem.server.rest import ROUTES
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
@@ -46,6 +45,7 @@ from voicemem.server.rest.sessions import Ending, ListQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SeveralQuery, TailCut
 from voicemem.server.rest.tokens import NewToken
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
+from voicemem.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}

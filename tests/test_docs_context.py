@@ -14,8 +14,8 @@ from calls import delta, done, final
 from processes import running_process
 from programs import DOCS, fenced, save, shell
 
-from voicemem.policies.parameters import PARAMETERS
-from voicemem.usage import LeftOut, Usage
+from voicemem.config.memory import PARAMETERS
+from voicemem.context.usage import LeftOut, Usage
 
 PAGE = "context.md"
 TEXT = (DOCS / PAGE).read_text()

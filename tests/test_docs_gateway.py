@@ -15,7 +15,7 @@ from processes import free_ports
 from programs import DOCS, END_S, printed, running_program, save
 from services import Serve
 
-from voicemem.openai_client import WORDS
+from voicemem.llm.transport import WORDS
 
 PAGE = "gateway.md"
 ASK = printed(PAGE, "python")[0]

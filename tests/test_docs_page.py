@@ -15,7 +15,7 @@ from proxy import Proxy
 from services import Serve
 
 from voicemem.app import App
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 PAGE = "first-client-javascript.md"
 KEY = "an operator's own key"

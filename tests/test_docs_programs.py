@@ -19,7 +19,7 @@ from proxy import Proxy
 from services import Serve
 from websockets.asyncio.client import connect
 
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 node = pytest.mark.skipif(not node_command(), reason="there is no Node (20.10 or newer) here")
 PYTHON = ("first-client-python.md", "call.py")

@@ -15,7 +15,7 @@ import pytest
 from processes import free_ports, running_process
 from programs import END_S, Program, node_command, printed, running_program, save, shell
 
-from voicemem.exports import signature_headers
+from voicemem.webhooks.signing import signature_headers
 
 PAGE = "first-webhook-receiver.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -13,7 +13,7 @@ import pytest
 from processes import running_process
 from programs import DOCS, fenced, shell
 
-from voicemem.documents import WorkingMemoryConfig
+from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.server.rest.documents import VersionQuery, VersionsQuery, WorkingMemoryDocument
 from voicemem.server.rest.working_memory import ROUTES
 

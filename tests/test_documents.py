@@ -12,7 +12,7 @@ from calls import Fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.documents import (
+from voicemem.documents.document import (
     MAX_DOCUMENT_BYTES,
     Form,
     WorkingMemoryConfig,
@@ -20,16 +20,16 @@ from voicemem.documents import (
     check_content,
     check_form,
     data_shown,
+    document_text,
     form_for,
     form_of,
     identity,
     merged,
-    shown,
 )
 from voicemem.errors import Refused
-from voicemem.events import MemoryData, MemoryDocument
-from voicemem.fold import Entry, fold_all
-from voicemem.state import State, restore, snapshot
+from voicemem.protocol.events import MemoryData, MemoryDocument
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.state import State, restore, snapshot
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([0.0, 1.0, -1.0, 0.5])
 PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text("ab", max_size=2)
@@ -214,17 +214,17 @@ def test_without_any_form_the_content_decides() -> None:
 
 def test_an_empty_document_shows_what_it_is_to_become() -> None:
     """Of Markdown the template, of JSON the schema."""
-    assert "# User\n- Name:" in shown(None, Form("markdown", "# User\n- Name:"), "session", False)
-    assert '{"required":["name"]}' in shown(None, Form("json", schema={"required": ["name"]}), "user", False)
+    assert "# User\n- Name:" in document_text(None, Form("markdown", "# User\n- Name:"), "session", False)
+    assert '{"required":["name"]}' in document_text(None, Form("json", schema={"required": ["name"]}), "user", False)
 
 
 def test_a_document_is_shown_with_how_to_use_it() -> None:
     """The tools are named only where there are any."""
-    text = shown({"a": 1}, Form("json"), "user", True)
+    text = document_text({"a": 1}, Form("json"), "user", True)
     assert '{"a":1}' in text
     assert "this user" in text
     assert "update_working_memory" in text
-    assert "update_working_memory" not in shown("x", Form("text"), "session", False)
+    assert "update_working_memory" not in document_text("x", Form("text"), "session", False)
 
 
 def test_operations() -> None:

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from voicemem import events
-from voicemem.config import SessionConfig
-from voicemem.events import UPDATE_FIELDS, Event, Incoming, Journaled, Producible, SessionUpdate, update_patch
+from voicemem.config.session import SessionConfig
+from voicemem.protocol.events import UPDATE_FIELDS, Event, Incoming, Journaled, Producible, SessionUpdate, update_patch
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_TEXT_BYTES, SESSION_ID_PATTERN
 
 
 def tags(union: Any) -> set[str]:
@@ -76,16 +76,16 @@ def test_update_patch_holds_what_was_given() -> None:
 @pytest.mark.parametrize("name", ["a", "A-Z_09.x:y", "x" * 128])
 def test_session_ids(name: str) -> None:
     """Session ids are 1 to 128 characters of a small set."""
-    assert re.match(events.SESSION_ID_PATTERN, name)
+    assert re.match(SESSION_ID_PATTERN, name)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20"])
 def test_what_is_no_session_id(name: str) -> None:
     """Anything else is refused, a line feed at the end included."""
-    assert not re.match(events.SESSION_ID_PATTERN, name)
+    assert not re.match(SESSION_ID_PATTERN, name)
 
 
 def test_limits_are_the_documented_ones() -> None:
     """Frame 1 MiB, text 256 KiB, nesting 32, integers within ±2^53."""
-    limits = (events.MAX_FRAME_BYTES, events.MAX_TEXT_BYTES, events.MAX_DEPTH, events.MAX_INTEGER)
+    limits = (MAX_FRAME_BYTES, MAX_TEXT_BYTES, MAX_DEPTH, MAX_INTEGER)
     assert limits == (1_048_576, 262_144, 32, 9_007_199_254_740_992)

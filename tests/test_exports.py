@@ -11,21 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
+from voicemem.config.secrets import check_secret
+from voicemem.config.session import HISTORY_EVENT
 from voicemem.errors import Refused
-from voicemem.exports import (
-    HISTORY_EVENT,
-    MAX_ATTEMPTS,
-    RETRY_DELAYS_S,
-    Answer,
-    check_secret,
-    envelope,
-    history_payload,
-    next_delay_s,
-    signature_headers,
-    verdict,
-    verify,
-)
-from voicemem.messages import Message
+from voicemem.transcript.messages import Message
+from voicemem.webhooks.attempts import MAX_ATTEMPTS, RETRY_DELAYS_S, Answer, next_delay_s, verdict
+from voicemem.webhooks.payloads import about, envelope, history_payload
+from voicemem.webhooks.signing import signature_headers, verify
 
 AGORA_BODY = (
     b'{"eventType":10,"noticeId":"4eb720f0-8da7-11e9-a43e-53f411c2761f","notifyMs":1560408533119,'
@@ -49,17 +41,9 @@ MESSAGES = [
 
 
 def payload(**changes: Any) -> bytes:
-    values: dict[str, Any] = {
-        "session_id": "S1",
-        "name": "joker",
-        "channel": "room",
-        "started_ms": 1_778_390_300_999,
-        "stopped_ms": 1_778_390_400_000,
-        "labels": {"tier": "vip"},
-        "contents": MESSAGES,
-        "fields": "full",
-    }
-    return history_payload(**(values | changes))
+    values: dict[str, Any] = {"messages": MESSAGES, "stopped_ms": 1_778_390_400_000, "fields": "full"}
+    session = about("S1", "joker", "room", {"tier": "vip"}, 1_778_390_300_999)
+    return history_payload(session, **(values | changes))
 
 
 def answer(status: int | None = 500, error: str | None = None, retry_after: str | None = None) -> Answer:
@@ -92,7 +76,7 @@ def test_standard_payload_carries_role_and_content_only() -> None:
 
 def test_missing_values_are_empty_not_absent() -> None:
     """A session without name, channel, labels and messages gives empty values under all keys."""
-    body = payload(name=None, channel=None, labels=None, contents=[])
+    body = history_payload(about("S1", None, None, {}, 1_778_390_300_999), 1_778_390_400_000, [], "full")
     assert body == (
         b'{"agent_id":"S1","name":"","channel":"","start_ts":1778390300,"stop_ts":1778390400,"labels":{},"contents":[]}'
     )

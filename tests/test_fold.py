@@ -40,10 +40,10 @@ from calls import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from voicemem.events import RefusedEvent, SessionGap
-from voicemem.fold import Entry, fold, fold_all
-from voicemem.history import tool_uses
-from voicemem.state import State, restore, snapshot
+from voicemem.protocol.events import RefusedEvent, SessionGap
+from voicemem.transcript.fold import Entry, fold, fold_all
+from voicemem.transcript.history import tool_uses
+from voicemem.transcript.state import State, restore, snapshot
 
 
 def replies(*given: Given, unfinished: bool = False) -> list[tuple[int, str]]:

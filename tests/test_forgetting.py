@@ -10,17 +10,17 @@ from calls import CALLS, JOURNALS, closed, delta, done, final, partial, shown, t
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.config import read, settle
-from voicemem.context import Wishes, body_of, chosen
+from voicemem.config.session import parse_config, validate_config
+from voicemem.context.builder import Wishes, body_of, chosen
+from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.usage import left_out
 from voicemem.errors import Refused
-from voicemem.events import Journaled, MemoryForgotten, MemorySummary
-from voicemem.fold import Entry
-from voicemem.forgetting import Forget, event_of
-from voicemem.history import turn_entries
-from voicemem.memory import Memory
-from voicemem.policies import MemoryConfig, Policies
-from voicemem.state import State
-from voicemem.usage import left_out
+from voicemem.memory.forget import Forget, event_of
+from voicemem.protocol.events import Journaled, MemoryForgotten, MemorySummary
+from voicemem.sessions.read_model import Memory
+from voicemem.transcript.fold import Entry
+from voicemem.transcript.history import turn_entries
+from voicemem.transcript.state import State
 
 Fields = dict[str, Any]
 FORGETS = st.one_of(
@@ -175,7 +175,7 @@ POLICIES = [
 def body(memory: Memory, policy: MemoryConfig, **wishes: Any) -> Fields:
     """The context under a policy."""
     wanted = Wishes(memory=policy, **wishes)
-    return body_of(chosen(memory, Policies(), read(settle({}).public), wanted), wanted)
+    return body_of(chosen(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -185,7 +185,7 @@ def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
     assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
     forget(memory, Forget(keep_last=3))
     assert ["A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy, tools=True)["messages"]]
-    choice = chosen(memory, Policies(), read({}), Wishes(memory=policy))
+    choice = chosen(memory, Policies(), parse_config({}), Wishes(memory=policy))
     assert [(0, 1, "forgotten"), (1, 1, "forgotten"), (2, 2, "forgotten")] == [
         (one.index, one.turn_id, one.reason) for one in left_out(choice)
     ]

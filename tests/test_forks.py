@@ -9,13 +9,14 @@ from calls import JOURNALS, folded, shown
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from voicemem.events import MAX_INTEGER, Journaled
-from voicemem.fold import Entry, fold_all
-from voicemem.forks import events_of
-from voicemem.history import remembered, tool_uses
-from voicemem.memory import Memory
-from voicemem.state import State
-from voicemem.wire import decode_journaled
+from voicemem.memory.fork import events_of
+from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.events import Journaled
+from voicemem.protocol.types import MAX_INTEGER
+from voicemem.sessions.read_model import Memory
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.history import remembered, tool_uses
+from voicemem.transcript.state import State
 
 
 def forked(state: State, at_turn: int) -> State:

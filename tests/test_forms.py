@@ -10,9 +10,9 @@ import pytest
 from callers import Caller, Serve
 from producers import connected
 
-from voicemem.forms import REFUSALS
+from voicemem.protocol.types import REFUSALS
+from voicemem.server.http.openapi import document
 from voicemem.server.rest import ROUTES
-from voicemem.server.rest.openapi import document
 
 
 def patterns(schema: Any) -> Iterator[str]:

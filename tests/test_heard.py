@@ -7,7 +7,7 @@ from calls import JOKE, Fields, delta, done, heard, interrupt, message, only, tt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voicemem.heard import find_word, prefix
+from voicemem.transcript.heard import find_word, prefix
 
 REPLY = [delta(1, JOKE[:21], 10), delta(1, JOKE[21:35], 100), done(1, 200, text=JOKE)]
 """Generated until 10: "Why did the scarecrow"; until 100: " win an award?" as well; until 200: all of it."""

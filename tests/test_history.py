@@ -33,10 +33,10 @@ from calls import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.events import Journaled
-from voicemem.history import messages, tool_uses
-from voicemem.messages import METADATA_ORDER
-from voicemem.wire import Rejected, decode_event
+from voicemem.protocol.checks import METADATA_ORDER
+from voicemem.protocol.codec import Rejected, decode_event
+from voicemem.protocol.events import Journaled
+from voicemem.transcript.history import messages, tool_uses
 
 SOME = settings(max_examples=150, deadline=None)
 

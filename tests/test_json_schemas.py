@@ -10,8 +10,8 @@ from calls import Fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voicemem.documents.json_schema import DIALECT, MAX_PATTERN, MAX_PATTERNS, check_schema
 from voicemem.errors import Refused
-from voicemem.json_schemas import DIALECT, MAX_PATTERN, MAX_PATTERNS, check_schema
 
 GOOD: list[Fields] = [
     {},

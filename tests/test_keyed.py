@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailing import Reader, plain
 
-from voicemem.fold import fold
-from voicemem.history import messages
-from voicemem.keyed import Changes, Keyed, upserts
-from voicemem.state import State, restore, snapshot
+from voicemem.transcript.diff import Changes, Keyed, upserts
+from voicemem.transcript.fold import fold
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State, restore, snapshot
 
 Fields = dict[str, Any]
 

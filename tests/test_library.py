@@ -25,8 +25,8 @@ async def test_the_programs_of_the_page_print_what_it_shows(number: int, tmp_pat
 
 def test_everything_of_the_library_is_documented() -> None:
     """Each public method stands in docs/library.md."""
-    from voicemem.library import Library, Session
-    from voicemem.library_documents import Documents
+    from voicemem.library.documents import Documents
+    from voicemem.library.sessions import Library, Session
 
     kinds = ("library", Library), ("call", Session), ("call.working_memory", Documents)
     for name, kind in kinds:

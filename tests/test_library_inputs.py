@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import voicemem
+from voicemem.context.policies import Choice, Remembered
 from voicemem.errors import CannotStart, Refused, StoreUnavailable, VoicememError
-from voicemem.policies import Choice, Remembered
 
 Do = Callable[[Any, Any], Any]
 

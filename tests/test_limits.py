@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from voicemem.errors import RateLimited
-from voicemem.limits import TOKEN_SHARE, WRONG_KEYS_AT_ONCE, Bucket, Buckets, Caller, Limits, Rate
+from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_AT_ONCE, Bucket, Buckets, Caller, Limits, Rate
 
 RATE = Rate(per_second=10, at_once=5)
 KEY = Caller("k" * 12, None)

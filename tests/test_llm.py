@@ -19,8 +19,8 @@ from llm_server import Script, llm_server
 from misbehaving import break_off, raw_receiver, read_body, self_signed
 
 from voicemem.errors import LlmFailed
-from voicemem.llm import MOST_BYTES, LanguageModels, Patience, events
-from voicemem.targets import Target
+from voicemem.llm.client import MOST_BYTES, LanguageModels, Patience, events
+from voicemem.llm.targets import Target
 
 BODY: dict[str, Any] = {"messages": [], "stream": True}
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"

@@ -16,19 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from producers import BIG
 
-from voicemem import history
-from voicemem.admission import Offer, Stream
-from voicemem.batches import Line
-from voicemem.config import Settled
+from voicemem.config.secrets import SessionPatch
 from voicemem.errors import StoreUnavailable
-from voicemem.fold import Entry, fold_all
-from voicemem.memories import IDLE_ROUNDS, LAG, PAGE, PRESSED_ROUNDS, SNAPSHOT_EVERY, Memories
-from voicemem.messages import Message
-from voicemem.recorder import Recorder
-from voicemem.state import VERSION, State
-from voicemem.store.base import Appended, Snapshot
-from voicemem.store.memory import MemoryStore
-from voicemem.wire import decode_frame, decode_journaled
+from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.sessions.batches import Line
+from voicemem.sessions.cache import IDLE_ROUNDS, LAG, PAGE, PRESSED_ROUNDS, SNAPSHOT_EVERY, Memories
+from voicemem.sessions.recorder import Recorder
+from voicemem.store.admission import Offer
+from voicemem.store.records import Appended, Snapshot
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Stream
+from voicemem.transcript import history
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.messages import Message
+from voicemem.transcript.state import VERSION, State
 
 NOW = 1_778_390_400_000
 numbers = itertools.count()
@@ -54,7 +55,7 @@ def memories(store: MemoryStore) -> Memories:
 async def begin(store: MemoryStore) -> Stream:
     """A new session."""
     name = f"s{next(numbers)}"
-    return (await store.open("p", name, "main", Settled({}, {}), None, NOW)).stream
+    return (await store.open("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
 
 
 async def append(store: MemoryStore, stream: Stream, *events: Fields) -> Appended:

@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.messages import METADATA_ORDER, RESERVED_METADATA, Message, ToolUse, ordered_metadata
+from voicemem.protocol.checks import METADATA_ORDER, RESERVED_METADATA
+from voicemem.transcript.messages import Message, ToolUse, ordered_metadata
 
 KEYS = st.sampled_from(METADATA_ORDER) | st.text(max_size=3)
 

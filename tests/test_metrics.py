@@ -14,8 +14,8 @@ from producers import connected, held_store, producing, said
 from prometheus_client.parser import text_string_to_metric_families
 
 from voicemem.app import App
-from voicemem.metrics import Metrics
 from voicemem.store.sqlite import SqliteStore
+from voicemem.telemetry.metrics import Metrics
 
 KEY = "an operator's own key"
 Figures = dict[str, float]

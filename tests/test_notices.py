@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from calls import event, final, folded
 
-from voicemem.notices import AT_CLOSE, about, latencies_of, metrics_payload, notice_id, turns_payload
-from voicemem.state import Latency
+from voicemem.config.session import CLOSE_EVENTS
+from voicemem.store.records import notice_id
+from voicemem.transcript.state import Latency
+from voicemem.webhooks.payloads import about, latencies_of, left_payload, metrics_payload, turns_payload
 
 SESSION = about("s", None, None, {}, 1_999)
 
@@ -24,8 +27,18 @@ def test_what_is_missing_is_empty() -> None:
 
 def test_notices_of_a_close_have_their_own_ids() -> None:
     """The history's is that of the close."""
-    ids = [notice_id("n", event_type) for event_type in AT_CLOSE]
+    ids = [notice_id("n", event_type) for event_type in CLOSE_EVENTS]
     assert ["n-102", "n", "n-111", "n-112"] == ids
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("idle", "Idle for too long"), ("max_duration", "Task lifetime limit exceeded"), ("left", "OK"), (None, "OK")],
+)
+def test_how_a_session_left(reason: str | None, message: str) -> None:
+    """The notice of leaving gives the reason in Agora's words."""
+    left = json.loads(left_payload(SESSION, 5_999, reason))
+    assert SESSION | {"stop_ts": 5, "status": "STOPPED", "message": message} == left
 
 
 def test_latencies_have_agoras_names() -> None:

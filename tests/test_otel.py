@@ -31,11 +31,11 @@ from websockets.asyncio.client import connect
 
 from voicemem.app import App, running
 from voicemem.cli import main
+from voicemem.config.service import Settings
 from voicemem.errors import CannotStart
-from voicemem.otel import OtelTracer, tracer_of, wanted
-from voicemem.settings import Settings
 from voicemem.store.sqlite import SqliteStore
-from voicemem.tracing import NoTracer
+from voicemem.telemetry.otel import OtelTracer, tracer_of, wanted
+from voicemem.telemetry.tracing import NoTracer
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "1bf7651916cd43dd8448eb211c80319c"
@@ -246,7 +246,8 @@ def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 IMPORTED = (
-    "import sys, voicemem.app, voicemem.cli, voicemem.otel as o; o.tracer_of({}); print('opentelemetry' in sys.modules)"
+    "import sys, voicemem.app, voicemem.cli, voicemem.telemetry.otel as o;"
+    " o.tracer_of({}); print('opentelemetry' in sys.modules)"
 )
 ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"
 

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import CannotStart, Refused
-from voicemem.outbound import CARRIERS, AddressNotAllowedError, allowed_networks, blocked, check_url, guarded_connector
+from voicemem.security.address_guard import (
+    CARRIERS,
+    AddressNotAllowedError,
+    allowed_networks,
+    blocked,
+    check_url,
+    guarded_connector,
+)
 
 BLOCKED_V4 = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.255 168.63.129.16 169.254.169.254

@@ -19,14 +19,16 @@ from callers import LOOPBACK, Notice, Receiver, Reply, receiving
 from calls import delta, final
 from office import NOW, Clock, Office
 
-from voicemem.config import settle
-from voicemem.exports import RETRY_DELAYS_S, verify
-from voicemem.outbound import allowed_networks
-from voicemem.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL, Outbox
-from voicemem.server.webhook import WebhookSender
-from voicemem.store.base import Attempt, Delivery, Store
-from voicemem.store.memory import MemoryStore
+from voicemem.config.session import validate_config
+from voicemem.security.address_guard import allowed_networks
+from voicemem.store.port import Store
+from voicemem.store.records import Attempt, Delivery
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.webhooks.attempts import RETRY_DELAYS_S
+from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL, Outbox
+from voicemem.webhooks.sender import WebhookSender
+from voicemem.webhooks.signing import verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -289,7 +291,7 @@ async def test_the_body_does_not_change_between_attempts(office: Office, hook: R
     await office.close(key, provisional=True)
     await office.attempt()
     await office.say(key, final(1, "Changed.", NOW), final(2, "More.", NOW + 1))
-    patch = settle({"name": "After", "labels": {"a": None}})
+    patch = validate_config({"name": "After", "labels": {"a": None}})
     await office.store.change(key, patch, b'{"type":"session.update"}', NOW)
     await office.attempt(office.another())
     first, second = hook.notices

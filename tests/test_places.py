@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import Refused
-from voicemem.places import Several, read_one, read_several, write_one, write_several
+from voicemem.sessions.tails.cursor import Several, read_one, read_several, write_one, write_several
 
 HERE = "0123456789abcdef" * 2
 ELSEWHERE = "fedcba9876543210" * 2

@@ -13,13 +13,13 @@ from calls import JOURNALS, delta, done, event, final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.config import SessionConfig
-from voicemem.context import Wishes, body_of, chosen
-from voicemem.events import Journaled
-from voicemem.fold import Entry
-from voicemem.memory import Memory
-from voicemem.policies import Choice, MemoryConfig, Policies, Remembered
-from voicemem.state import State
+from voicemem.config.session import SessionConfig
+from voicemem.context.builder import Wishes, body_of, chosen
+from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
+from voicemem.protocol.events import Journaled
+from voicemem.sessions.read_model import Memory
+from voicemem.transcript.fold import Entry
+from voicemem.transcript.state import State
 
 EVERY = [
     MemoryConfig(),

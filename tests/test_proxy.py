@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from proxy import Proxy
 
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 DATA = bytes(range(256)) * 1000
 

@@ -15,26 +15,27 @@ import msgspec
 import pytest
 from producers import BIG, Fields, end, said, unknown
 
-from voicemem import history
-from voicemem.admission import Ending, Stream
-from voicemem.batches import DEFAULT_REASON, Line, Problem, Recorded
-from voicemem.config import Settled
+from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.events import SessionOpen
-from voicemem.fold import Entry, fold_all
-from voicemem.memories import Memories
-from voicemem.messages import Message
-from voicemem.recorder import Recorder
-from voicemem.state import State
-from voicemem.store.base import Row, Store
-from voicemem.store.memory import MemoryStore
+from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.protocol.events import SessionOpen
+from voicemem.sessions.batches import DEFAULT_REASON, Line, Problem, Recorded
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.recorder import Recorder
+from voicemem.store.port import Store
+from voicemem.store.records import Row
 from voicemem.store.sqlite import SqliteStore
-from voicemem.wire import decode_frame, decode_journaled
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Ending, Stream
+from voicemem.transcript import history
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.messages import Message
+from voicemem.transcript.state import State
 
 NOW = 1_778_390_400_000
 
 
-def anything(settled: Settled) -> None:
+def anything(settled: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
@@ -218,7 +219,7 @@ async def test_an_event_of_another_line_is_refused(one: Node, other: Fields) -> 
 async def test_settings_are_checked(one: Node) -> None:
     """Settings that may not be set are refused with their own code; the event leaves nothing else."""
 
-    def refuse(settled: Settled) -> None:
+    def refuse(settled: SessionPatch) -> None:
         raise Refused("address_not_allowed")
 
     line = await one.open(admin=True)

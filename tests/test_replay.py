@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from calls import Fields, closed, shown, taken
 
-from voicemem.events import Journaled, SessionClosed, SessionEnd
-from voicemem.exports import history_payload
-from voicemem.fold import Entry, fold, fold_all
-from voicemem.formats import Format, request_body
-from voicemem.history import messages, tool_uses
-from voicemem.state import State, restore, snapshot
-from voicemem.wire import Arrived, decode_frame, decode_lines
+from voicemem.context.formats import Format, request_body
+from voicemem.protocol.codec import Arrived, decode_frame, decode_lines
+from voicemem.protocol.events import Journaled, SessionClosed, SessionEnd
+from voicemem.transcript.fold import Entry, fold, fold_all
+from voicemem.transcript.history import messages, tool_uses
+from voicemem.transcript.state import State, restore, snapshot
+from voicemem.webhooks.payloads import about, history_payload
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
@@ -116,18 +116,7 @@ def test_call_gives_its_custom_body(name: str) -> None:
 def test_call_gives_its_notice(name: str) -> None:
     """The contents of the webhook's payload are the memory."""
     contents = messages(replayed(name))
-    payload = json.loads(
-        history_payload(
-            session_id="s",
-            name=None,
-            channel=None,
-            started_ms=0,
-            stopped_ms=0,
-            labels=None,
-            contents=contents,
-            fields="full",
-        )
-    )
+    payload = json.loads(history_payload(about("s", None, None, {}, 0), 0, contents, "full"))
     assert json.dumps({"contents": payload["contents"]}) == expected(name, "notice")
 
 

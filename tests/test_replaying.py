@@ -11,7 +11,7 @@ from producers import Fields, end, said, unknown
 from services import Serve
 
 from voicemem.app import App
-from voicemem.replay import IN_FLIGHT, Replay, ReplayFailed
+from voicemem.client.replay import IN_FLIGHT, Replay, ReplayFailed
 
 
 @pytest.fixture

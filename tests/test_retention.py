@@ -12,12 +12,13 @@ from callers import LOOPBACK, Caller, Reply, closed, receiving, service, until
 from producers import BIG, Producer, connected, database_of, end, producing, said
 from services import Serve
 
-from voicemem.admission import Batch, Ending
 from voicemem.app import App
-from voicemem.config import settle
-from voicemem.memories import Memories
-from voicemem.retention import BATCH, Retention
-from voicemem.store.memory import MemoryStore
+from voicemem.config.session import validate_config
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.retention import BATCH, Retention
+from voicemem.store.admission import Batch
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Ending
 
 NOW = 1_778_390_400_000
 CALLS = Path(__file__).parent.parent / "fixtures" / "voicemem"
@@ -166,7 +167,7 @@ async def ended_sessions(store: MemoryStore, count: int, **config: object) -> li
     """Keys of sessions with a few events each, which have ended."""
     keys = []
     for number in range(count):
-        opened = await store.open("p", f"s{number}", "main", settle(config), None, NOW)
+        opened = await store.open("p", f"s{number}", "main", validate_config(config), None, NOW)
         keys.append(opened.stream.key)
         await store.append([Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW)
         assert await store.close(keys[-1], Ending(NOW, "left"), f"n{number}", NOW) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.series import ALWAYS, NEVER, Mark, Said, Series, TextSeries
+from voicemem.transcript.timeline import ALWAYS, NEVER, Mark, Said, Series, TextSeries
 
 TIMES = st.integers(0, 20)
 NUMBERS = st.lists(st.tuples(TIMES, st.integers(0, 9), st.booleans()), max_size=12)

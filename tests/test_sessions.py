@@ -14,15 +14,17 @@ from callers import Caller, Receiver, receiving, until
 from producers import Fields, Producer, connected, end, producing, said
 from services import Serve
 
-from voicemem.admission import GRACE_MS, Ending, Offer
 from voicemem.app import App
-from voicemem.batches import Line
-from voicemem.config import Settled
+from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
-from voicemem.sessions import AWAITED_MS, SWEEP_BATCH, Sessions
-from voicemem.store.base import Opened, Store, StreamFilter
-from voicemem.store.memory import MemoryStore
+from voicemem.sessions.batches import Line
+from voicemem.sessions.lifecycle import AWAITED_MS, SWEEP_BATCH, Sessions
+from voicemem.store.admission import Offer
+from voicemem.store.port import Store
+from voicemem.store.records import Opened, StreamFilter
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import GRACE_MS, Ending
 
 NOW = 1_778_390_400_000
 IDLE: Fields = {"idle_timeout": 0.2}
@@ -38,7 +40,7 @@ class Clock:
         return self.now
 
 
-def anything(settled: Settled) -> None:
+def anything(settled: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
@@ -80,7 +82,7 @@ def sessions(nodes: list[Sessions]) -> Sessions:
 async def opened(sessions: Sessions, session_id: str = "s", producer: str = "main") -> Line:
     """A line of a connection that has opened a session, as a connection does it."""
     sessions.connect("p", session_id, producer)
-    one: Opened = await sessions.store.open("p", session_id, producer, Settled({}, {}), None, sessions.clock())
+    one: Opened = await sessions.store.open("p", session_id, producer, SessionPatch({}, {}), None, sessions.clock())
     return Line(one.stream, producer, one.epoch, may_call_out=False)
 
 
@@ -249,7 +251,7 @@ async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Sessions], c
 async def test_settings_that_may_not_be_set_make_no_session(sessions: Sessions) -> None:
     """Create and change ask first, and leave nothing when the answer is no."""
 
-    def refuse(settled: Settled) -> None:
+    def refuse(settled: SessionPatch) -> None:
         raise Refused("address_not_allowed")
 
     stream, _ = await sessions.create("p", "s", {})

@@ -10,8 +10,8 @@ import pytest
 from callers import Caller, Serve
 
 from voicemem.app import make_access
+from voicemem.config.service import Address, Settings, check, check_binding, is_loopback, parse_address
 from voicemem.errors import CannotStart
-from voicemem.settings import Address, Settings, check, check_binding, is_loopback, parse_address
 from voicemem.store.sqlite import SqliteStore
 
 EVERYWHERE = Address("0.0.0.0", 0)

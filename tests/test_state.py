@@ -7,9 +7,9 @@ import pytest
 from calls import JOKE, JOURNALS, delta, done, entries, final, folded, interrupt, message, partial, tts, words
 from hypothesis import given, settings
 
-from voicemem.events import Journaled
-from voicemem.fold import fold, fold_all
-from voicemem.state import DECODER, State, restore, snapshot
+from voicemem.protocol.events import Journaled
+from voicemem.transcript.fold import fold, fold_all
+from voicemem.transcript.state import DECODER, State, restore, snapshot
 
 
 def test_new_state_is_empty() -> None:

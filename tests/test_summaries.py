@@ -12,9 +12,9 @@ from callers import Caller, Fields, Serve, until
 from calls import delta, done, final, interrupt
 from llm_server import LlmServer, Script, llm_server
 
-from voicemem import summaries
 from voicemem.app import App
-from voicemem.memories import Memories
+from voicemem.context import summaries
+from voicemem.sessions.cache import Memories
 from voicemem.store.sqlite import SqliteStore
 
 WORD = "word "

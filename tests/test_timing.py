@@ -24,9 +24,9 @@ from calls import (
 )
 from hypothesis import given, settings
 
-from voicemem.memory import Memory
-from voicemem.state import State
-from voicemem.timing import turn_times
+from voicemem.sessions.read_model import Memory
+from voicemem.transcript.history import turn_times
+from voicemem.transcript.state import State
 
 
 def times(*given_events: Given) -> list[dict[str, Any]]:

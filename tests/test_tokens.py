@@ -14,7 +14,15 @@ import jwt
 import pytest
 
 from voicemem.errors import Refused
-from voicemem.tokens import LONGEST_S, SKEW_S, Token, looks_like_token, read_token, sign_token, signer_of
+from voicemem.security.session_tokens import (
+    LONGEST_S,
+    SKEW_S,
+    Token,
+    looks_like_token,
+    read_token,
+    sign_token,
+    signer_of,
+)
 
 SECRET = bytes(range(32))
 NOW_S = 1_800_000_000

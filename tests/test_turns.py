@@ -26,9 +26,9 @@ from calls import (
 )
 from hypothesis import given, settings
 
-from voicemem.fold import Entry, fold_all
-from voicemem.state import State
-from voicemem.turns import turns
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.state import State
+from voicemem.transcript.turns import turns
 
 START_TYPES = {"voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"}
 END_TYPES = {"ok", "interrupted", "ignored", "error"}

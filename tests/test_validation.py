@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.errors import Refused
-from voicemem.validation import LONGEST_S, check_document
+from voicemem.memory.schema_validation import LONGEST_S, check_document
 
 PROFILE: Fields = {
     "type": "object",

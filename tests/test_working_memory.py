@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from calls import Fields
 
-from voicemem.admission import Ending, Stream
-from voicemem.config import settle
-from voicemem.document_tools import CalledTool, definitions
-from voicemem.documents import Form
+from voicemem.config.session import validate_config
+from voicemem.documents.document import Form
+from voicemem.documents.tools import CalledTool, definitions
 from voicemem.errors import Refused
-from voicemem.events import MemoryData
-from voicemem.memories import Memories
+from voicemem.memory.working_memory import Change, Owner, WorkingMemory, of_session
+from voicemem.protocol.events import MemoryData
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.retention import erase_user
 from voicemem.store.sqlite import SqliteStore
-from voicemem.users import erase_user
-from voicemem.working_memory import Change, Owner, WorkingMemory, of_session
+from voicemem.store.streams import Ending, Stream
 
 NOW = 1_778_390_400_000
 ANN = Owner("user", "p", "ann")
@@ -36,7 +36,7 @@ class Node:
         self.documents = WorkingMemory(self.store, self.memories, lambda: NOW)
 
     async def session(self, session_id: str = "s", **config: Any) -> Stream:
-        return (await self.store.create("p", session_id, settle(config), NOW))[0]
+        return (await self.store.create("p", session_id, validate_config(config), NOW))[0]
 
 
 @pytest.fixture

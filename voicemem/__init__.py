@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from voicemem.version import __version__
+
+__all__ = ["__version__", "open", "open_sync"]
 
 
 def open(store: str = "memory:", **options: Any) -> Any:
-    """The library: `async with voicemem.open("sqlite:calls.db") as library`; see `voicemem.library.open_library`."""
-    return importlib.import_module("voicemem.library").open_library(store, **options)
+    """The library: `async with voicemem.open("sqlite:calls.db") as library`; see `library.sessions.open_library`."""
+    return importlib.import_module("voicemem.library.sessions").open_library(store, **options)
 
 
 def open_sync(store: str = "memory:", **options: Any) -> Any:
     """The library for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
-    return importlib.import_module("voicemem.library_sync").open_library_sync(store, **options)
+    return importlib.import_module("voicemem.library.sync").open_library_sync(store, **options)

@@ -6,93 +6,67 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
-import string
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
 
-from voicemem import settings as rules
-from voicemem.access import Access
-from voicemem.config import Settled, llm_url, webhook_url
+from voicemem.config import service as rules
+from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
+from voicemem.config.service import Address, Settings
+from voicemem.context.plugins import policies_of
+from voicemem.context.policies import Policies
+from voicemem.context.summaries import Summaries, summarise_forever
+from voicemem.context.summary_writer import SummaryWriter
 from voicemem.errors import Refused, StoreRuined
-from voicemem.gateway import Gateway
-from voicemem.gauges import Gauges
-from voicemem.limits import Limits
-from voicemem.llm import LanguageModels, Patience
-from voicemem.memories import Memories, look_after_forever
-from voicemem.metrics import Metrics
-from voicemem.outbound import allowed_networks, check_url
-from voicemem.outbox import Outbox
-from voicemem.plugins import policies_of
-from voicemem.policies import Policies
-from voicemem.recorder import Recorder
-from voicemem.retention import Retention, compact_forever, erase_forever
+from voicemem.gateway.service import Gateway
+from voicemem.llm.client import LanguageModels, Patience
+from voicemem.llm.targets import Target, Targets
+from voicemem.memory.working_memory import WorkingMemory
+from voicemem.runtime import Clock, new_id, new_secret, now_ms
+from voicemem.security.access import Access
+from voicemem.security.address_guard import allowed_networks, check_url
+from voicemem.security.gate import Gate
+from voicemem.security.rate_limits import Limits
 from voicemem.server import agora
-from voicemem.server.auth import Gate
-from voicemem.server.http import listen
-from voicemem.server.ingest import Ingest
-from voicemem.server.observed import observe_webhooks
+from voicemem.server.http.listener import listen
+from voicemem.server.http.request import Parts
+from voicemem.server.ingest.server import Ingest
 from voicemem.server.rest import application
-from voicemem.server.rest.parts import Parts
-from voicemem.server.webhook import WebhookSender
-from voicemem.sessions import Sessions, sweep_forever
-from voicemem.settings import MEMORY, SQLITE, Address, Settings
-from voicemem.store.base import Store
-from voicemem.store.memory import MemoryStore
-from voicemem.store.sqlite import SqliteStore
-from voicemem.summaries import Summaries, summarise_forever
-from voicemem.summary_writer import SummaryWriter
-from voicemem.tail import Sources
-from voicemem.tails import Tails
-from voicemem.targets import Target, Targets
-from voicemem.tracing import NoTracer, Tracer
-from voicemem.webhooks import Webhooks
-from voicemem.working_memory import WorkingMemory
+from voicemem.sessions.cache import Memories, look_after_forever
+from voicemem.sessions.gauges import Gauges
+from voicemem.sessions.lifecycle import Sessions, sweep_forever
+from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.retention import Retention, compact_forever, erase_forever
+from voicemem.sessions.tails.hub import Tails
+from voicemem.sessions.tails.session import Sources
+from voicemem.store.engines import open_store
+from voicemem.store.port import Store
+from voicemem.telemetry.metrics import Metrics
+from voicemem.telemetry.tracing import NoTracer, Tracer
+from voicemem.webhooks.endpoints import Webhooks
+from voicemem.webhooks.outbox import Outbox
+from voicemem.webhooks.sender import WebhookSender, observe_webhooks
 
 LOG = logging.getLogger("voicemem")
 RESTORES = 2
 """Checkpoints that are restored at a time, each with a body of up to 64 MiB."""
-LETTERS = string.ascii_letters + string.digits
-Clock = Callable[[], int]
-"""Gives Unix ms."""
 GRACE_S = 2.0
 """For REST requests and webhook attempts that are under way when the service stops."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def new_id() -> str:
-    return secrets.token_hex(16)
-
-
-def new_secret(length: int) -> str:
-    return "".join(secrets.choice(LETTERS) for _ in range(length))
-
-
-def open_store(url: str, exclusive: bool = True) -> Store:
-    """The store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`."""
-    if url == MEMORY:
-        return MemoryStore()
-    return SqliteStore(url.removeprefix(SQLITE), exclusive)
 
 
 def make_access(store: Store, admin_key: str | None = None, clock: Clock = now_ms) -> Access:
     return Access(store, clock, new_secret, admin_key)
 
 
-def settings_check(settings: Settings, policies: Policies) -> Callable[[Settled], None]:
+def settings_check(settings: Settings, policies: Policies) -> Callable[[SessionPatch], None]:
     """Refuses what only this service can tell: policies that it has not, receivers and LLMs that it may not call.
 
     Only those whose address shows it by its text; the others are seen at connect.
     """
     check_address = address_check(settings)
 
-    def check(settled: Settled) -> None:
+    def check(settled: SessionPatch) -> None:
         for url in (webhook_url(settled), llm_url(settled)):
             if url is not None:
                 check_address(url)

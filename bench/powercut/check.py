@@ -8,8 +8,9 @@ from collections import Counter
 import apsw
 
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
-from voicemem.config import settle
-from voicemem.store.base import Delivery, Row, Store
+from voicemem.config.session import validate_config
+from voicemem.store.port import Store
+from voicemem.store.records import Delivery, Row
 
 FAR_MS = 10**9
 
@@ -141,7 +142,9 @@ class Checker:
         self.ledger.checked += len(producer.positions)
         if following <= producer.acked:
             self.say(f"LOST: {producer.name} was acknowledged up to {producer.acked}, stored up to {following - 1}")
-        opened = await self.store.open(PROJECT, self.call.id, producer.name, settle({}), None, self.ledger.now_ms)
+        opened = await self.store.open(
+            PROJECT, self.call.id, producer.name, validate_config({}), None, self.ledger.now_ms
+        )
         if opened.next_seq != following:
             self.say(f"{producer.name}: next_seq {opened.next_seq}, journal ends before {following}")
         if opened.epoch <= producer.epoch_acked:

@@ -7,7 +7,7 @@ import json
 import random
 from dataclasses import dataclass, field
 
-from voicemem.store.base import Attempt, Export
+from voicemem.store.records import Attempt, Export
 
 PROJECT = "p"
 SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)

@@ -7,10 +7,12 @@ import random
 from typing import Literal
 
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
-from voicemem.admission import Batch, Ending, Offer, Outcome
-from voicemem.config import settle
+from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.store.base import Attempt, Snapshot, Store
+from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.port import Store
+from voicemem.store.records import Attempt, Snapshot
+from voicemem.store.streams import Ending
 
 PAIRS = 3
 """Sessions at a time, each with two producers."""
@@ -86,7 +88,7 @@ class Caller:
     # Producers
 
     async def open(self, call: Call, producer: Producing) -> None:
-        given = settle({"labels": {"version": "0"}, "idle_timeout": 0})
+        given = validate_config({"labels": {"version": "0"}, "idle_timeout": 0})
         from_seq = None
         if call.key and self.choice.random() < 0.05:
             from_seq = producer.next_seq + self.choice.randrange(1, 4)
@@ -180,7 +182,7 @@ class Caller:
 
     async def change(self, call: Call) -> None:
         call.version[0] = version = call.version[0] + 1
-        settled = settle({"labels": {"version": str(version)}})
+        settled = validate_config({"labels": {"version": str(version)}})
         event = b'{"type":"session.update","labels":{"version":"%d"}}' % version
         try:
             await self.store.change(call.key, settled, event, self.ledger.tick())

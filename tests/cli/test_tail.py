@@ -16,7 +16,7 @@ from callers import Caller, Serve, make_key, service
 from calls import delta, done, final, interrupt
 from processes import free_ports
 
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 CALL = [
     final(1, "Tell me a joke.", 1),

@@ -12,7 +12,7 @@ from proxy import Proxy
 
 from voicemem.app import App
 from voicemem.client import Ack, Client, Options, Session
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 Fields = dict[str, Any]
 TIMEOUT_S = 20.0

@@ -201,7 +201,9 @@ async def test_what_would_close_the_connection_is_not_taken(app: App, event: Fie
 
 
 @pytest.mark.parametrize(
-    "event", [{"text": "\ud800"}, {"text": object()}, {"type": "session.open"}, {"type": "auth"}, {"seq": 2}], ids=lambda event: str(event)[:20]
+    "event",
+    [{"text": "\ud800"}, {"text": object()}, {"type": "session.open"}, {"type": "auth"}, {"seq": 2}],
+    ids=lambda event: str(event)[:20],
 )
 async def test_what_is_no_event_is_not_taken(app: App, event: Fields) -> None:
     """What is no JSON, or not for users to send, is an error at once and uses up no seq."""

@@ -17,17 +17,10 @@ from producers import connected, down_store
 from proxy import Proxy
 from services import Serve
 
-from voicemem.app import App, now_ms
-from voicemem.client import (
-    Client,
-    EventRefused,
-    RequestRefused,
-    SessionEnded,
-    SessionErased,
-    Superseded,
-    Unreachable,
-)
-from voicemem.settings import Address
+from voicemem.app import App
+from voicemem.client import Client, EventRefused, RequestRefused, SessionEnded, SessionErased, Superseded, Unreachable
+from voicemem.config.service import Address
+from voicemem.runtime import now_ms
 
 KEY = "0123456789abcdef"
 

@@ -11,8 +11,8 @@ import pytest
 from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
 from voicemem.client.errors import EventRefused, SessionEnded, Superseded
-from voicemem.client.line import Frame, Line
 from voicemem.client.options import Backoff, Options
+from voicemem.client.producer import Frame, Line
 
 
 def ready(epoch: int | None = 1, next_seq: int = 1, **more: Any) -> Frame:

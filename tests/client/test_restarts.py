@@ -22,7 +22,7 @@ from test_app import serving
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from voicemem.client import Client, ClientError, RequestRefused
-from voicemem.settings import Address
+from voicemem.config.service import Address
 
 UNUSED = Address("127.0.0.1", 1)
 

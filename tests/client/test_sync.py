@@ -17,16 +17,8 @@ from proxy import Proxy
 from services import Serve
 
 from voicemem.app import App
-from voicemem.client import (
-    BufferFull,
-    Closed,
-    EventRefused,
-    RequestRefused,
-    SessionEnded,
-    SyncClient,
-    Unacknowledged,
-)
-from voicemem.settings import Address
+from voicemem.client import BufferFull, Closed, EventRefused, RequestRefused, SessionEnded, SyncClient, Unacknowledged
+from voicemem.config.service import Address
 
 
 @pytest.fixture

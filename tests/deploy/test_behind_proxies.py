@@ -29,7 +29,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from voicemem.app import App
-from voicemem.places import Several, write_several
+from voicemem.sessions.tails.cursor import Several, write_several
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 NAME = "memory.example"

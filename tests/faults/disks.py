@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from callers import Caller
 
-from voicemem.settings import Address, parse_address
+from voicemem.config.service import Address, parse_address
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
 START_S = 30.0

@@ -19,9 +19,9 @@ from callers import Caller, service
 from producers import producing, said
 
 from bench.powercut.disk import Disk
-from voicemem.admission import Offer
-from voicemem.config import settle
+from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store.admission import Offer
 from voicemem.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ async def test_a_restart_after_a_failed_sync(disk: Disk, tmp_path: Path) -> None
     """27 and 31: what a process acknowledges after one whose sync failed is there after a power cut."""
     path = tmp_path / "calls.db"
     store = SqliteStore(str(path))
-    key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
+    key = (await store.open("p", "s", "main", validate_config({}), None, 1)).stream.key
     await append(store, key, "main", None, [Offer(1, 1, EVENTS[0])], 1)
     disk.sync_error = 1
     with pytest.raises(StoreUnavailable):
@@ -125,7 +125,7 @@ async def files(tmp_path: Path) -> Files:
     await SqliteStore(path).close_store()  # so that the log holds only what comes now
     store = SqliteStore(path)
     try:
-        key = (await store.open("p", "s", "main", settle({}), None, 1)).stream.key
+        key = (await store.open("p", "s", "main", validate_config({}), None, 1)).stream.key
         for seq, payload in enumerate(EVENTS, 1):
             before = os.path.getsize(f"{path}-wal")
             await append(store, key, "main", 1, [Offer(seq, 1, payload)], 1)

@@ -20,7 +20,7 @@ from misbehaving import frozen, web_receiver
 from processes import Process, running_process
 from producers import connected, end, producing, said
 
-from bench.crash_proof import prove
+from bench.crash.proof import prove
 from voicemem.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,9 @@ from websockets.exceptions import WebSocketException
 from voicemem.store.sqlite import SqliteStore
 
 LEASE_S = 0.5
-SHORT_LEASES = f"import voicemem.outbox as o; o.LEASE_MS = {LEASE_S * 1000:.0f}; from voicemem.cli import main; main()"
+SHORT_LEASES = (
+    f"import voicemem.webhooks.outbox as o; o.LEASE_MS = {LEASE_S * 1000:.0f}; from voicemem.cli import main; main()"
+)
 MIB = 1024 * 1024
 NOW_MS = time.time_ns() // 1_000_000 - 60_000
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError, AssertionError)

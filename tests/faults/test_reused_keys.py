@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from voicemem.admission import Ending
-from voicemem.config import settle
-from voicemem.store.base import Attempt, Export
+from voicemem.config.session import validate_config
+from voicemem.store.records import Attempt, Export
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.streams import Ending
 
 OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
@@ -26,7 +26,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, Export]:
     """A closed session's key, and its export, claimed."""
-    key = (await store.open("p", session_id, "main", settle(OWN), None, at)).stream.key
+    key = (await store.open("p", session_id, "main", validate_config(OWN), None, at)).stream.key
     await store.close(key, Ending(at, "api"), f"notice of {session_id}", at)
     (export,) = await store.claim_exports(at, 1_000, [], 10)
     return key, export

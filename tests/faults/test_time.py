@@ -15,14 +15,15 @@ from callers import Caller, Notice, Receiver, Reply, Serve, keyed, make_key, rec
 from misbehaving import frozen
 from producers import connected, end, producing, said
 
-from voicemem.admission import Ending
 from voicemem.app import App
-from voicemem.outbox import LEASE_MS
-from voicemem.server.webhook import WebhookSender
-from voicemem.settings import Address, Settings
-from voicemem.store.base import Delivery, Store
+from voicemem.config.service import Address, Settings
+from voicemem.store.port import Store
+from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.rows import one
+from voicemem.store.streams import Ending
+from voicemem.webhooks.outbox import LEASE_MS
+from voicemem.webhooks.sender import WebhookSender
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -47,7 +48,7 @@ class Wall:
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     """The clock of every service that starts from now on."""
     clock = Wall()
-    monkeypatch.setattr("voicemem.app.now_ms", clock)
+    monkeypatch.setattr("voicemem.runtime.now_ms", clock)
     return clock
 
 

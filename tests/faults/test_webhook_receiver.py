@@ -21,10 +21,11 @@ from callers import LOOPBACK, Receiver, Reply, receiving
 from misbehaving import break_off, frozen, raw_receiver, read_body, self_signed
 from office import NOW, Clock, Office
 
-from voicemem.exports import RETRY_DELAYS_S, verify
-from voicemem.outbound import allowed_networks
-from voicemem.server.webhook import WebhookSender
-from voicemem.store.memory import MemoryStore
+from voicemem.security.address_guard import allowed_networks
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.webhooks.attempts import RETRY_DELAYS_S
+from voicemem.webhooks.sender import WebhookSender
+from voicemem.webhooks.signing import verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 TIMEOUT_S = 1.0

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from voicemem.formats import ENRICHERS, Format
-from voicemem.messages import Message, ToolUse
+from voicemem.context.formats import ENRICHERS, Format
+from voicemem.transcript.messages import Message, ToolUse
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
 STORY = "Once upon a time in a land far away, there lived a brave knight who fought dragons and saved princesses."

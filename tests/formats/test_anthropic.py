@@ -14,8 +14,8 @@ from format_samples import SEED_CALL, forced, memories, said, tool_uses, used
 from hypothesis import given, settings
 from pydantic import TypeAdapter
 
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message, ToolUse
+from voicemem.context.formats import Format, request_body
+from voicemem.transcript.messages import Message, ToolUse
 
 MESSAGES: TypeAdapter[list[MessageParam]] = TypeAdapter(list[MessageParam])
 BODY: TypeAdapter[MessageCreateParamsNonStreaming] = TypeAdapter(MessageCreateParamsNonStreaming)

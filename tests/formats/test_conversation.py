@@ -9,8 +9,8 @@ from typing import Any
 from format_samples import memories, said, tool_uses, used
 from hypothesis import given, settings
 
-from voicemem.formats.conversation import Part, Run, alternating, interleaved, runs
-from voicemem.messages import Message, ToolUse
+from voicemem.context.formats.conversation import Part, Run, alternating, interleaved, runs
+from voicemem.transcript.messages import Message, ToolUse
 
 
 def unmarked(_message: Message) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from format_samples import SEED_CALL, memories, said, used
 from hypothesis import given, settings
 
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message
+from voicemem.context.formats import Format, request_body
+from voicemem.transcript.messages import Message
 
 CUSTOM = Format(vendor="custom", model="xxxx")
 

@@ -10,10 +10,10 @@ from format_samples import JOKE, SEED_CALL, memories, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voicemem.context.formats import ENRICHERS, Format, request_body
+from voicemem.context.formats.enrichers import enriched, originals, timestamps, users
 from voicemem.errors import Refused
-from voicemem.formats import ENRICHERS, Format, request_body
-from voicemem.formats.enrichers import enriched, originals, timestamps, users
-from voicemem.messages import Message
+from voicemem.transcript.messages import Message
 
 
 @settings(deadline=None)

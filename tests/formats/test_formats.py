@@ -10,9 +10,9 @@ import pytest
 from format_samples import SEED_CALL, formats, memories, said, tool_uses, used
 from hypothesis import given, settings
 
+from voicemem.context.formats import Format, request_body
 from voicemem.errors import Refused
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message, ToolUse
+from voicemem.transcript.messages import Message, ToolUse
 
 
 @settings(deadline=None, max_examples=300)

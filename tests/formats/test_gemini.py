@@ -10,8 +10,8 @@ from format_samples import SEED_CALL, memories, said, tool_uses, used
 from google.genai.types import Content, GenerationConfig
 from hypothesis import given, settings
 
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message, ToolUse
+from voicemem.context.formats import Format, request_body
+from voicemem.transcript.messages import Message, ToolUse
 
 
 def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dict[str, Any]:

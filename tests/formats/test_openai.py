@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message, ToolUse
+from voicemem.context.formats import Format, request_body
+from voicemem.transcript.messages import Message, ToolUse
 
 MESSAGES: TypeAdapter[list[ChatCompletionMessageParam]] = TypeAdapter(list[ChatCompletionMessageParam])
 BODY: TypeAdapter[CompletionCreateParamsNonStreaming] = TypeAdapter(CompletionCreateParamsNonStreaming)

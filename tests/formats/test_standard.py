@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from format_samples import JOKE, SEED_CALL, memories, said
 from hypothesis import given, settings
 
-from voicemem.formats import Format, request_body
-from voicemem.messages import Message
+from voicemem.context.formats import Format, request_body
+from voicemem.transcript.messages import Message
 
 
 def test_seed_call() -> None:

@@ -10,7 +10,7 @@ from format_samples import values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.formats.values import arguments_object, as_object, json_text, system_text
+from voicemem.context.formats.values import arguments_object, as_object, json_text, system_text
 
 
 def test_text_stays_as_it_is() -> None:

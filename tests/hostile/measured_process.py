@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from voicemem.settings import Address, parse_address
+from voicemem.config.service import Address, parse_address
 
 MIB = 1024 * 1024
 TIMEOUT_S = 60.0

@@ -23,8 +23,8 @@ from raw_socket import head as handshake
 from services import Serve
 from websockets.exceptions import InvalidStatus
 
-from voicemem.access import ASK_AGAIN_MS
 from voicemem.app import App, make_access
+from voicemem.security.access import ASK_AGAIN_MS
 from voicemem.store.sqlite import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"

@@ -18,7 +18,7 @@ from raw_socket import TEXT, frame, head
 from services import ANY_PORT
 
 from voicemem.app import App
-from voicemem.server.http import DEADLINES, Deadlines, listen, most_connections
+from voicemem.server.http.listener import DEADLINES, Deadlines, listen, most_connections
 
 SOON = 0.2
 LONG = Deadlines(30, 30, 30, 30)
@@ -159,7 +159,7 @@ async def test_80_a_dripping_body_is_given_up(
     app: App, port: Port, monkeypatch: pytest.MonkeyPatch, framing: bytes
 ) -> None:
     """The deadline is for the whole body; who drips is told so, and nothing is stored."""
-    monkeypatch.setattr("voicemem.server.rest.parts.BODY_TIMEOUT_S", SOON)
+    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
     async with connected(await port(linger=SOON)) as peer:
         peer.writer.write(POST + framing)
         said = await peer.drip(b" ")
@@ -173,7 +173,7 @@ async def test_80_dripping_chunks_are_given_up(
     app: App, port: Port, monkeypatch: pytest.MonkeyPatch, drops: bytes
 ) -> None:
     """A body without an announced length has the same deadline."""
-    monkeypatch.setattr("voicemem.server.rest.parts.BODY_TIMEOUT_S", SOON)
+    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
     async with connected(await port(linger=SOON)) as peer:
         peer.writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         assert (await peer.drip(drops, SOON / 20)).startswith(b"HTTP/1.1 408")
@@ -182,7 +182,7 @@ async def test_80_dripping_chunks_are_given_up(
 
 async def test_80_dripping_trailers_are_given_up(app: App, port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body is whole when its trailers are."""
-    monkeypatch.setattr("voicemem.server.rest.parts.BODY_TIMEOUT_S", SOON)
+    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
     async with connected(await port(linger=SOON)) as peer:
         peer.writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n")
         assert (await peer.drip(b"X-Drip: drop\r\n")).startswith(b"HTTP/1.1 4")
@@ -260,7 +260,7 @@ async def gone(app: App) -> None:
 
 async def test_a_producer_that_does_not_read_is_cut_off(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on the websocket who takes no answers loses its connection after a while, and holds up nobody meanwhile."""
-    monkeypatch.setattr("voicemem.server.websocket.READ_TIMEOUT_S", SOON)
+    monkeypatch.setattr("voicemem.server.ingest.websocket.READ_TIMEOUT_S", SOON)
     async with connected(app.ingest_address.port, receive_buffer=4096) as peer:
         peer.writer.write(head(app.ingest_address))
         await peer.reader.readuntil(b"\r\n\r\n")

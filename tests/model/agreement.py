@@ -11,10 +11,10 @@ from model import Fields, Session
 from service import ERASED, LATE_S
 from talk import Talk
 
-from voicemem import history
-from voicemem.events import Journaled
-from voicemem.fold import Entry, fold_all
-from voicemem.state import State
+from voicemem.protocol.events import Journaled
+from voicemem.transcript import history
+from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.state import State
 
 
 class Agreement(Talk):

@@ -26,7 +26,7 @@ from yarl import URL
 
 from voicemem.app import App, running
 from voicemem.cli import main
-from voicemem.settings import Settings
+from voicemem.config.service import Settings
 
 T = TypeVar("T")
 Fields = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from voicemem.messages import Message, Role, Summary, ToolUse
-from voicemem.policies import Remembered
+from voicemem.context.policies import Remembered
+from voicemem.transcript.messages import Message, Role, Summary, ToolUse
 
 
 def said(role: Role, turn: int, tokens: int, **metadata: Any) -> Message:

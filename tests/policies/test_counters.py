@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from voicemem.policies.counters import ESTIMATE, counter
+from voicemem.llm.tokens import ESTIMATE, counter
 
 WITHOUT = """
 import sys
 sys.modules["rs_bpe"] = sys.modules["rs_bpe.bpe"] = None
-from voicemem.policies.counters import counter
+from voicemem.llm.tokens import counter
 print(counter("o200k").name)
 """
 

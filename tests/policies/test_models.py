@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from voicemem.policies.models import encoding_of, window_of
+from voicemem.llm.tokens import encoding_of, window_of
 
 
 @pytest.mark.parametrize(

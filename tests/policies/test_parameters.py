@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 
-from voicemem.config import merged, settle
+from voicemem.config.memory import MemoryConfig, filled, over
+from voicemem.config.session import merge_config, validate_config
 from voicemem.errors import Refused
-from voicemem.policies.parameters import MemoryConfig, filled, over
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from voicemem.policies.parameters import MemoryConfig, filled, over
 def test_what_cannot_be_is_refused(memory: Any, sentence: str) -> None:
     """With the field, and without the value."""
     with pytest.raises(Refused) as refused:
-        settle({"memory": memory})
+        validate_config({"memory": memory})
     assert "invalid_field" == refused.value.code
     assert sentence in refused.value.detail
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_is_refused(memory: Any, sentence: str) -> None:
 )
 def test_what_can_be_is_taken(memory: Any) -> None:
     """A patch may change a parameter alone; whether there is such a policy the service knows."""
-    assert {"memory": memory} == settle({"memory": memory}).public
+    assert {"memory": memory} == validate_config({"memory": memory}).public
 
 
 @given(st.text(), st.text())
@@ -89,8 +89,8 @@ def test_a_patch_that_chooses_another_policy() -> None:
     """What only the old one has goes; what neither has is refused."""
     window = {"memory": {"policy": "window", "max_tokens": 9, "context_window": 99}}
     patch = {"memory": {"policy": "recent", "max_messages": 2}}
-    assert {"policy": "recent", "max_messages": 2, "context_window": 99} == merged(window, patch)["memory"]
+    assert {"policy": "recent", "max_messages": 2, "context_window": 99} == merge_config(window, patch)["memory"]
     with pytest.raises(Refused, match="The policy window has no parameter `max_messages`"):
-        merged(window, {"memory": {"max_messages": 2}})
+        merge_config(window, {"memory": {"max_messages": 2}})
     with pytest.raises(Refused, match="less than"):
-        merged({"memory": {"policy": "summary", "target_ratio": 0.6}}, {"memory": {"threshold": 0.5}})
+        merge_config({"memory": {"policy": "summary", "target_ratio": 0.6}}, {"memory": {"threshold": 0.5}})

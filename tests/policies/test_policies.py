@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_samples import memories, remembered, turn
 
+from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
+from voicemem.context.policies.recent import Full
 from voicemem.errors import Refused
-from voicemem.messages import Summary
-from voicemem.policies import Choice, MemoryConfig, Policies, Remembered
-from voicemem.policies.full import Full
+from voicemem.transcript.messages import Summary
 
 ANY = [
     MemoryConfig(policy="full"),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_samples import memories, remembered, said, used
 
-from voicemem.policies import Remembered
-from voicemem.policies.priority import Priority
+from voicemem.context.policies import Remembered
+from voicemem.context.policies.priority import Priority
 
 
 def call(*priorities: Any) -> Remembered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from policy_samples import remembered, turn
 
-from voicemem.policies.recent import Recent
+from voicemem.context.policies.recent import Recent
 
 CALL = [*turn(1, 1, 1), *turn(2, 1, 1)]
 

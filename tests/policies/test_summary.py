@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_samples import memories, remembered, said, turn, used
 
-from voicemem.messages import Message, Summary
-from voicemem.policies import Remembered
-from voicemem.policies.models import UNKNOWN_WINDOW
-from voicemem.policies.summary import SummaryPolicy, joined, shown, summarised
+from voicemem.context.policies import Remembered
+from voicemem.context.policies.summary import SummaryPolicy, joined, summarised, summary_text
+from voicemem.llm.tokens import UNKNOWN_WINDOW
+from voicemem.transcript.messages import Message, Summary
 
 POLICY = SummaryPolicy(max_tokens=100, keep_recent=2)
 TEN = [message for number in range(1, 11) for message in turn(number, 3, 4)]
@@ -105,7 +105,7 @@ def test_what_is_shown_never_exceeds_the_budget(memory: Remembered, budget: int,
     summary = None if through is None else Summary(through, "", 1)
     memory = remembered(memory.messages, (), summary)
     choice = SummaryPolicy(max_tokens=budget).choose(memory)
-    shown_tokens = len(shown(summary)) if summary else 0
+    shown_tokens = len(summary_text(summary)) if summary else 0
     tokens = sum(map(memory.tokens, choice.kept)) + shown_tokens
     assert choice.over_budget or not choice.kept or tokens <= budget
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_samples import memories, remembered, said, turn, used
 
-from voicemem.messages import Message, ToolUse
-from voicemem.policies import Choice, Remembered
-from voicemem.policies.window import Window
+from voicemem.context.policies import Choice, Remembered
+from voicemem.context.policies.window import Window
+from voicemem.transcript.messages import Message, ToolUse
 
 CALL = [*turn(1, 3, 4), *turn(2, 3, 4), *turn(3, 3, 4)]
 

@@ -15,7 +15,7 @@ from producers import down_store
 from services import ANY_PORT
 
 from voicemem.app import App, running
-from voicemem.settings import Settings
+from voicemem.config.service import Settings
 
 Fields = dict[str, Any]
 BASE = "/api/conversational-ai-agent/v2/projects/any"

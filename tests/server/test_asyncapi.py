@@ -20,11 +20,11 @@ from producers import url_of
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from voicemem import __version__
 from voicemem.errors import CODES
-from voicemem.events import Incoming
-from voicemem.server.frames import Frame
+from voicemem.protocol.events import Incoming
+from voicemem.protocol.frames import Frame
 from voicemem.server.rest.asyncapi import document
+from voicemem.version import __version__
 
 TESTS = Path(__file__).parents[1]
 CALLS = sorted((TESTS.parent / "fixtures" / "voicemem").glob("*.jsonl"))

@@ -13,8 +13,8 @@ import pytest
 from callers import Caller, Fields, Serve, keyed, make_key, talk
 from calls import final
 
-from voicemem.access import ASK_AGAIN_MS, SCOPES
 from voicemem.app import make_access
+from voicemem.security.access import ASK_AGAIN_MS, SCOPES
 from voicemem.server.rest import ROUTES
 from voicemem.store.sqlite import SqliteStore
 

@@ -23,7 +23,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from voicemem.app import App
-from voicemem.server import connection, ingest
+from voicemem.server.ingest import connection, server
 
 ADMIN_KEY = "k" * 40
 UPGRADE = (
@@ -554,9 +554,9 @@ async def test_nobody_comes_in_while_draining(serve: Serve, tmp_path: Path) -> N
 
 async def test_drain_waits_for_nobody_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that reads nothing does not keep the service from its end."""
-    monkeypatch.setattr(ingest, "DRAIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(server, "DRAIN_TIMEOUT_S", 0.5)
     async with clogged(app):
         draining = asyncio.create_task(app.ingest.drain())
-        done, _ = await asyncio.wait({draining}, timeout=0.5 + ingest.CLOSE_TIMEOUT_S + 1)
+        done, _ = await asyncio.wait({draining}, timeout=0.5 + server.CLOSE_TIMEOUT_S + 1)
     await draining
     assert done

@@ -10,13 +10,14 @@ from callers import Caller, Serve
 from calls import final
 from producers import connected
 
-from voicemem import adding, gateway
 from voicemem.app import App
-from voicemem.batches import OWN_PRODUCERS, Line
 from voicemem.errors import Refused
-from voicemem.library import open_library
+from voicemem.gateway import service
+from voicemem.library.sessions import open_library
+from voicemem.memory import add
+from voicemem.protocol.codec import decode_event
 from voicemem.server.agora import conversation
-from voicemem.wire import decode_event
+from voicemem.sessions.batches import OWN_PRODUCERS, Line
 
 NAMES = sorted(OWN_PRODUCERS)
 USER = {"role": "user", "content": "Hi."}
@@ -24,7 +25,7 @@ USER = {"role": "user", "content": "Hi."}
 
 def test_the_names_are_those_that_the_service_uses() -> None:
     """One for each way in that is none of a producer's."""
-    assert {adding.PRODUCER, gateway.PRODUCER, conversation.PRODUCER} == OWN_PRODUCERS
+    assert {add.PRODUCER, service.PRODUCER, conversation.PRODUCER} == OWN_PRODUCERS
 
 
 @pytest.mark.parametrize("name", NAMES)

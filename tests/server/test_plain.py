@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from voicemem.server.plain import control_bytes, take_plain
+from voicemem.server.ingest.fast_frames import control_bytes, take_plain
 
 LIMIT = 70_000
 TEXTS = st.binary(max_size=200) | st.sampled_from([b"x" * size for size in (125, 126, 65_535, 65_536, LIMIT)])

@@ -15,7 +15,7 @@ from callers import PROBLEM, Answered, Caller, Serve, talk
 from websockets.asyncio.client import connect
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
-from voicemem.server.problems import problem_body, problems
+from voicemem.server.http.problems import problem_body, problems
 from voicemem.server.rest import ROUTES
 
 HEAD = b"Host: localhost\r\nConnection: close\r\n"

@@ -17,8 +17,8 @@ from websockets.frames import Frame, Opcode
 
 from voicemem.app import running
 from voicemem.client import Client
-from voicemem.client.link import Link
-from voicemem.settings import Settings
+from voicemem.client.connection import Link
+from voicemem.config.service import Settings
 
 
 def bearer(text: str) -> dict[str, str]:

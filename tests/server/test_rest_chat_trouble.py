@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services import Serve
 
 from voicemem.app import App
-from voicemem.llm import Patience
+from voicemem.llm.client import Patience
 from voicemem.store.sqlite import SqliteStore
 
 SORRY = "Sorry, say that again?"

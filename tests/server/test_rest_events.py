@@ -16,7 +16,8 @@ from calls import delta, done, final, message
 from websockets.asyncio.client import connect
 
 from voicemem.app import App
-from voicemem.server.rest import events, parts
+from voicemem.server.http import request
+from voicemem.server.rest import events
 from voicemem.store.sqlite import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"
@@ -339,7 +340,7 @@ async def test_a_body_that_cannot_be_unpacked_is_a_400(api: Caller, encoding: st
 
 async def test_a_dripping_body_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not come in time is a 408, and its connection is closed."""
-    monkeypatch.setattr(parts, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(request, "BODY_TIMEOUT_S", 0.1)
     app = await serve()
     await Caller(app).create()
     head = b"POST /v1/sessions/s/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"

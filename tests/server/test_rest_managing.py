@@ -90,10 +90,10 @@ async def test_a_bad_wish_forgets_nothing(api: Caller, body: Any, told: tuple[in
 
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
-    from voicemem.context import Wishes, choose
-    from voicemem.policies import MemoryConfig
-    from voicemem.policies.summary import Due
-    from voicemem.summaries import Written
+    from voicemem.context.builder import Wishes, choose
+    from voicemem.context.policies import MemoryConfig
+    from voicemem.context.policies.summary import Due
+    from voicemem.context.summaries import Written
 
     app = await serve()
     api = Caller(app)

@@ -15,13 +15,13 @@ from callers import Caller, Serve, make_key
 from documented import check, component, described
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from voicemem import __version__
-from voicemem.config import SECRETS
-from voicemem.messages import METADATA_ORDER
+from voicemem.config.secrets import SECRETS
+from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.server import agora
+from voicemem.server.http.openapi import codes_of, document
+from voicemem.server.http.routes import Route
 from voicemem.server.rest import ROUTES
-from voicemem.server.rest.openapi import codes_of, document
-from voicemem.server.rest.routes import Route
+from voicemem.version import __version__
 
 Fields = dict[str, Any]
 CALLS = sorted((Path(__file__).parents[2] / "fixtures" / "voicemem").glob("*.jsonl"))

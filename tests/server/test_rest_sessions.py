@@ -12,7 +12,7 @@ import pytest
 from callers import Caller, Fields, Serve, keyed, opening, produce, talk
 from calls import final
 
-from voicemem.store.base import StreamFilter
+from voicemem.store.records import StreamFilter
 
 URL = "https://receiver.example/hook"
 SECRETS: Fields = {

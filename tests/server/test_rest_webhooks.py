@@ -34,14 +34,15 @@ from office import Clock
 from services import ANY_PORT
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from voicemem import outbox
-from voicemem.app import App, now_ms, running
-from voicemem.outbound import allowed_networks
-from voicemem.outbox import FAILING_MS
-from voicemem.server.webhook import WebhookSender
-from voicemem.settings import Settings
-from voicemem.store.memory import MemoryStore
-from voicemem.webhooks import MAX_ENDPOINTS
+from voicemem.app import App, running
+from voicemem.config.service import Settings
+from voicemem.runtime import now_ms
+from voicemem.security.address_guard import allowed_networks
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.webhooks import outbox
+from voicemem.webhooks.endpoints import MAX_ENDPOINTS
+from voicemem.webhooks.outbox import FAILING_MS
+from voicemem.webhooks.sender import WebhookSender
 
 ALL = [101, 102, 103, 111, 112]
 CALL: list[Fields] = [

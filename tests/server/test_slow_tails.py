@@ -13,7 +13,7 @@ from services import ANY_PORT
 from tailing import ONE, SEVERAL, entries, tailing
 
 from voicemem.app import App
-from voicemem.server.http import Deadlines, listen
+from voicemem.server.http.listener import Deadlines, listen
 
 DEADLINES = Deadlines(30, 30, 30, 0.5)
 TEXT = "x" * 50_000

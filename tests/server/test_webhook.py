@@ -17,9 +17,10 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook
 
-from voicemem.exports import Answer, Shipment, next_delay_s, verdict, verify
-from voicemem.outbound import allowed_networks
-from voicemem.server.webhook import WebhookSender
+from voicemem.security.address_guard import allowed_networks
+from voicemem.webhooks.attempts import Answer, Shipment, next_delay_s, verdict
+from voicemem.webhooks.sender import WebhookSender
+from voicemem.webhooks.signing import verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"noticeId":"n1","payload":{}}'

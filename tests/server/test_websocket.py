@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
-from voicemem.server.websocket import EventSocket
+from voicemem.server.ingest.websocket import EventSocket
 
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from voicemem import config
-from voicemem.admission import GRACE_MS, Ending, Offer, Outcome, Producer, Stream
-from voicemem.config import MAX_LABELS, settle
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import MAX_LABELS, SessionConfig, parse_config, validate_config
 from voicemem.errors import Refused
-from voicemem.store.base import (
+from voicemem.store.admission import Offer, Outcome
+from voicemem.store.port import Store
+from voicemem.store.records import (
     Attempt,
     Closing,
     Delivery,
@@ -33,12 +34,12 @@ from voicemem.store.base import (
     Restored,
     Row,
     Snapshot,
-    Store,
     StreamFilter,
 )
-from voicemem.store.memory import MemoryStore
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.outbox import FRONT
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import GRACE_MS, Ending, Producer, Stream
 
 NOW = 1_778_390_400_000
 IDLE_MS = 60_000
@@ -94,7 +95,7 @@ def refused(seq: int | None, code: str = "invalid_field") -> Offer:
 
 
 def update(seq: int, patch: dict[str, Any]) -> Offer:
-    return Offer(seq, NOW, msgspec.json.encode({"type": "session.update", "seq": seq}), update=settle(patch))
+    return Offer(seq, NOW, msgspec.json.encode({"type": "session.update", "seq": seq}), update=validate_config(patch))
 
 
 def end(seq: int, ts: int = END.ts, reason: str = END.reason) -> Offer:
@@ -114,7 +115,7 @@ async def begin(
     from_seq: int | None = None,
     now_ms: int = NOW,
 ) -> Opened:
-    return await store.open("p", session_id, producer, settle(given or {}), from_seq, now_ms)
+    return await store.open("p", session_id, producer, validate_config(given or {}), from_seq, now_ms)
 
 
 async def begun(store: Store, session_id: str = "s", given: dict[str, Any] | None = None, now_ms: int = NOW) -> int:
@@ -232,7 +233,7 @@ def both(handles: Callable[[], Store]) -> tuple[Store, Store]:
 
 async def test_a_created_session_is_running(store: Store) -> None:
     """A new session runs from the given time, with the configuration that was given and an empty journal."""
-    stream, how = await store.create("p", "s", settle({"name": "joker"}), NOW)
+    stream, how = await store.create("p", "s", validate_config({"name": "joker"}), NOW)
 
     assert "created" == how
     assert ("p", "session", "s") == (stream.project, stream.kind, stream.id)
@@ -251,25 +252,25 @@ async def test_an_unknown_session_is_none(store: Store) -> None:
 async def test_creating_again_with_the_same_configuration(store: Store) -> None:
     """The same configuration, secrets included, finds the session that is there."""
     given = {"labels": {"a": "1"}, "llm": {"api_key": "k"}}
-    first, _ = await store.create("p", "s", settle(given), NOW)
+    first, _ = await store.create("p", "s", validate_config(given), NOW)
 
-    assert (first, "same") == await store.create("p", "s", settle(given), NOW + 1)
+    assert (first, "same") == await store.create("p", "s", validate_config(given), NOW + 1)
 
 
 @pytest.mark.parametrize("other", [{}, {"llm": {"api_key": "other"}}, {"llm": {"api_key": "k", "model": "m"}}])
 async def test_creating_again_with_another_configuration(store: Store, other: dict[str, Any]) -> None:
     """Another configuration, or another secret, is told apart and changes nothing."""
     given = {"llm": {"api_key": "k"}}
-    first, _ = await store.create("p", "s", settle(given), NOW)
+    first, _ = await store.create("p", "s", validate_config(given), NOW)
 
-    assert (first, "different") == await store.create("p", "s", settle(other), NOW + 1)
-    assert (first, "same") == await store.create("p", "s", settle(given), NOW + 2)
+    assert (first, "different") == await store.create("p", "s", validate_config(other), NOW + 1)
+    assert (first, "same") == await store.create("p", "s", validate_config(given), NOW + 2)
 
 
 async def test_a_session_belongs_to_its_project(store: Store) -> None:
     """The same id in two projects is two sessions."""
-    one, _ = await store.create("p", "s", settle({}), NOW)
-    other, how = await store.create("q", "s", settle({}), NOW)
+    one, _ = await store.create("p", "s", validate_config({}), NOW)
+    other, how = await store.create("q", "s", validate_config({}), NOW)
 
     assert "created" == how
     assert one.key != other.key
@@ -279,7 +280,7 @@ async def test_a_session_belongs_to_its_project(store: Store) -> None:
 async def test_secrets_are_kept_apart(store: Store) -> None:
     """The configuration that can be read never holds a secret."""
     given = {"llm": {"api_key": "k1"}, "webhook": {"url": HOOK, "secret": "k2"}}
-    stream, _ = await store.create("p", "s", settle(given), NOW)
+    stream, _ = await store.create("p", "s", validate_config(given), NOW)
 
     assert {"llm": {}, "webhook": {"url": HOOK}} == stream.config
 
@@ -287,13 +288,13 @@ async def test_secrets_are_kept_apart(store: Store) -> None:
 async def test_secrets_can_be_read_by_who_calls_out(store: Store) -> None:
     """By their place, as they are after every patch; of another session or an erased one there is nothing."""
     given = {"llm": {"api_key": "k1", "headers": {"X-A": "1"}}, "webhook": {"url": HOOK, "secret": "k2"}}
-    stream, _ = await store.create("p", "s", settle(given), NOW)
-    other, _ = await store.create("p", "other", settle({}), NOW)
+    stream, _ = await store.create("p", "s", validate_config(given), NOW)
+    other, _ = await store.create("p", "other", validate_config({}), NOW)
     assert {"llm.api_key": "k1", "llm.headers": '{"X-A":"1"}', "webhook.secret": "k2"} == await store.secrets(
         stream.key
     )
     assert {} == await store.secrets(other.key)
-    patch = settle({"llm": {"api_key": None, "headers": {"X-B": "2"}}})
+    patch = validate_config({"llm": {"api_key": None, "headers": {"X-B": "2"}}})
     await store.change(stream.key, patch, b'{"type":"session.update"}', NOW)
     assert {"llm.headers": '{"X-B":"2"}', "webhook.secret": "k2"} == await store.secrets(stream.key)
     await store.erase(stream.key, NOW)
@@ -305,10 +306,10 @@ async def test_secrets_can_be_read_by_who_calls_out(store: Store) -> None:
 )
 async def test_null_settings_are_left_at_their_defaults(store: Store, given: dict[str, Any]) -> None:
     """A setting that is given as null is one that is not given, also when it is given again."""
-    stream, _ = await store.create("p", "s", settle(given), NOW)
-    again, how = await store.create("p", "s", settle(given), NOW)
+    stream, _ = await store.create("p", "s", validate_config(given), NOW)
+    again, how = await store.create("p", "s", validate_config(given), NOW)
 
-    assert config.SessionConfig() == config.read(stream.config)
+    assert SessionConfig() == parse_config(stream.config)
     assert (stream, "same") == (again, how)
 
 
@@ -496,7 +497,7 @@ async def restore(store: Store, session_id: str = "r", given: dict[str, Any] | N
     """A new session with that journal."""
     producers = [Producer("main", next_seq=5), Producer("api", unsequenced=True)]
     restored = Restored(**{"rows": journal_rows(), "started_ms": NOW - 10, "producers": producers, **more})
-    made = await store.restore("p", session_id, settle(given or {}), restored, NOW)
+    made = await store.restore("p", session_id, validate_config(given or {}), restored, NOW)
     assert made is not None
     return made
 
@@ -555,11 +556,11 @@ async def test_an_id_is_restored_once(store: Store) -> None:
     """What is there stays as it is, and what was erased does not come back."""
     key = await begun(store, "r")
     again = Restored(rows=journal_rows(), started_ms=NOW)
-    assert None is await store.restore("p", "r", settle({}), again, NOW)
+    assert None is await store.restore("p", "r", validate_config({}), again, NOW)
     assert [] == await store.rows(key, 0, 10)
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="session_erased"):
-        await store.restore("p", "r", settle({}), again, NOW)
+        await store.restore("p", "r", validate_config({}), again, NOW)
 
 
 async def test_secrets_are_taken_over(store: Store) -> None:
@@ -891,7 +892,7 @@ async def test_a_change_by_the_server(store: Store) -> None:
     """A change of the configuration is merged and journaled as the server's own event, at once."""
     key = await begun(store, given={"labels": {"a": "1"}})
     payload = b'{"type":"session.update","labels":{"b":"2"}}'
-    stream = await store.change(key, settle({"labels": {"b": "2"}}), payload, NOW + 1)
+    stream = await store.change(key, validate_config({"labels": {"b": "2"}}), payload, NOW + 1)
 
     assert {"labels": {"a": "1", "b": "2"}} == stream.config
     assert stream == await reread(store, key)
@@ -903,12 +904,12 @@ async def test_a_change_may_be_refused(store: Store) -> None:
     labels = {str(number): "x" for number in range(MAX_LABELS + 1)}
     key = await begun(store, given={"labels": {"a": "1"}})
     with pytest.raises(Refused, match="invalid_field"):
-        await store.change(key, config.Settled({"labels": labels}, {}), b"{}", NOW)
+        await store.change(key, SessionPatch({"labels": labels}, {}), b"{}", NOW)
     with pytest.raises(Refused, match="unknown_session"):
-        await store.change(key + 1, settle({}), b"{}", NOW)
+        await store.change(key + 1, validate_config({}), b"{}", NOW)
     await close(store, key)
     with pytest.raises(Refused, match="session_ended"):
-        await store.change(key, settle({}), b"{}", NOW)
+        await store.change(key, validate_config({}), b"{}", NOW)
 
     assert ["session.closed"] == await kinds(store, key)
     assert {"labels": {"a": "1"}} == (await reread(store, key)).config
@@ -1007,7 +1008,7 @@ async def test_silence_is_closed_as_idle(store: Store) -> None:
 
 async def test_a_session_without_a_connection_is_silent(store: Store) -> None:
     """A session that was created and never opened is idle from its creation on, one with a connection is not."""
-    stream, _ = await store.create("p", "s", settle({}), NOW)
+    stream, _ = await store.create("p", "s", validate_config({}), NOW)
     assert [stream.key] == await store.due(NOW + IDLE_MS, 10)
     await begin(store)
     assert [] == await store.due(NOW + IDLE_MS, 10)
@@ -1104,13 +1105,13 @@ async def test_a_restart_closes_what_had_ended(store: Store) -> None:
 async def test_a_restart_gives_those_who_have_not_ended_their_grace_anew(store: Store) -> None:
     """Their connections broke with the process before: the close waits for them, also when they are back."""
     key = await begun(store)
-    await store.open("p", "s", "llm", settle({}), None, NOW)
+    await store.open("p", "s", "llm", validate_config({}), None, NOW)
     await send(store, key, end(1), now_ms=NOW)
     again = NOW + 10 * GRACE_MS
     await store.restart(again)
 
     assert [] == await store.due(again + GRACE_MS - 1, 10)
-    await store.open("p", "s", "llm", settle({}), None, again + 1)
+    await store.open("p", "s", "llm", validate_config({}), None, again + 1)
     assert [] == await store.due(again + GRACE_MS - 1, 10)
     assert await store.close_ended(key, [], (), "n", again + 2) is None
     assert await store.close_ended(key, [], ("llm",), "n", again + 2) is not None
@@ -1225,8 +1226,8 @@ async def test_an_export_is_of_its_close(store: Store) -> None:
     await close(store, key, END, "n2", NOW + 2)
     exports = {export.notice_id: export.closing for export in await claim(store, NOW + 2)}
 
-    assert Closing("s", "joker", "c", {"a": "1"}, NOW - 9, NOW) == exports["n1"]
-    assert Closing("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2) == exports["n2"]
+    assert Closing("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
+    assert Closing("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
 
 
 async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
@@ -1503,24 +1504,20 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
 
     assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
     assert start.notice_id.endswith("-101")
-    assert start.payload == b'{"agent_id":"s","name":"joker","channel":"","start_ts":1778390400,"labels":{"a":"1"}}'
+    assert Closing("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
     mine = [export for export in closing if export.endpoint.id == "e1"]
     assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == told(mine)
-    left = msgspec.json.decode(mine[0].payload or b"")
-    assert (1_778_390_405, "STOPPED", "OK") == (left["stop_ts"], left["status"], left["message"])
-    assert [None] * 3 == [export.payload for export in mine[1:]]
+    assert Closing("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
+    assert [None] * 4 == [export.payload for export in mine]
     assert [(103, "n", 3)] == told([export for export in closing if export.endpoint.id == "e2"])
 
 
-@pytest.mark.parametrize(
-    ("reason", "message"),
-    [("idle", "Idle for too long"), ("max_duration", "Task lifetime limit exceeded"), ("left", "OK")],
-)
-async def test_how_a_session_left(store: Store, reason: str, message: str) -> None:
-    """The notice of leaving says why in Agora's words."""
+@pytest.mark.parametrize("reason", ["idle", "max_duration", "left"])
+async def test_how_a_session_left(store: Store, reason: str) -> None:
+    """The row of a close has its reason."""
     await add(store, made_endpoint("e1", 102))
     await close(store, await begun(store), Ending(NOW, reason))
-    assert message == msgspec.json.decode((await claim_one(store)).payload or b"")["message"]
+    assert reason == (await claim_one(store)).closing.reason
 
 
 async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
@@ -1780,7 +1777,7 @@ async def test_sessions_are_listed_newest_first(store: Store) -> None:
     """The sessions of a project come newest first, the later made first among those of one time."""
     for name, started in [("a", 1), ("b", 3), ("c", 2), ("d", 2)]:
         await begun(store, name, now_ms=NOW + started)
-    await store.create("q", "other", settle({}), NOW)
+    await store.create("q", "other", validate_config({}), NOW)
 
     assert ["b", "d", "c", "a"] == await listed(store)
     assert ["b", "d"] == await listed(store, limit=2)
@@ -1893,8 +1890,8 @@ async def test_labels_may_have_any_name(store: Store, key: str) -> None:
 async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
     """Any name and value of a label find the session that has it, and not one that differs."""
     project = f"p{next(numbers)}"
-    await store.create(project, "with", settle({"labels": {key: value}}), NOW)
-    await store.create(project, "without", settle({"labels": {key: value + "x", key + "x": value}}), NOW)
+    await store.create(project, "with", validate_config({"labels": {key: value}}), NOW)
+    await store.create(project, "without", validate_config({"labels": {key: value + "x", key + "x": value}}), NOW)
 
     assert ["with"] == await listed(store, project=project, label=(key, value))
 
@@ -1985,9 +1982,9 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     with pytest.raises(Refused, match="session_erased"):
         await begin(store)
     with pytest.raises(Refused, match="session_erased"):
-        await store.create("p", "s", settle({}), NOW)
+        await store.create("p", "s", validate_config({}), NOW)
     with pytest.raises(Refused):
-        await store.change(key, settle({}), b"{}", NOW)
+        await store.change(key, validate_config({}), b"{}", NOW)
     assert [Outcome(code="session_erased")] * 2 == await send(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await send(store, key, offer(2), epoch=1)
     assert await store.close(key, END, "n", NOW) is None
@@ -2091,7 +2088,7 @@ async def test_what_one_acknowledges_the_other_reads(both: tuple[Store, Store]) 
 
 async def test_two_make_one_session(both: tuple[Store, Store]) -> None:
     """Of several who create or open a session at once exactly one makes it."""
-    made = await asyncio.gather(*(store.create("p", "s", settle({}), NOW) for store in both * 5))
+    made = await asyncio.gather(*(store.create("p", "s", validate_config({}), NOW) for store in both * 5))
     opened = await asyncio.gather(*(begin(store, "t") for store in both * 5))
 
     assert 1 == [how for _, how in made].count("created")
@@ -2404,7 +2401,7 @@ async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> 
     assert 0 == (await store.figures(NOW)).running
     open_one = await begun(store, "open")
     await store.silence(await begun(store, "silent"), NOW)
-    await store.open("q", "never due", "main", settle({"idle_timeout": 0}), None, NOW)
+    await store.open("q", "never due", "main", validate_config({"idle_timeout": 0}), None, NOW)
     await store.erase(await begun(store, "erased"), NOW)
     await finished(store, "ended", hook=None)
     assert 3 == (await store.figures(NOW)).running
@@ -2470,7 +2467,7 @@ async def test_a_user_is_no_session(store: Store) -> None:
     """It has a name of its own, is in no list or count, and is never due or closed, after a restart either."""
     user = await store.add_user("p", "s", NOW)
     assert None is await store.stream("p", "s")
-    session, how = await store.create("p", "s", settle({}), NOW)
+    session, how = await store.create("p", "s", validate_config({}), NOW)
     assert "created" == how
     assert session.key != user.key
     await store.restart(NOW)

@@ -13,13 +13,15 @@ import apsw
 import pytest
 from appends import append
 
-from voicemem.admission import Batch, Ending, Offer
-from voicemem.config import settle
+from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
-from voicemem.store.base import Attempt, Snapshot, Store
-from voicemem.store.memory import MemoryStore
+from voicemem.store.admission import Batch, Offer
+from voicemem.store.port import Store
+from voicemem.store.records import Attempt, Snapshot
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.portions import BYTES, ROWS, Portion
+from voicemem.store.sqlite.retention import BYTES, ROWS, Portion
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Ending
 
 NOW = 1_778_390_400_000
 END = Ending(NOW, "MARK reason")
@@ -61,7 +63,9 @@ def marked(seqs: range, size: int = 40) -> list[Offer]:
 
 async def begin(store: Store, session_id: str = "s", events: int = 20, given: dict[str, Any] | None = None) -> int:
     """A running session with the mark in everything that producers can give, each event in a row of its own."""
-    opened = await store.open("p", session_id, "MARK producer", settle(GIVEN if given is None else given), None, NOW)
+    opened = await store.open(
+        "p", session_id, "MARK producer", validate_config(GIVEN if given is None else given), None, NOW
+    )
     for one in marked(range(1, events + 1)):
         await append(store, opened.stream.key, "MARK producer", None, [one], NOW)
     await store.save_snapshot(opened.stream.key, Snapshot(events, 1, b"MARK state " * 2_000))
@@ -161,7 +165,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
 async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> None:
     """No step deletes more rows than a portion has, and none more than a portion of bytes and one row."""
     keys = [await begin(store, "long", events=3 * ROWS)]
-    opened = await store.open("p", "large", "main", settle({}), None, NOW)
+    opened = await store.open("p", "large", "main", validate_config({}), None, NOW)
     keys.append(opened.stream.key)
     for one in marked(range(1, 9), size=BYTES // 3):
         await append(store, opened.stream.key, "main", None, [one], NOW)
@@ -264,7 +268,7 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     for number in range(150):
         mark = "MARK" if number % 3 else "kept"
         given = {"labels": {"n": mark * chance.randint(1, 100)}, "llm": {"api_key": mark * chance.randint(1, 40)}}
-        opened = await store.open("p", f"s{number}", mark, settle(given), None, NOW)
+        opened = await store.open("p", f"s{number}", mark, validate_config(given), None, NOW)
         keys.append(opened.stream.key)
     for step in range(900):
         number = chance.randrange(len(keys))
@@ -273,7 +277,7 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
         if step % 3:
             await store.append([Batch(keys[number], mark, None, NOW, offers=[Offer(None, NOW, b'"%s"' % text)])], NOW)
         else:
-            patch = settle({"labels": {"n": text.decode()}, "llm": {"api_key": text[:100].decode()}})
+            patch = validate_config({"labels": {"n": text.decode()}, "llm": {"api_key": text[:100].decode()}})
             await store.change(keys[number], patch, b'"%s"' % text, NOW)
             await store.save_snapshot(keys[number], Snapshot(1, 1, text))
     for number, key in enumerate(keys):

@@ -11,9 +11,9 @@ import apsw
 import pytest
 from appends import append
 
-from voicemem.admission import Batch, Offer, Outcome
-from voicemem.config import settle
+from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.store.admission import Batch, Offer, Outcome
 from voicemem.store.sqlite import SqliteStore
 
 NOW = 1_778_390_400_000
@@ -36,7 +36,7 @@ def plain(key: int, first: int, count: int, producer: str = "main", epoch: int |
 
 
 async def begin(store: SqliteStore, session_id: str = "s", producer: str = "main") -> int:
-    return (await store.open("p", session_id, producer, settle({}), None, NOW)).stream.key
+    return (await store.open("p", session_id, producer, validate_config({}), None, NOW)).stream.key
 
 
 async def runs(store: SqliteStore) -> list[tuple[Any, ...]]:
@@ -86,7 +86,7 @@ async def test_a_new_process_finds_where_journals_end(tmp_path: Path) -> None:
     stream = await store.stream("p", "s")
     assert stream is not None
     assert 6 == stream.position
-    opened = [await store.open("p", "s", name, settle({}), None, NOW) for name in ("main", "asr")]
+    opened = [await store.open("p", "s", name, validate_config({}), None, NOW) for name in ("main", "asr")]
     assert [(2, 5), (2, 3)] == [(one.epoch, one.next_seq) for one in opened]
     known = [Offer(seq, NOW, payload(seq)) for seq in (2, 4)] + [Offer(3, NOW, payload(3, "other"))]
     outcomes = (await append(store, key, "main", 2, known, NOW)).outcomes

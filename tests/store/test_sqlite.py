@@ -17,15 +17,16 @@ import apsw
 import pytest
 from appends import append
 
-from voicemem.admission import Batch, Ending, Offer, Outcome
-from voicemem.config import settle
+from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.base import Attempt, Key
-from voicemem.store.memory import MemoryStore
+from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.records import Attempt, Key
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
 from voicemem.store.sqlite.files import lock_file
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Ending
 
 NOW = 1_778_390_400_000
 WAIT_S = 10
@@ -69,7 +70,7 @@ def offer(seq: int, size: int = 10) -> Offer:
 
 
 async def begin(store: SqliteStore, session_id: str = "s", given: dict[str, Any] | None = None) -> int:
-    return (await store.open("p", session_id, "main", settle(given or {}), None, NOW)).stream.key
+    return (await store.open("p", session_id, "main", validate_config(given or {}), None, NOW)).stream.key
 
 
 async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
@@ -215,7 +216,10 @@ async def test_a_reopened_store_is_the_same(path: str) -> None:
     async with opened(path) as store:
         assert identity == (store.incarnation, store.cursor_secret)
         assert (stream, rows) == (await store.stream("p", "s"), await store.rows(key, 0, 10))
-        assert "same" == (await store.create("p", "s", settle({"name": "joker", "llm": {"api_key": "k"}}), NOW))[1]
+        assert (
+            "same"
+            == (await store.create("p", "s", validate_config({"name": "joker", "llm": {"api_key": "k"}}), NOW))[1]
+        )
         assert [Outcome(duplicate=True), Outcome(3)] == await send(store, key, offer(2), offer(3))
 
 
@@ -438,7 +442,7 @@ async def test_resends_are_looked_up_together(sqlite: SqliteStore) -> None:
     """A batch of old events, in a declared gap or not, costs the one writer a few queries and not one for each."""
     key = await begin(sqlite)
     await send(sqlite, key, *map(offer, range(1, 101)))
-    await sqlite.open("p", "s", "main", settle({}), 301, NOW)
+    await sqlite.open("p", "s", "main", validate_config({}), 301, NOW)
     queries: list[str] = []
 
     def trace(cursor: apsw.Cursor, query: str, values: apsw.Bindings | None) -> bool:

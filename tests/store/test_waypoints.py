@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.store.sqlite.database import IN_MEMORY, connect, migrate
-from voicemem.store.sqlite.runs import Run, insert
-from voicemem.store.sqlite.waypoints import STRIDE, Waypoints, last_seq, run_at, seq_after
+from voicemem.store.sqlite.runs import STRIDE, Run, Waypoints, insert, last_seq, run_at, seq_after
 
 STREAM = 7
 PRODUCERS = ["main", "asr", None]

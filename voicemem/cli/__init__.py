@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from voicemem import __version__
+from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
-from voicemem.cli.copies import backup, restore
 from voicemem.cli.keys import keys
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
+from voicemem.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

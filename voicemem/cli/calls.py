@@ -13,13 +13,13 @@ import click
 from rich.console import Console
 
 from voicemem.cli.common import Failed, rest_url, run
-from voicemem.demo import demo as run_demo
-from voicemem.demo import line
+from voicemem.cli.demo import demo as run_demo
+from voicemem.cli.demo import line
+from voicemem.client.replay import Replay, load
+from voicemem.config.secrets import check_secret
+from voicemem.config.service import parse_address
 from voicemem.errors import Refused
-from voicemem.exports import check_secret
-from voicemem.replay import Replay, load
-from voicemem.server.receiver import Notice, Receiver
-from voicemem.settings import parse_address
+from voicemem.webhooks.receiver import Notice, Receiver
 
 REST_URL = "http://127.0.0.1:8080"
 INGEST_URL = "ws://127.0.0.1:8765/v1/ingest"

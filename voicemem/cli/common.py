@@ -11,10 +11,10 @@ import aiohttp
 import click
 import uvloop
 
-from voicemem.audit import LOG as AUDIT
+from voicemem.client.replay import ReplayFailed
+from voicemem.config.service import MEMORY, SQLITE
 from voicemem.errors import VoicememError
-from voicemem.replay import ReplayFailed
-from voicemem.settings import MEMORY, SQLITE
+from voicemem.security.audit import LOG as AUDIT
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -9,12 +9,15 @@ from typing import TypeVar
 
 import click
 
-from voicemem.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES
-from voicemem.app import make_access, now_ms, open_store
-from voicemem.audit import COMMAND_LINE, audit
+from voicemem.app import make_access
 from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
-from voicemem.settings import SQLITE, Settings
-from voicemem.store.base import Key, Store
+from voicemem.config.service import SQLITE, Settings
+from voicemem.runtime import now_ms
+from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES
+from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.store.engines import open_store
+from voicemem.store.port import Store
+from voicemem.store.records import Key
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from voicemem import audit
 from voicemem.errors import VoicememError
-from voicemem.tracing import Tracer
+from voicemem.security import audit
+from voicemem.telemetry.tracing import Tracer
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")

@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 import click
 
-from voicemem import __version__
 from voicemem.app import running
 from voicemem.cli import logs
 from voicemem.cli.common import Command, Failed, run, setting
 from voicemem.cli.notify import notify
+from voicemem.config.service import MEMORY, SQLITE, Address, Settings, check, check_binding, parse_address
+from voicemem.context.plugins import policies_of
 from voicemem.errors import VoicememError
-from voicemem.otel import tracer_of, wanted
-from voicemem.outbound import allowed_networks
-from voicemem.plugins import policies_of
-from voicemem.settings import MEMORY, SQLITE, Address, Settings, check, check_binding, parse_address
+from voicemem.security.address_guard import allowed_networks
 from voicemem.store.sqlite.files import check_place
-from voicemem.tracing import Tracer
+from voicemem.telemetry.otel import tracer_of, wanted
+from voicemem.telemetry.tracing import Tracer
+from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
 SWITCH_S = 0.0005

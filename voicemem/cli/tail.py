@@ -14,9 +14,9 @@ from rich.text import Text
 
 from voicemem.cli.calls import REST_URL
 from voicemem.cli.common import Failed, rest_url, run
+from voicemem.cli.demo import line
 from voicemem.client import ClientError
-from voicemem.client.follow import Follower, Told, tail_of
-from voicemem.demo import line
+from voicemem.client.tail import Follower, Told, tail_of
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """What is shown of an event, the first of these that it has."""

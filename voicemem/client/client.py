@@ -16,17 +16,16 @@ from typing import Any, Self
 import msgspec
 from websockets.asyncio.client import ClientConnection
 
-from voicemem.client.dialing import PASSING_CODES, Blocked, abandon, dial, with_path
+from voicemem.client.connection import FRAME_BYTES, PASSING_CODES, Blocked, Ending, Link, abandon, dial, with_path
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
-from voicemem.client.fallback import Fallback
-from voicemem.client.line import Line
-from voicemem.client.link import FRAME_BYTES, Ending, Link
+from voicemem.client.http_fallback import Fallback
 from voicemem.client.options import Backoff, Options
+from voicemem.client.producer import Line
 from voicemem.client.rest import Rest
 from voicemem.client.session import Session
 from voicemem.errors import InvalidFrame
-from voicemem.events import SESSION_ID_PATTERN
-from voicemem.wire import check_frame
+from voicemem.protocol.strict_json import check_frame
+from voicemem.protocol.types import SESSION_ID_PATTERN
 
 LOG = logging.getLogger("voicemem.client")
 FATAL_CLOSES = frozenset({1003, 1007, 1008, 1009})

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import ClientError
-from voicemem.client.line import Line
+from voicemem.client.producer import Line
 from voicemem.client.rest import Rest, query_of, session_path
 
 

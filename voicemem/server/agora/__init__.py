@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from voicemem.security.gate import Gate
 from voicemem.server.agora import agents, conversation
-from voicemem.server.agora.callers import with_bearer
+from voicemem.server.agora.auth import with_bearer
 from voicemem.server.agora.conversation import CONTENTS
 from voicemem.server.agora.errors import ERRORS, translated
-from voicemem.server.auth import Gate
-from voicemem.server.http import expect
-from voicemem.server.problems import Handler, problems
-from voicemem.server.rest import guarded
-from voicemem.server.rest.routes import Route
+from voicemem.server.http.guard import guarded
+from voicemem.server.http.listener import expect
+from voicemem.server.http.problems import Handler, problems
+from voicemem.server.http.routes import Route
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
 """Everywhere, and in mainland China."""

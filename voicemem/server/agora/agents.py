@@ -7,16 +7,15 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem import config
-from voicemem.admission import Stream
-from voicemem.events import Fields
-from voicemem.forms import matching
-from voicemem.server.agora.bodies import Join, Update, body_as, configuration, patch
-from voicemem.server.agora.callers import agent_of, project_of, running_agent_of
-from voicemem.server.rest.parts import NoQuery, answer, parts_of
-from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
+from voicemem.config.session import parse_config
+from voicemem.protocol.types import Fields, matching
+from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
+from voicemem.server.agora.requests import Join, Update, body_as, configuration, patch
+from voicemem.server.http.request import NoQuery, answer, parts_of
+from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.server.rest.sessions import check_calling_out, note_calling_out
-from voicemem.store.base import StreamFilter
+from voicemem.store.records import StreamFilter
+from voicemem.store.streams import Stream
 
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
@@ -142,7 +141,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
             start_ts=stream.started_ms // 1000,
             stop_ts=(stream.ended_ms or 0) // 1000,
             status=status_of(stream),
-            name=config.read(stream.config).name or "",
+            name=parse_config(stream.config).name or "",
             agent_id=stream.id,
         )
     )
@@ -151,7 +150,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
-    changes: Fields = patch(await body_as(request, Update), config.read(stream.config).llm)
+    changes: Fields = patch(await body_as(request, Update), parse_config(stream.config).llm)
     if changes:
         stream = await parts_of(request).sessions.change(stream, changes)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))

@@ -9,20 +9,20 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import astuple
 
-from voicemem import config
-from voicemem.admission import Stream
-from voicemem.batches import Line
+from voicemem.config.session import parse_config
 from voicemem.errors import Refused
-from voicemem.events import Interrupt, Producible, Whole
-from voicemem.messages import Message
+from voicemem.protocol.codec import decode_event
+from voicemem.protocol.events import Interrupt, Producible, Whole
 from voicemem.server.agora.agents import AGENT, FIELDS, UNKNOWN
-from voicemem.server.agora.bodies import MAX_SPEECH_BYTES, Speak, Think, body_as
-from voicemem.server.agora.callers import agent_of, running_agent_of
+from voicemem.server.agora.auth import agent_of, running_agent_of
+from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
+from voicemem.server.http.request import NoQuery, answer, parts_of
+from voicemem.server.http.routes import JSON, Body, Route, one
 from voicemem.server.rest.history import Spoken, Turn
-from voicemem.server.rest.parts import NoQuery, answer, parts_of
-from voicemem.server.rest.routes import JSON, Body, Route, one
-from voicemem.turns import turns
-from voicemem.wire import decode_event
+from voicemem.sessions.batches import Line
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message
+from voicemem.transcript.turns import turns
 
 CONTENTS = web.AppKey("agora_contents", str)
 PRODUCER = "agora.rest"
@@ -107,7 +107,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
     """Each turn's start, end, cause and latencies, while the call runs and after."""
     stream = await agent_of(request)
     memory = await parts_of(request).memories.at(stream)
-    settings = config.read(stream.config)
+    settings = parse_config(stream.config)
     channel = settings.channel or ""
     every = turns(memory.state)
     pages = -(-len(every) // query.page_size) or 1
@@ -154,7 +154,7 @@ async def record(request: web.Request, stream: Stream, event: Producible) -> web
     recorded = await parts.recorder.record(line, [decode_event(msgspec.json.encode(event))])
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    channel = config.read(stream.config).channel or ""
+    channel = parse_config(stream.config).channel or ""
     return answer(Told(stream.id, channel, parts.sessions.clock() // 1000))
 
 

@@ -11,8 +11,8 @@ from aiohttp.hdrs import CONTENT_LENGTH, CONTENT_TYPE
 from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
-from voicemem.server import problems
-from voicemem.server.rest.routes import JSON, Errors
+from voicemem.server.http import problems
+from voicemem.server.http.routes import JSON, Errors
 
 NOT_FOUND = "The session was not found, has already ended, or failed to start."
 """As Agora says it."""
@@ -39,8 +39,6 @@ SPECIAL = {
     "session_ended": "TaskNotFound",
 }
 """Codes that say more than their status."""
-
-
 Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted({*REASONS.values(), *SPECIAL.values()})})]
 
 

@@ -7,22 +7,25 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.access import Grant
-from voicemem.events import MAX_FRAME_BYTES
-from voicemem.server.auth import Gate
-from voicemem.server.http import expect
-from voicemem.server.observed import observe_requests
-from voicemem.server.problems import SERVER, Handler, problems
+from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.security.gate import Gate
+from voicemem.server.http.guard import guarded, name_server
+from voicemem.server.http.listener import expect
+from voicemem.server.http.observe import observe_requests
+from voicemem.server.http.openapi import document
+from voicemem.server.http.problems import problems
+from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, PARTS, Parts
+from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     asyncapi,
     chat,
-    copies,
+    checkpoints,
     deliveries,
     events,
+    health,
     history,
     keys,
-    managing,
-    operations,
+    messages,
     sessions,
     tails,
     tokens,
@@ -31,16 +34,13 @@ from voicemem.server.rest import (
     working_memory,
 )
 from voicemem.server.rest.chat_errors import chat_errors
-from voicemem.server.rest.openapi import document
-from voicemem.server.rest.parts import ASYNC_DOCUMENT, DOCUMENT, GRANT, PARTS, Parts, query_of
-from voicemem.server.rest.routes import Route
-from voicemem.tracing import Tracer
+from voicemem.telemetry.tracing import Tracer
 
 ROUTES: tuple[Route[Any], ...] = (
     *history.ROUTES,  # what is asked for most is looked for first
     *sessions.ROUTES,
     *events.ROUTES,
-    *operations.ROUTES,
+    *health.ROUTES,
     *tokens.ROUTES,
     *keys.ROUTES,
     *tails.ROUTES,
@@ -48,8 +48,8 @@ ROUTES: tuple[Route[Any], ...] = (
     *deliveries.ROUTES,
     *chat.ROUTES,
     *working_memory.ROUTES,
-    *copies.ROUTES,
-    *managing.ROUTES,
+    *checkpoints.ROUTES,
+    *messages.ROUTES,
     *users.ROUTES,
 )
 
@@ -70,25 +70,3 @@ def application(parts: Parts, gate: Gate, tracer: Tracer, beside: Iterable[Route
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app
-
-
-async def name_server(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = SERVER
-
-
-def guarded(route: Route[Any], gate: Gate) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
-        host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
-        if route.scope is not None:
-            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
-            grant.require(route.scope, session_of(request, route))
-            request[GRANT] = grant
-        return await route.handler(request, query_of(request, route.query))
-
-    return handler
-
-
-def session_of(request: web.Request, route: Route[Any]) -> str | None:
-    """The session that the path names: the only one that its session tokens reach."""
-    return request.match_info["id"] if route.path.startswith("/v1/sessions/{id}") else None

@@ -11,14 +11,14 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from voicemem import __version__
 from voicemem.errors import CODES
-from voicemem.events import Auth, Fields, Producible, SessionOpen
-from voicemem.server.frames import Ack, Error, GoAway, Ready
-from voicemem.server.ingest import PATH, PROTOCOL
-from voicemem.server.rest.routes import MergePatch
-from voicemem.server.rest.schemas import COMPONENTS, Schemas
+from voicemem.protocol.events import Auth, Producible, SessionOpen
+from voicemem.protocol.frames import PATH, PROTOCOL, Ack, Error, GoAway, Ready
+from voicemem.protocol.types import Fields
+from voicemem.server.http.routes import MergePatch
+from voicemem.server.http.schemas import COMPONENTS, Schemas
 from voicemem.server.rest.sessions import GivenConfig
+from voicemem.version import __version__
 
 VERSION = "3.0.0"
 ABOUT = """A producer opens a session, numbers its events 1, 2, 3 and so on, and keeps each until it is acknowledged.

@@ -8,15 +8,15 @@ from contextlib import aclosing, suppress
 from aiohttp import web
 from msgspec import Struct
 
-from voicemem.answering import Call
-from voicemem.completions import ChatRequest, read_request
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.events import Fields
-from voicemem.rounds import Rounds
-from voicemem.server.http import ProblemHandler
+from voicemem.gateway.call import Call
+from voicemem.gateway.tool_loop import Rounds
+from voicemem.llm.completions import ChatRequest, read_request
+from voicemem.protocol.types import Fields
+from voicemem.server.http.listener import ProblemHandler
+from voicemem.server.http.request import GRANT, NoQuery, object_of, parts_of, stream_of
+from voicemem.server.http.routes import EVENT_STREAM, JSON, Answer, Body, Route
 from voicemem.server.rest.chat_errors import ERRORS, WHY, error_chunk, why
-from voicemem.server.rest.parts import GRANT, NoQuery, object_of, parts_of, stream_of
-from voicemem.server.rest.routes import EVENT_STREAM, JSON, Answer, Body, Route
 
 PATH = "/v1/sessions/{id}/chat/completions"
 TURN, ITEM = "Voicemem-Turn-Id", "Voicemem-Item"

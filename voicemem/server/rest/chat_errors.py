@@ -10,9 +10,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, VoicememError
-from voicemem.server import problems
-from voicemem.server.problems import Handler, Problem
-from voicemem.server.rest.routes import Errors
+from voicemem.protocol.types import Reason
+from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
+from voicemem.server.http.routes import Errors
 
 NOT_AGAIN = "x-should-retry"
 """OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
@@ -36,11 +36,11 @@ class ChatProblem(Struct, frozen=True):
     title: str
     status: int
     detail: str
-    reason: problems.Reason
+    reason: Reason
     error: OpenAIError
 
 
-ERRORS = Errors(problems.MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
+ERRORS = Errors(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
 
 
 def why(error: VoicememError) -> str:

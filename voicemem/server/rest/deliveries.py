@@ -10,11 +10,11 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
-from voicemem.events import MAX_INTEGER, SessionId
-from voicemem.server.rest.parts import NoQuery, answer, object_of, parts_of, read_as
-from voicemem.server.rest.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
+from voicemem.protocol.types import MAX_INTEGER, SessionId
+from voicemem.server.http.request import NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
 from voicemem.server.rest.webhooks import HOOK, UNKNOWN, note, place_of
-from voicemem.store.base import DeliveryFilter, EndpointDelivery
+from voicemem.store.records import DeliveryFilter, EndpointDelivery
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
 DeliveryState = Literal["pending", "delivered", "failed"]

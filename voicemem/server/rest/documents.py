@@ -10,12 +10,12 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.document_tools import GET, CalledTool
-from voicemem.documents import Format, Scope, check_form, form_of
+from voicemem.documents.document import Format, Scope, check_form, form_of
+from voicemem.documents.tools import GET, CalledTool
 from voicemem.errors import Refused
-from voicemem.events import MAX_INTEGER, Fields
-from voicemem.server.rest.parts import GRANT, answer, object_of, parts_of, read_as
-from voicemem.working_memory import Change, Owner, View
+from voicemem.memory.working_memory import Change, Owner, View
+from voicemem.protocol.types import MAX_INTEGER, Fields
+from voicemem.server.http.request import GRANT, answer, object_of, parts_of, read_as
 
 TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
 """A version as an ETag; without its quotes too, as people write it."""

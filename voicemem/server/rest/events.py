@@ -8,18 +8,16 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.batches import Line, Problem
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
-from voicemem.events import MAX_INTEGER, Fields, Name
-from voicemem.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
-from voicemem.server.problems import Reason
-from voicemem.server.rest.entries import JournalEntry, spliced
-from voicemem.server.rest.parts import GRANT, answer, body_of, parts_of, stream_of
-from voicemem.server.rest.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
-from voicemem.server.rest.schemas import reference
-from voicemem.server.rest.tails import TAIL_CODES, Streamed, TailQuery, tail_session, wants_tail
-from voicemem.store.base import Row
-from voicemem.wire import decode_event, split_lines
+from voicemem.protocol.codec import decode_event, split_lines
+from voicemem.protocol.types import MAX_INTEGER, Fields, Name, Reason
+from voicemem.server.http.request import GRANT, answer, body_of, parts_of, stream_of
+from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
+from voicemem.server.http.schemas import reference
+from voicemem.server.rest.tails import TAIL_CODES, JournalEntry, Streamed, TailQuery, spliced, tail_session, wants_tail
+from voicemem.sessions.batches import Line, Problem
+from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
+from voicemem.store.records import Row
 
 PAGE = 1000
 
@@ -40,8 +38,6 @@ class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
 
 EventObject = Annotated[Fields, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
 """What is an object, but no event that can be taken, is told in the answer; it does not fail the request."""
-
-
 EventLines = Annotated[list[EventObject], Meta(min_length=1)]
 
 

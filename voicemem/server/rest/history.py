@@ -9,25 +9,22 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from voicemem import config
-from voicemem.admission import Stream
-from voicemem.context import Wishes, body_of, choose
+from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
+from voicemem.config.session import parse_config
+from voicemem.context.builder import Wishes, body_of, choose
+from voicemem.context.formats import ENRICHERS
+from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
-from voicemem.events import MAX_INTEGER, Fields, SessionId
-from voicemem.formats import ENRICHERS
-from voicemem.forms import matching
-from voicemem.messages import Message, Role
-from voicemem.policies.parameters import MemoryConfig, Messages, PolicyName, Tokens, check_memory
-from voicemem.server.rest.parts import NoQuery, answer, parts_of, stream_of
-from voicemem.server.rest.routes import JSON, Answer, Route, one
+from voicemem.protocol.types import MAX_INTEGER, Fields, SessionId, matching
+from voicemem.server.http.request import NoQuery, answer, parts_of, stream_of
+from voicemem.server.http.routes import JSON, Answer, Route, one
 from voicemem.server.rest.sessions import StateName
-from voicemem.turns import turns
-from voicemem.usage import Usage, usage_of
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message, Role
+from voicemem.transcript.turns import turns
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, f"Names with commas between are taken, of {', '.join(ENRICHERS)}")]
-
-
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 
 
@@ -232,7 +229,7 @@ async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Each turn's start, end, cause and latencies, in the shape of Agora's."""
     stream = await stream_of(request)
     memory = await parts_of(request).memories.at(stream)
-    channel = config.read(stream.config).channel or ""
+    channel = parse_config(stream.config).channel or ""
     return answer(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from aiohttp import web
 from msgspec import Meta, Struct, structs
 
-from voicemem.audit import audit
-from voicemem.checks import check_text
 from voicemem.errors import Refused
-from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as
-from voicemem.server.rest.routes import JSON, Answer, Body, KeyId, Route, one
-from voicemem.store.base import Key
+from voicemem.protocol.checks import check_text
+from voicemem.security.audit import audit
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.routes import JSON, Answer, Body, KeyId, Route, one
+from voicemem.store.records import Key
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
 

@@ -8,14 +8,12 @@ from typing import Annotated, Literal
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem import config
-from voicemem.admission import Stream
-from voicemem.audit import audit
-from voicemem.checks import check_text
-from voicemem.config import SessionConfig
-from voicemem.events import MAX_INTEGER, Fields, SessionId
-from voicemem.forms import matching
-from voicemem.server.rest.parts import (
+from voicemem.config.secrets import calls_out
+from voicemem.config.session import SessionConfig
+from voicemem.protocol.checks import check_text
+from voicemem.protocol.types import MAX_INTEGER, Fields, SessionId, matching
+from voicemem.security.audit import audit
+from voicemem.server.http.request import (
     GRANT,
     NoQuery,
     answer,
@@ -25,13 +23,12 @@ from voicemem.server.rest.parts import (
     read_as,
     stream_of,
 )
-from voicemem.server.rest.routes import JSON, Answer, Body, MergePatch, Route, one
-from voicemem.server.rest.schemas import reference
-from voicemem.store.base import StreamFilter
+from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
+from voicemem.server.http.schemas import reference
+from voicemem.store.records import StreamFilter
+from voicemem.store.streams import Stream
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-
-
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by is KEY:VALUE")]
 
 
@@ -116,12 +113,12 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 def check_calling_out(request: web.Request, given: Fields) -> None:
-    if config.calls_out(given):
+    if calls_out(given):
         request[GRANT].require("admin")
 
 
 def note_calling_out(request: web.Request, given: Fields, stream: Stream) -> None:
-    if config.calls_out(given):
+    if calls_out(given):
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 

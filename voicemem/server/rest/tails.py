@@ -8,20 +8,19 @@ from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
-from voicemem.admission import Stream
 from voicemem.errors import CODES, Refused, VoicememError
-from voicemem.events import SessionId
-from voicemem.keyed import Upsert
-from voicemem.messages import Message
-from voicemem.server.problems import Reason
-from voicemem.server.rest.entries import TailEntry, spliced
-from voicemem.server.rest.parts import GRANT, parts_of
-from voicemem.server.rest.routes import EVENT_STREAM, Answer, Route
+from voicemem.protocol.types import Reason, SessionId
+from voicemem.server.http.request import GRANT, parts_of
+from voicemem.server.http.routes import EVENT_STREAM, Answer, Route
+from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, label_of
-from voicemem.store.base import StreamFilter
-from voicemem.tail import Changed, End, Entry, Tail, Told, View
+from voicemem.sessions.tails.session import Changed, End, Entry, Tail, Told, View
+from voicemem.store.records import Row, StreamFilter
+from voicemem.store.streams import Stream
+from voicemem.transcript.diff import Upsert
+from voicemem.transcript.messages import Message
 
 KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
@@ -92,6 +91,17 @@ class TailCut(Struct, frozen=True):
 
     reason: Reason
     detail: str
+
+
+class TailEntry(Struct, frozen=True):
+    """An entry of the journal of a session that is followed."""
+
+    session_id: SessionId
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    event: JournaledJson
 
 
 Streamed = TailEntry | MessageChanges | SessionOver | TailCut
@@ -218,3 +228,21 @@ ROUTES = (
         codes=(*TAIL_CODES, "too_many_sessions"),
     ),
 )
+ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+"""Between the tokens of JSON only: inside strings there are none."""
+JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
+
+
+class JournalEntry(Struct, frozen=True):
+    """An event at its place; those of the server's own have neither producer nor seq."""
+
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    event: JournaledJson
+
+
+def spliced(row: Row) -> Raw:
+    """The event of an entry as it is in the journal, on one line."""
+    return Raw(row.payload.translate(ONE_LINE))

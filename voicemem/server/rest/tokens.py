@@ -7,11 +7,11 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.audit import audit
-from voicemem.events import SessionId
-from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, read_as, stream_of
-from voicemem.server.rest.routes import JSON, Body, Route, one
-from voicemem.tokens import LONGEST_S
+from voicemem.protocol.types import SessionId
+from voicemem.security.audit import audit
+from voicemem.security.session_tokens import LONGEST_S
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, read_as, stream_of
+from voicemem.server.http.routes import JSON, Body, Route, one
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):

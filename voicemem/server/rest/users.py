@@ -9,11 +9,13 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
-from voicemem.events import Name
-from voicemem.server.rest.parts import GRANT, answer, parts_of
-from voicemem.server.rest.routes import Route, one
+from voicemem.protocol.types import Name
+from voicemem.security.audit import audit
+from voicemem.server.http.request import GRANT, NoQuery, answer, parts_of
+from voicemem.server.http.routes import Route, one
 from voicemem.server.rest.sessions import SessionPage, shown
-from voicemem.store.base import StreamFilter
+from voicemem.sessions.retention import erase_user
+from voicemem.store.records import StreamFilter
 
 
 class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,3 +54,20 @@ ROUTES = (
         codes=("invalid_cursor",),
     ),
 )
+LONGEST_USER_ID = 128
+
+
+def user_of(request: web.Request) -> str:
+    user_id = request.match_info["user_id"]
+    if not 1 <= len(user_id) <= LONGEST_USER_ID:
+        raise Refused("invalid_field", "A user_id has 1 to 128 characters.")
+    return user_id
+
+
+async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
+    parts, grant = parts_of(request), request[GRANT]
+    clock = parts.working_memory.clock
+    sessions = await erase_user(parts.store, parts.memories, grant.project, user_of(request), clock)
+    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
+    return web.Response(status=204)

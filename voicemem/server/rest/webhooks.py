@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.audit import Act, audit
-from voicemem.checks import check_text
-from voicemem.config import EventTypes, Url
+from voicemem.config.secrets import check_secret
+from voicemem.config.session import EventTypes, Url
 from voicemem.errors import Refused
-from voicemem.exports import check_secret
-from voicemem.forms import matching
-from voicemem.server.rest.parts import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
-from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
-from voicemem.store.base import Endpoint
+from voicemem.protocol.checks import check_text
+from voicemem.protocol.types import matching
+from voicemem.security.audit import Act, audit
+from voicemem.server.http.request import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.routes import JSON, Answer, Body, Route, one
+from voicemem.store.records import Endpoint
 
 MAX_DAYS = 7
 Contents = Literal["full", "standard"]

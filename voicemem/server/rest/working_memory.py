@@ -6,10 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.audit import audit
-from voicemem.document_tools import CalledTool
-from voicemem.errors import Refused
-from voicemem.events import Fields, MemoryData
+from voicemem.documents.tools import CalledTool
+from voicemem.memory.working_memory import Owner, of_session
+from voicemem.protocol.events import MemoryData
+from voicemem.protocol.types import Fields
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, stream_of
+from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.server.rest import documents
 from voicemem.server.rest.documents import (
     AppendedDocument,
@@ -22,12 +24,7 @@ from voicemem.server.rest.documents import (
     VersionsQuery,
     WorkingMemoryDocument,
 )
-from voicemem.server.rest.parts import GRANT, NoQuery, answer, object_of, parts_of, stream_of
-from voicemem.server.rest.routes import JSON, Answer, Body, Route, one
-from voicemem.users import erase_user
-from voicemem.working_memory import Owner, of_session
-
-LONGEST_USER_ID = 128
+from voicemem.server.rest.users import erase_user_memory, user_of
 
 
 async def of_path(request: web.Request) -> Owner:
@@ -35,16 +32,6 @@ async def of_path(request: web.Request) -> Owner:
     if "user_id" in request.match_info:
         return Owner("user", request[GRANT].project, user_of(request))
     return of_session(await stream_of(request))
-
-
-def user_of(request: web.Request) -> str:
-    user_id = request.match_info["user_id"]
-    if not 1 <= len(user_id) <= LONGEST_USER_ID:
-        raise Refused("invalid_field", "A user_id has 1 to 128 characters.")
-    return user_id
-
-
-# Documents of sessions
 
 
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
@@ -82,9 +69,6 @@ async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Resp
     return await documents.execute(request, await of_path(request))
 
 
-# Documents of users
-
-
 async def read_user_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
     """The document of a user, which the user's sessions share."""
     return await documents.read(request, await of_path(request), query)
@@ -120,9 +104,6 @@ async def call_user_working_memory_tool(request: web.Request, _: NoQuery) -> web
     return await documents.execute(request, await of_path(request))
 
 
-# Data, and the end of users
-
-
 async def read_data(request: web.Request, _: NoQuery) -> web.Response:
     """The data of the session: any JSON object of the caller's."""
     return answer(await parts_of(request).working_memory.data(await stream_of(request)))
@@ -140,15 +121,6 @@ async def change_data(request: web.Request, _: NoQuery) -> web.Response:
 
 async def changed_data(request: web.Request, event: MemoryData) -> web.Response:
     return answer(await parts_of(request).working_memory.change_data(await stream_of(request), event))
-
-
-async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
-    parts, grant = parts_of(request), request[GRANT]
-    clock = parts.working_memory.clock
-    sessions = await erase_user(parts.store, parts.memories, grant.project, user_of(request), clock)
-    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
-    return web.Response(status=204)
 
 
 def routes_of(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> tuple[Route[Any], ...]:

@@ -6,18 +6,19 @@ from typing import Any
 
 import msgspec
 
-from voicemem.admission import Batch, Offer, Outcome, Producer, Stream, admit, admits_all, may_reopen
-from voicemem.config import Settled, merged
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import HISTORY_EVENT, merge_config
 from voicemem.errors import Refused
-from voicemem.exports import HISTORY_EVENT
-from voicemem.store.base import Appended
+from voicemem.protocol.codec import pieces_of
+from voicemem.protocol.strict_json import same_event
+from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
+from voicemem.store.records import Appended
 from voicemem.store.sqlite.archive import known_around
-from voicemem.store.sqlite.notices import tell_start
-from voicemem.store.sqlite.plans import call_off
+from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.retention import call_off
 from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.runs import Run
-from voicemem.store.sqlite.waypoints import run_at, seq_after
-from voicemem.wire import pieces_of, same_event
+from voicemem.store.sqlite.runs import Run, run_at, seq_after
+from voicemem.store.streams import Producer, Stream, may_reopen
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
 
@@ -165,16 +166,16 @@ def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
     call_off(rows.connection, stream)
-    tell_start(rows, stream, now_ms)
+    enqueue_start(rows, stream, now_ms)
 
 
-def apply_settled(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:
+def apply_settled(rows: Rows, stream: Stream, settled: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused` before anything is written."""
-    stream.config = merged(stream.config, settled.public)
+    stream.config = merge_config(stream.config, settled.public)
     save_secrets(rows, stream, settled, now_ms)
 
 
-def save_secrets(rows: Rows, stream: Stream, settled: Settled, now_ms: int) -> None:
+def save_secrets(rows: Rows, stream: Stream, settled: SessionPatch, now_ms: int) -> None:
     """Keep secrets apart, and the session's own receiver in step with its configuration."""
     for name, value in settled.secrets.items():
         rows.connection.execute("delete from secrets where stream = ? and name = ?", (stream.key, name))

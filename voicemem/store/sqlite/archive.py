@@ -16,11 +16,11 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
+from voicemem.protocol.codec import pieces_of
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.portions import Portion
+from voicemem.store.sqlite.retention import Portion
 from voicemem.store.sqlite.rows import one
 from voicemem.store.sqlite.runs import check
-from voicemem.wire import pieces_of
 
 ARCHIVE_BYTES = 1024 * 1024
 """Payloads in one archive: a page of a long journal is read without unpacking all of it."""
@@ -138,7 +138,7 @@ def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
 
 
 class SqliteArchive:
-    """Compaction; the methods are documented in `voicemem.store.base.Retention`."""
+    """Compaction; the methods are documented in `voicemem.store.port.Retention`."""
 
     database: Database
 

@@ -12,8 +12,7 @@ from importlib import resources
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite.files import lock_file
-from voicemem.store.sqlite.redo import REDO
+from voicemem.store.sqlite.files import REDO, lock_file
 
 Progress = Callable[[int, int], None]
 """Told how many pages were copied, and of how many."""

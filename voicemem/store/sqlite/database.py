@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
-from voicemem.store.sqlite.files import lock_file, make_private
-from voicemem.store.sqlite.redo import secure_log
+from voicemem.store.sqlite.files import lock_file, make_private, secure_log
 from voicemem.store.sqlite.rows import Rows
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.base import Key
+from voicemem.store.records import Key
 from voicemem.store.sqlite.database import Database
 
 OPERATORS = "stream is null and project is null"
@@ -20,7 +20,7 @@ def any_key(connection: apsw.Connection) -> bool:
 
 
 class SqliteDirectory:
-    """Keys and identity; the methods are documented in `voicemem.store.base.Directory`."""
+    """Keys and identity; the methods are documented in `voicemem.store.port.Directory`."""
 
     database: Database
     identity: dict[str, bytes]

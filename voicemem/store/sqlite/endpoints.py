@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.base import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
+from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.outbox import ENDPOINT, NOT_ERASED, attempts_of, fail_waiting, to_endpoint
 from voicemem.store.sqlite.rows import one
@@ -24,7 +24,7 @@ AGAIN = "state = 'pending', due_ms = ?1, restarted_at = attempts"
 
 
 class SqliteEndpoints:
-    """Endpoints; the methods are documented in `voicemem.store.base.Endpoints`."""
+    """Endpoints; the methods are documented in `voicemem.store.port.Endpoints`."""
 
     database: Database
 

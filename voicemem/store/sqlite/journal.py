@@ -10,31 +10,34 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem.admission import SESSION, USER, Batch, Ending, Stream, due_close, due_ms, may_reopen
-from voicemem.config import Settled, merged
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import merge_config
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.store.base import Appended, Opened, Restored, Row, Snapshot, StreamFilter
+from voicemem.protocol.codec import pieces_of
+from voicemem.protocol.strict_json import MALFORMED, SORTED
+from voicemem.store.admission import Batch
+from voicemem.store.records import Appended, Opened, Restored, Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.append import append, apply_settled, reopen
 from voicemem.store.sqlite.archive import RunRow, runs_after
-from voicemem.store.sqlite.creation import new_stream, new_user, restored_stream
+from voicemem.store.sqlite.create import new_stream, new_user, restored_stream
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.notices import tell_close
-from voicemem.store.sqlite.plans import is_erased, plan
+from voicemem.store.sqlite.enqueue import enqueue_close
+from voicemem.store.sqlite.retention import is_erased, plan
 from voicemem.store.sqlite.rows import COLUMNS, OWN_COLUMNS, Rows, load_stream, one, to_stream
-from voicemem.store.sqlite.waypoints import last_seq
-from voicemem.wire import MALFORMED, SORTED, pieces_of
+from voicemem.store.sqlite.runs import last_seq
+from voicemem.store.streams import SESSION, USER, Ending, Stream, due_close, due_ms, may_reopen
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payloads read at once: a journal can be much larger than memory allows."""
 
 
 class SqliteJournal:
-    """Streams and their entries; the methods are documented in `voicemem.store.base.Journal`."""
+    """Streams and their entries; the methods are documented in `voicemem.store.port.Journal`."""
 
     database: Database
 
     async def create(
-        self, project: str, session_id: str, settled: Settled, now_ms: int
+        self, project: str, session_id: str, settled: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
             stream = self.database.rows.session(project, session_id)
@@ -42,14 +45,17 @@ class SqliteJournal:
                 return new_stream(self.database.rows, project, session_id, settled, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute("select name, value from secrets where stream = ?", (stream.key,)))
-            given = [merged({}, settled.public), {name: s for name, s in settled.secrets.items() if s is not None}]
+            given = [
+                merge_config({}, settled.public),
+                {name: s for name, s in settled.secrets.items() if s is not None},
+            ]
             same = SORTED.encode([stream.config, secrets]) == SORTED.encode(given)  # in Python 1 == true
             return stream, "same" if same else "different"
 
         return await self.database.write(job)
 
     async def restore(
-        self, project: str, session_id: str, settled: Settled, restored: Restored, now_ms: int
+        self, project: str, session_id: str, settled: SessionPatch, restored: Restored, now_ms: int
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             rows = self.database.rows
@@ -62,7 +68,7 @@ class SqliteJournal:
         return await self.database.write(job)
 
     async def open(
-        self, project: str, session_id: str, producer: str, settled: Settled, from_seq: int | None, now_ms: int
+        self, project: str, session_id: str, producer: str, settled: SessionPatch, from_seq: int | None, now_ms: int
     ) -> Opened:
         def job(connection: apsw.Connection) -> Opened:
             rows = self.database.rows
@@ -128,7 +134,7 @@ class SqliteJournal:
 
         await self.database.write(job)
 
-    async def change(self, key: int, settled: Settled, payload: bytes, now_ms: int) -> Stream:
+    async def change(self, key: int, settled: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state == "erased":
@@ -314,7 +320,7 @@ def close_stream(rows: Rows, stream: Stream, how: Ending, notice_id: str, now_ms
     rows.save_stream(stream)
     rows.save_producers(stream.key)
     plan(rows.connection, stream)
-    tell_close(rows, stream, notice_id, now_ms)
+    enqueue_close(rows, stream, notice_id, now_ms)
     return stream
 
 

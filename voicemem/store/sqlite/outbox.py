@@ -8,7 +8,7 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem.store.base import Attempt, Closing, Delivery, Endpoint, Export
+from voicemem.store.records import Attempt, Closing, Delivery, Endpoint, Export
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.rows import one
 
@@ -33,7 +33,7 @@ WAITING = """
 
 
 class SqliteOutbox:
-    """Exports; the methods are documented in `voicemem.store.base.Outbox`."""
+    """Exports; the methods are documented in `voicemem.store.port.Outbox`."""
 
     database: Database
 

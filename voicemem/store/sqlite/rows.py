@@ -12,10 +12,9 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.admission import SESSION, USER, Producer, Stream, due_ms
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.runs import Run, insert
-from voicemem.store.sqlite.waypoints import Waypoints, last_seq
+from voicemem.store.sqlite.runs import Run, Waypoints, insert, last_seq
+from voicemem.store.streams import SESSION, USER, Producer, Stream, due_ms
 
 OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
 """Of `streams`; `position` is that of the last time the row was saved."""

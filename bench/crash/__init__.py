@@ -1,0 +1,1 @@
+"""Kills of the service while producers and readers go on, and what must hold afterwards."""

@@ -1,0 +1,79 @@
+"""What the sessions of a crash run do: each is drawn from the seed and its number alone."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from typing import Any, NamedTuple
+
+from bench.harness import calls
+
+Fields = dict[str, Any]
+UNKNOWN = "unknown_type"
+SHAPES = {"one": 30, "two": 20, "http": 15, "mixed": 10, "client": 15, "idle": 10}
+"""How a session is sent, and how often: by one producer, by two, over HTTP, both ways, by `voicemem.client`, or with a
+silence in the middle that closes it and a return that opens it again."""
+
+
+class Part(NamedTuple):
+    """What one producer sends; `refused` are the seqs of events that must be refused."""
+
+    producer: str
+    transport: str
+    """`websocket`, `http` or `client`."""
+    events: list[Fields]
+    refused: frozenset[int]
+    pause_after: int | None = None
+    """The seq after which it goes, and stays away until the session is closed as idle."""
+
+
+class Script(NamedTuple):
+    """One session."""
+
+    session: str
+    config: Fields
+    parts: list[Part]
+    ended_over_rest: bool
+    patches: int
+
+
+def script(seed: int, number: int) -> Script:
+    """The session of this number."""
+    rng = random.Random(f"{seed}/session/{number}")
+    shape = rng.choices([*SHAPES], [*SHAPES.values()])[0]
+    over_rest = rng.random() < 0.2
+    events = list(islice(calls.events(rng.randrange(calls.CYCLE)), rng.randint(20, 120)))
+    shares = split(events) if shape in ("two", "mixed") else {"main": events}
+    transports = {"http": ["http"], "mixed": ["websocket", "http"], "client": ["client"]}.get(shape, ["websocket"])
+    parts = [
+        part(rng, name, transports[index % len(transports)], share, over_rest, shape == "idle")
+        for index, (name, share) in enumerate(shares.items())
+    ]
+    config = {"name": f"call {number}", "labels": {"shape": shape}, "idle_timeout": 0.3 if shape == "idle" else 30}
+    return Script(f"{shape}-{number}", config, parts, over_rest, rng.choice([0, 0, 1, 3]))
+
+
+def split(events: list[Fields]) -> dict[str, list[Fields]]:
+    """One call as two processes send it: the recogniser's events, and all others."""
+    return {
+        "asr": [event for event in events if event["type"] == "asr"],
+        "llm": [event for event in events if event["type"] != "asr"],
+    }
+
+
+def part(rng: random.Random, name: str, transport: str, given: list[Fields], over_rest: bool, idle: bool) -> Part:
+    events = [{key: value for key, value in event.items() if key != "seq"} for event in given]
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        events.insert(rng.randint(0, len(events)), {"type": "no.such.type", "turn_id": 1})
+    for _ in range(rng.choice([0, 0, 1])):
+        update = {"type": "session.update", "labels": {f"update-{name}": str(rng.random())}}
+        events.insert(rng.randint(0, len(events)), update)
+    if not over_rest:
+        last_seq = {"last_seq": len(events)} if rng.random() < 0.5 or transport == "client" else {}
+        events.append({"type": "session.end", "reason": "left", **last_seq})
+    if transport == "client":  # it would add the time itself, as it would the end's last_seq
+        events = [{"ts": calls.BEGIN_MS, **event} for event in events]
+    numbered = [{**event, "seq": seq} for seq, event in enumerate(events, 1)]
+    refused = frozenset(event["seq"] for event in numbered if event["type"] == "no.such.type")
+    pause = rng.randint(1, len(events) - 1) if idle else None
+    return Part(name, transport, numbered, refused, pause)

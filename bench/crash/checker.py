@@ -1,0 +1,216 @@
+"""What must hold of a session: everything that was seen of it, compared with what the service has of it in the end.
+
+Nothing here talks to the service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from voicemem.config.session import merge_config
+from voicemem.protocol.codec import decode_journaled
+from voicemem.transcript.fold import Entry, fold
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State
+from voicemem.transcript.turns import turns
+
+Fields = dict[str, Any]
+PLACE = frozenset({"session_id", "producer", "seq"})
+"""Fields of an event that only say where it belongs."""
+OWN = frozenset({"session.closed", "session.reopened", "session.update"})
+"""Types of the service's own events that may stand in a journal here: nobody declares a gap."""
+
+
+class Line:
+    """What was seen of one producer."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, Fields] = {}
+        self.refusals: dict[int, str] = {}
+        """The codes with which some of what was sent must be refused."""
+        self.acked = 0
+        self.epoch = 0
+        self.next_seq = 1
+
+
+class Read(NamedTuple):
+    """One answered read: `seen` is a digest of the messages."""
+
+    position: int
+    seen: str
+    acked: dict[str, int]
+    """What was acknowledged to each producer before the read began."""
+
+
+class Notice(NamedTuple):
+    """One notice as it first came."""
+
+    payload: bytes
+    stop_ts: int
+    contents: str
+    """A digest."""
+
+
+class Call:
+    """What was seen of one session."""
+
+    def __init__(self, config: Fields) -> None:
+        self.config = config
+        self.lines: dict[str, Line] = {}
+        self.patches: dict[str, bool] = {}
+        """The label that each PATCH set, and whether it was answered with success."""
+        self.rows: dict[int, str] = {}
+        """Digests of journal entries, by position, as they were read while the session ran."""
+        self.reads: list[Read] = []
+        self.position = 0
+        """The highest that any read has shown."""
+        self.turns = 0
+        self.notices: dict[str, Notice] = {}
+
+
+class Final(NamedTuple):
+    """What the service says of a session that has ended for good."""
+
+    rows: list[Fields]
+    """`GET …/events`"""
+    session: Fields
+    contents: list[Fields]
+    turns: list[Fields]
+
+
+def digest(value: Any) -> str:
+    """The same for what is equal as JSON."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def check(call: Call, final: Final) -> Iterator[str]:
+    """What is wrong with a session, in sentences."""
+    yield from check_entries(call, final.rows)
+    yield from check_rows_read(call, final.rows)
+    yield from check_memory(call, final)
+    yield from check_config(call, final)
+
+
+def check_entries(call: Call, rows: Sequence[Fields]) -> Iterator[str]:
+    """Everything that was acknowledged is stored exactly once and in order, and nothing else."""
+    stored: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    for position, row in enumerate(rows, 1):
+        if row["position"] != position:
+            yield f"position {row['position']} stands where {position} should be"
+        event = row["event"]
+        if row["producer"] is None:
+            if event["type"] not in OWN:
+                yield f"the journal holds a {event['type']} of the service's own"
+            if event["type"] == "session.update":
+                labels.update(event["labels"].keys())
+            continue
+        line, seq = call.lines.get(row["producer"], Line()), row["seq"]
+        stored[row["producer"]] += 1
+        if seq != stored[row["producer"]]:
+            yield f"seq {seq} of {row['producer']} stands where {stored[row['producer']]} should be"
+            stored[row["producer"]] = seq
+        yield from check_entry(row, line.sent.get(seq), line.refusals.get(seq))
+    for name, line in call.lines.items():
+        if stored[name] < line.acked:
+            yield f"{name} was acknowledged up to {line.acked}, stored is up to {stored[name]}"
+    for label, answered in call.patches.items():
+        if labels[label] > 1 or (answered and not labels[label]):
+            yield f"the change {label} is there {labels[label]} times"
+    if set(labels) - set(call.patches):
+        yield "there is a change that nobody asked for"
+
+
+def check_entry(row: Fields, sent: Fields | None, refusal: str | None) -> Iterator[str]:
+    where = f"seq {row['seq']} of {row['producer']}"
+    if sent is None:
+        yield f"{where} was never sent"
+    elif refusal is not None:
+        if row["event"] != {"type": "refused", "code": refusal}:
+            yield f"{where} should stand there as refused"
+    elif placeless(row["event"]) != placeless(sent):
+        yield f"{where} is not what was sent"
+
+
+def placeless(event: Fields) -> Fields:
+    return {name: value for name, value in event.items() if name not in PLACE}
+
+
+def check_rows_read(call: Call, rows: Sequence[Fields]) -> Iterator[str]:
+    """Whatever a read showed is there in the end."""
+    for position, seen in call.rows.items():
+        if position > len(rows) or digest(rows[position - 1]) != seen:
+            yield f"a read showed another position {position}"
+    if call.position > len(rows):
+        yield f"a read showed position {call.position} of {len(rows)}"
+
+
+def check_memory(call: Call, final: Final) -> Iterator[str]:
+    """Every history that was read or sent is the fold of a prefix of the journal: of the right one."""
+    reads: dict[int, list[Read]] = {}
+    for read in call.reads:
+        reads.setdefault(read.position, []).append(read)
+    wanted = dict(call.notices)
+    stored: Counter[str] = Counter()
+    state = State()
+    for read in reads.get(0, []):
+        yield from check_read(read, state, stored)
+    for row in final.rows:
+        event = row["event"]
+        try:
+            fold(state, Entry(row["position"], row["received_ms"], decode_journaled(msgspec.json.encode(event))))
+        except msgspec.ValidationError:
+            yield f"position {row['position']} holds what is no event"
+            return
+        if row["producer"] is not None:
+            stored[row["producer"]] = row["seq"]
+        for read in reads.get(row["position"], []):
+            yield from check_read(read, state, stored)
+        if event["type"] == "session.closed":
+            key = (row["received_ms"] // 1000, shown(state))
+            notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
+            if notice is None:
+                yield f"the close at position {row['position']} reached the receiver not, or with other contents"
+            else:
+                del wanted[notice]
+    if wanted:
+        yield f"{len(wanted)} notices came for which there was no close"
+    if digest(final.contents) != shown(state):
+        yield "the history is not the fold of the journal"
+    if [{key: turn[key] for key in turn if key not in ("agent_id", "channel")} for turn in final.turns] != turns(state):
+        yield "the turns are not those of the fold of the journal"
+
+
+def check_read(read: Read, state: State, stored: Counter[str]) -> Iterator[str]:
+    if read.seen != shown(state):
+        yield f"a read of position {read.position} was not the fold up to there"
+    for producer, acked in read.acked.items():
+        if stored[producer] < acked:
+            yield f"a read of position {read.position} did not show seq {acked} of {producer}, acknowledged before"
+
+
+def shown(state: State) -> str:
+    return digest(msgspec.to_builtins(messages(state)))
+
+
+def check_config(call: Call, final: Final) -> Iterator[str]:
+    """The configuration is what the journal's updates make of the first one; the state is that of the last event."""
+    config = call.config
+    for row in final.rows:
+        if row["event"]["type"] == "session.update":
+            patch = {name: value for name, value in row["event"].items() if name not in {"type", "ts", *PLACE}}
+            config = merge_config(config, patch)
+    if final.session["config"] != config:
+        yield "the configuration is not what the journal's updates make of it"
+    if final.session["position"] != len(final.rows):
+        yield f"the session says position {final.session['position']}, the journal has {len(final.rows)}"
+    own = [row["event"]["type"] for row in final.rows if row["event"]["type"] in ("session.closed", "session.reopened")]
+    if final.session["state"] != "ended" or own[-1:] != ["session.closed"]:
+        yield "the session was not closed"
+    if own != ["session.closed", "session.reopened"] * (len(own) // 2) + ["session.closed"]:
+        yield f"closes and reopenings do not take turns: {own}"

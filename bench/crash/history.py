@@ -1,0 +1,192 @@
+"""The history of a crash run: what producers, readers and the webhook receiver did and saw.
+
+What must hold at once is checked at once, the rest when a session has ended for good (`crash_checker`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from bench.crash.checker import Call, Fields, Final, Line, Notice, Read, check, digest
+
+
+class Finding(NamedTuple):
+    """Something that must not be."""
+
+    round: int
+    session: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"round {self.round}, session {self.session or '-'}: {self.what}"
+
+
+class Envelope(msgspec.Struct):
+    """A webhook's body; the payload stays the bytes that came."""
+
+    noticeId: str  # noqa: N815 (as it is on the wire)
+    sid: str
+    payload: msgspec.Raw
+
+
+class History:
+    """Everything that was seen, with what must hold at once checked at once."""
+
+    def __init__(self, told: Callable[[Finding], object] = lambda finding: None) -> None:
+        self.told = told
+        """Hears of every finding at once."""
+        self.calls: dict[str, Call] = {}
+        self.findings: list[Finding] = []
+        self.counts: Counter[str] = Counter()
+        self.round = 0
+        self.incarnation: str | None = None
+        self.settled: dict[str, tuple[int, str]] = {}
+        """Position and digest of the journals of sessions that were checked."""
+        self.payloads: dict[str, tuple[str, str]] = {}
+        """Session and digest of every notice that ever came, by its id."""
+
+    def find(self, session: str, what: str) -> None:
+        self.findings.append(Finding(self.round, session, what))
+        self.told(self.findings[-1])
+
+    def begin(self, session: str, config: Fields) -> None:
+        self.calls[session] = Call(config)
+
+    def line(self, session: str, producer: str) -> Line:
+        return self.calls[session].lines.setdefault(producer, Line())
+
+    def acked(self, session: str) -> dict[str, int]:
+        return {name: line.acked for name, line in self.calls[session].lines.items()}
+
+    # What producers did and saw
+
+    def sent(self, session: str, producer: str, event: Fields, refusal: str | None = None) -> None:
+        """An event that goes out now, for the first time or again."""
+        line, seq = self.line(session, producer), event["seq"]
+        self.counts["events_resent" if seq in line.sent else "events_sent"] += 1
+        if line.sent.setdefault(seq, event) != event:
+            raise ValueError("a producer never sends two events under one seq")
+        if refusal is not None:
+            line.refusals[seq] = refusal
+
+    def ready(self, session: str, producer: str, frame: Fields) -> None:
+        """A `session.ready`."""
+        line = self.line(session, producer)
+        self.incarnation = self.incarnation or frame["incarnation"]
+        if frame["incarnation"] != self.incarnation:
+            self.find(session, "the store has another incarnation")
+        if frame["epoch"] <= line.epoch:
+            self.find(session, f"the epoch of {producer} went from {line.epoch} to {frame['epoch']}")
+        line.epoch = max(line.epoch, frame["epoch"])
+        self.next_seq(session, producer, frame["next_seq"])
+
+    def next_seq(self, session: str, producer: str, next_seq: int) -> None:
+        """What the service expects next; what is below it counts as acknowledged."""
+        line = self.line(session, producer)
+        if next_seq < max(line.next_seq, line.acked + 1):
+            self.find(session, f"next_seq of {producer} went back to {next_seq}, acknowledged were {line.acked}")
+        if next_seq - 1 > max(line.sent, default=0):
+            self.find(session, f"next_seq of {producer} is {next_seq}, sent were {max(line.sent, default=0)}")
+        line.next_seq = max(line.next_seq, next_seq)
+        self.acknowledged(session, producer, next_seq - 1)
+
+    def acknowledged(self, session: str, producer: str, seq: int) -> None:
+        """Everything up to `seq` is on disk, the service says."""
+        line = self.line(session, producer)
+        if seq > max(line.sent, default=0):
+            self.find(session, f"seq {seq} of {producer} was acknowledged and never sent")
+        self.counts["events_acknowledged"] += max(0, seq - line.acked)
+        line.acked = max(line.acked, seq)
+
+    def refused(self, session: str, producer: str, seq: int, code: str) -> None:
+        """An error that counts as an ack."""
+        expected = self.line(session, producer).refusals.get(seq)
+        if expected != code:
+            self.find(session, f"seq {seq} of {producer} was refused with {code}, expected was {expected}")
+
+    def patched(self, session: str, label: str, answered: bool) -> None:
+        self.calls[session].patches[label] = answered
+
+    # What readers saw
+
+    def read_history(self, session: str, shown: Fields, acked: dict[str, int], floor: int) -> None:
+        """A history; `floor` is the highest position that was seen before the read began."""
+        call = self.calls[session]
+        call.reads.append(Read(shown["position"], digest(shown["contents"]), acked))
+        self.moved(session, shown["position"], floor)
+
+    def read_rows(self, session: str, after: int, rows: Sequence[Fields], floor: int, whole: bool) -> None:
+        """Entries of the journal above `after`; `whole` when all that there were were asked for."""
+        call = self.calls[session]
+        for position, row in enumerate(rows, after + 1):
+            if row["position"] != position:
+                self.find(session, f"a read shows position {row['position']} where {position} should be")
+            if call.rows.setdefault(row["position"], digest(row)) != digest(row):
+                self.find(session, f"position {row['position']} has changed between two reads")
+        if whole:
+            self.moved(session, max(after, rows[-1]["position"] if rows else 0), floor)
+
+    def read_turns(self, session: str, shown: Sequence[Fields], floor: int) -> None:
+        """The turns; there are never fewer than before (`floor`)."""
+        self.counts["reads"] += 1
+        if len(shown) < floor:
+            self.find(session, f"a read shows {len(shown)} turns after one that showed {floor}")
+        call = self.calls[session]
+        call.turns = max(call.turns, len(shown))
+
+    def moved(self, session: str, position: int, floor: int) -> None:
+        self.counts["reads"] += 1
+        if position < floor:
+            self.find(session, f"a read went back from position {floor} to {position}")
+        call = self.calls[session]
+        call.position = max(call.position, position)
+
+    # What the receiver saw
+
+    def noticed(self, webhook_id: str | None, body: bytes, verified: bool) -> str:
+        """A webhook arrived; the id of its notice."""
+        envelope = msgspec.json.decode(body, type=Envelope)
+        session, notice = envelope.sid, envelope.noticeId
+        payload = bytes(envelope.payload)
+        seen = hashlib.sha256(payload).hexdigest()
+        new = notice not in self.payloads
+        self.counts["notices" if new else "duplicates"] += 1
+        before = self.payloads.setdefault(notice, (session, seen))
+        if before[0] != session:
+            self.find(session, f"the notice {notice} came for {before[0]} as well")
+        elif before[1] != seen:
+            self.find(session, f"the notice {notice} came with two different payloads")
+        if webhook_id != notice or not verified:
+            self.find(session, f"the notice {notice} is not signed as it should be")
+        call = self.calls.get(session)
+        if call is not None and new:
+            told = msgspec.json.decode(payload)
+            call.notices[notice] = Notice(payload, told["stop_ts"], digest(told["contents"]))
+        elif call is None and session not in self.settled:
+            self.find(session, "a notice came for a session that nobody began")
+        elif call is None and new:
+            self.find(session, "a notice came for which there was no close")
+        return notice
+
+    # The end of a session
+
+    def settle(self, session: str, final: Final) -> None:
+        """Check a session that has ended for good, and keep of it what must never change again."""
+        call = self.calls.pop(session)
+        closes = sum(row["event"]["type"] == "session.closed" for row in final.rows)
+        self.counts["closes"] += closes
+        self.counts["sessions"] += 1
+        self.counts["entries"] += len(final.rows)
+        for what in check(call, final):
+            self.find(session, what)
+        self.settled[session] = (len(final.rows), digest(final.rows))
+
+    def settled_again(self, session: str, rows: Sequence[Fields]) -> None:
+        """The journal of a session that was checked before, read once more at the end of the run."""
+        if self.settled.get(session) != (len(rows), digest(rows)):
+            self.find(session, "the journal is not what it was when the session was checked")

@@ -1,0 +1,249 @@
+"""The producers of a crash run. They come back after every kill, and do on the way what producers do wrong: they send
+again what was acknowledged, leave a gap, or keep an old connection beside the new one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import aiohttp
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from bench.crash.calls import UNKNOWN, Part, Script
+from bench.crash.history import History
+from bench.crash.server import Server, Trigger
+
+Fields = dict[str, Any]
+PATIENCE_S = 20.0
+"""No answer of a service that lives takes longer."""
+GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
+"""How it shows that the service was killed, or is not there yet."""
+
+
+class World:
+    """What everybody in a run needs."""
+
+    def __init__(self, server: Server, history: History, trigger: Trigger, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.history = history
+        self.trigger = trigger
+        self.http = http
+
+    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        """One request. Raises one of `GONE`."""
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        async with self.http.request(method, self.server.rest + path, json=body, timeout=timeout) as answer:
+            return answer.status, await answer.read()
+
+    async def insist(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON of an answer with success, however often that needs to be asked for."""
+        while True:
+            with suppress(*GONE):
+                status, answer = await self.ask(method, path, body)
+                if status in (200, 201):
+                    return [msgspec.json.decode(line) for line in answer.splitlines()]
+                if status < 500:
+                    raise RuntimeError(f"{method} {path} was answered with {status}: {answer.decode()}")
+            await asyncio.sleep(random.uniform(0.01, 0.05))
+
+    async def state(self, session: str) -> str:
+        return str((await self.insist("GET", f"/v1/sessions/{session}"))[0]["state"])
+
+    async def closed(self, session: str) -> None:
+        """Wait until a session has ended."""
+        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service tells nobody)
+            await asyncio.sleep(0.05)
+
+
+class Producer:
+    """One part of a session on its way; `over` when nothing more of it can be stored."""
+
+    def __init__(self, world: World, script: Script, part: Part, rng: random.Random) -> None:
+        self.world = world
+        self.history = world.history
+        self.script = script
+        self.part = part
+        self.rng = rng
+        self.session = script.session
+        self.name = part.producer
+        self.over = False
+        self.pause = part.pause_after
+        self.gap_made = False
+
+    @property
+    def acked(self) -> int:
+        return self.history.line(self.session, self.name).acked
+
+    @property
+    def last(self) -> int:
+        return len(self.part.events)
+
+    async def run(self) -> None:
+        while not self.over:
+            with suppress(*GONE):
+                await self.attempt()
+            self.over = self.over or self.acked >= self.last
+            if not self.over:
+                await asyncio.sleep(self.rng.uniform(0.005, 0.05))
+
+    async def attempt(self) -> None:
+        """Send from where the service stands, until all is acknowledged or the service is gone."""
+        raise NotImplementedError
+
+    def take(self, begin: int, count: int) -> list[Fields]:
+        """The events from a seq on, which are noted as sent."""
+        events = self.part.events[begin - 1 : begin - 1 + count]
+        for event in events:
+            refusal = UNKNOWN if event["seq"] in self.part.refused else None
+            self.history.sent(self.session, self.name, event, refusal)
+        return events
+
+    def begin_at(self, next_seq: int) -> int:
+        """Where to send from: sometimes before what is expected."""
+        return max(1, next_seq - self.rng.randint(1, 9)) if self.rng.random() < 0.3 else next_seq
+
+    def complain(self, problem: Fields) -> None:
+        """An error about one of our events."""
+        code, seq = problem["code"], problem.get("seq")
+        if code == "session_ended":
+            self.over = True
+        elif code == "seq_gap" and self.gap_made:
+            self.gap_made = False
+            self.history.counts["gaps"] += 1
+        elif isinstance(seq, int):
+            self.history.refused(self.session, self.name, seq, code)
+        else:
+            self.history.find(self.session, f"{self.name} was told {code}")
+
+
+class SocketProducer(Producer):
+    """Streams over a websocket."""
+
+    def __init__(self, world: World, script: Script, part: Part, rng: random.Random) -> None:
+        super().__init__(world, script, part, rng)
+        self.heard = asyncio.Event()
+        self.zombie: ClientConnection | None = None
+
+    async def attempt(self) -> None:
+        async with AsyncExitStack() as sockets:
+            socket = await self.connection(sockets)
+            ready = await self.open(socket)
+            if ready["state"] == "ended":
+                self.over = True
+            elif self.rng.random() < 0.1:  # a connection that did not notice that it was replaced
+                newer = await self.connection(sockets)
+                ready = await self.open(newer)
+                await self.haunt(socket, ready["next_seq"])
+                socket = newer
+            if not self.over:
+                await self.stream(socket, ready["next_seq"])
+        if self.pause is not None and self.acked >= self.pause and not self.over:
+            self.pause = None
+            await self.world.closed(self.session)
+
+    async def connection(self, sockets: AsyncExitStack) -> ClientConnection:
+        opening = connect(
+            self.world.server.ingest, compression=None, proxy=None, open_timeout=PATIENCE_S, close_timeout=0.2
+        )
+        return await sockets.enter_async_context(opening)
+
+    async def open(self, socket: ClientConnection) -> Fields:
+        names = {"session_id": self.session, "producer": self.name}
+        await socket.send(
+            msgspec.json.encode({"type": "session.open", **names, "session": self.script.config}), text=True
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            frame: Fields = msgspec.json.decode(await socket.recv())
+        if frame["type"] != "session.ready":
+            raise TimeoutError  # a drain has begun
+        self.history.ready(self.session, self.name, frame)
+        self.world.trigger.hit("opened")
+        return frame
+
+    async def haunt(self, old: ClientConnection, next_seq: int) -> None:
+        """Send the next event over a replaced connection: it must be told so, and nothing else."""
+        with suppress(ConnectionClosed, TimeoutError):
+            for event in self.take(next_seq, 1):
+                await old.send(msgspec.json.encode(event), text=True)
+            async with asyncio.timeout(PATIENCE_S):
+                frame = msgspec.json.decode(await old.recv())
+            if frame.get("code") == "superseded":
+                self.history.counts["superseded"] += 1
+            elif frame["type"] != "goaway":
+                self.history.find(self.session, f"a replaced connection of {self.name} was told {frame['type']}")
+
+    async def stream(self, socket: ClientConnection, next_seq: int) -> None:
+        listening = asyncio.create_task(self.listen(socket))
+        try:
+            until = self.pause if self.pause is not None else self.last
+            if self.rng.random() < 0.15 and next_seq + 2 <= until:
+                self.gap_made = True
+                await self.send(socket, self.take(next_seq + 2, 1))
+            seq = self.begin_at(next_seq)
+            while seq <= until and not self.over and not listening.done():
+                events = self.take(seq, min(self.rng.randint(1, 6), until - seq + 1))
+                await self.send(socket, events)
+                seq += len(events)
+                await asyncio.sleep(self.rng.uniform(0, 0.08))
+            while self.acked < until and not self.over and not listening.done():
+                self.heard.clear()
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.heard.wait()
+        finally:
+            listening.cancel()
+            self.gap_made = False
+
+    async def send(self, socket: ClientConnection, events: list[Fields]) -> None:
+        if self.rng.random() < 0.5:
+            await socket.send(msgspec.json.encode(events), text=True)
+        else:
+            for event in events:
+                await socket.send(msgspec.json.encode(event), text=True)
+        if events and events[-1]["type"] == "session.end":
+            self.world.trigger.hit("end sent")
+
+    async def listen(self, socket: ClientConnection) -> None:
+        try:
+            async for frame in socket:
+                self.hear(msgspec.json.decode(frame))
+                self.heard.set()
+        except ConnectionClosed:
+            pass
+        finally:
+            self.heard.set()
+
+    def hear(self, frame: Fields) -> None:
+        if frame["type"] == "ack":
+            self.history.acknowledged(self.session, self.name, frame["seq"])
+            self.world.trigger.hit("acknowledged")
+            if frame["seq"] == self.last:
+                self.world.trigger.hit("end acknowledged")
+        elif frame["type"] == "error":
+            self.complain(frame)
+            if frame["code"] == UNKNOWN:
+                self.history.acknowledged(self.session, self.name, frame["seq"])
+
+
+class HttpProducer(Producer):
+    """Posts batches; the session exists already."""
+
+    async def attempt(self) -> None:
+        await self.world.ask("GET", "/livez")  # what is not sent shall not count as sent
+        next_seq = self.acked + 1
+        events = self.take(self.begin_at(next_seq), self.rng.randint(1, 12))
+        if events[-1]["type"] == "session.end":
+            self.world.trigger.hit("end sent")
+        status, body = await self.world.ask("POST", f"/v1/sessions/{self.session}/events?producer={self.name}", events)
+        if status != 200:
+            if status != 503:
+                self.history.find(self.session, f"events over HTTP were answered with {status}")
+            return
+        answer = msgspec.json.decode(body)
+        for problem in answer["errors"]:
+            self.complain(problem)
+        self.history.next_seq(self.session, self.name, answer["next_seq"])
+        self.world.trigger.hit("acknowledged")

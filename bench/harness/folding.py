@@ -1,0 +1,41 @@
+"""The work on events that is measured: decoding, checking and folding them, as it is done with what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from bench.harness import calls
+from voicemem.protocol import codec
+from voicemem.protocol.events import Incoming
+from voicemem.transcript.fold import Entry, fold
+from voicemem.transcript.state import State
+
+DECODER = msgspec.json.Decoder(Incoming)
+
+
+def decode(texts: Iterable[bytes]) -> None:
+    for text in texts:
+        DECODER.decode(text)
+
+
+def check(texts: Iterable[bytes]) -> None:
+    for text in texts:
+        codec.decode_event(text)
+
+
+def fold_into(state: State, texts: Iterable[bytes]) -> State:
+    """Check, decode and fold, as it is done with what arrives."""
+    for position, text in enumerate(texts, state.position + 1):
+        arrived: Any = codec.decode_event(text)
+        fold(state, Entry(position, calls.BEGIN_MS, arrived.event))
+    return state
+
+
+def entries(texts: Iterable[bytes], begin: int = 1) -> list[Entry]:
+    return [
+        Entry(position, calls.BEGIN_MS, codec.decode_journaled(text))
+        for position, text in enumerate(texts, start=begin)
+    ]

@@ -1,0 +1,162 @@
+"""The load generator, a process of its own: connections that stream calls and count what is acknowledged.
+
+    python -m bench.harness.load PLAN     a `Plan` as JSON; prints a `Loaded` as JSON
+
+Each connection carries one session. Without a `rate` it keeps `window` events unacknowledged, and sends more as soon
+as an ack makes room; with one, every event has its time, whether the server keeps up or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from bench.harness.client import Client, Frames, Plan, Tally
+from bench.harness.report import percentile
+
+VARIANTS = 4
+"""Different calls; connections share them."""
+OPENING = 50
+"""Connections that are opened at the same time."""
+OPEN_S = 30.0
+TICK_S = 0.001
+DRAIN_S = 30.0
+"""For the acks of what was sent, after the end."""
+
+
+class Loaded(Struct, kw_only=True):
+    """What was measured between the warm-up and the end; `acked` and `sent` count from the first event."""
+
+    seconds: float
+    events: int
+    acks: int
+    p50_ms: float
+    p99_ms: float
+    server_cpu_s: float | None
+    server_rss_mib: float | None
+    generator_cpu_s: float
+    late_p99_ms: float
+    """By how much the generator itself was behind its times, with a rate."""
+    event_bytes: float
+    sent: int
+    acked: dict[str, int]
+    """By session."""
+    errors: list[str]
+
+
+async def run(plan: Plan) -> Loaded:
+    """Open everything, send for a while, then wait for the acks of all that was sent."""
+    tally = Tally()
+    frames = [Frames(variant, plan.frame) for variant in range(VARIANTS)]
+    clients = await asyncio.wait_for(connected(plan, frames, tally), OPEN_S)
+    gc.collect()
+    gc.freeze()
+    begin = time.perf_counter()
+    for client in clients:
+        client.sending = True
+        client.fill()
+    sending = asyncio.create_task(pace(clients, plan, tally))
+    await asyncio.sleep(plan.warm_up)
+    before, tally.measuring, measured_from = usage(plan.server_pid), True, time.perf_counter()
+    await asyncio.sleep(max(0.0, begin + plan.warm_up + plan.seconds - time.perf_counter()))
+    after, tally.measuring, measured_to = usage(plan.server_pid), False, time.perf_counter()
+    sending.cancel()
+    for client in clients:
+        client.sending = False
+    await drained(clients, tally)
+    for client in clients:
+        client.leave()
+    await asyncio.wait_for(asyncio.gather(*(client.gone.wait() for client in clients)), DRAIN_S)
+    return loaded(clients, tally, measured_to - measured_from, before, after)
+
+
+async def connected(plan: Plan, frames: Sequence[Frames], tally: Tally) -> list[Client]:
+    """All connections, with their sessions open."""
+    places = asyncio.Semaphore(OPENING)
+    loop = asyncio.get_running_loop()
+
+    async def one(number: int) -> Client:
+        client = Client(plan, f"bench-{number:05}", frames[number % len(frames)], tally)
+        async with places:
+            await loop.create_connection(lambda: client, plan.host, plan.port)
+            await client.ready
+        return client
+
+    return await asyncio.gather(*(one(number) for number in range(plan.connections)))
+
+
+async def pace(clients: Sequence[Client], plan: Plan, tally: Tally) -> None:
+    """With a rate: one event after the other, spread evenly over connections and time."""
+    if not plan.rate:
+        return
+    per_second, begin, sent = plan.rate * len(clients), time.perf_counter(), 0
+    while True:
+        now = time.perf_counter()
+        due = int((now - begin) * per_second)
+        if due > sent and tally.measuring:
+            tally.late.append((now - begin - sent / per_second, 1))
+        for number in range(sent, due):
+            clients[number % len(clients)].send(1)
+        sent = due
+        await asyncio.sleep(TICK_S)
+
+
+async def drained(clients: Sequence[Client], tally: Tally) -> None:
+    deadline = time.perf_counter() + DRAIN_S
+    while any(client.acked < client.sent for client in clients) and not tally.errors:
+        if time.perf_counter() > deadline:
+            tally.errors.append("not everything was acknowledged in time")
+        await asyncio.sleep(0.01)
+
+
+class Usage(Struct):
+    server_cpu: float | None
+    server_rss: float | None
+    own_cpu: float
+
+
+def usage(pid: int) -> Usage:
+    """CPU seconds and memory of the server, where the system tells, and this process's CPU seconds."""
+    try:
+        # After the name in brackets, user and system time are the 12th and 13th field, resident pages the 22nd.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return Usage(None, None, time.process_time())
+    cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Usage(cpu, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20, time.process_time())
+
+
+def loaded(clients: Sequence[Client], tally: Tally, took: float, before: Usage, after: Usage) -> Loaded:
+    cpu = None
+    if before.server_cpu is not None and after.server_cpu is not None:
+        cpu = after.server_cpu - before.server_cpu
+    longest = max(clients, key=lambda client: client.sent)
+    data = longest.frames.take(0, longest.sent // longest.plan.frame)
+    return Loaded(
+        seconds=took,
+        events=sum(events for _, events in tally.samples),
+        acks=tally.acks,
+        p50_ms=percentile(tally.samples, 0.5) * 1000,
+        p99_ms=percentile(tally.samples, 0.99) * 1000,
+        server_cpu_s=cpu,
+        server_rss_mib=after.server_rss,
+        generator_cpu_s=after.own_cpu - before.own_cpu,
+        late_p99_ms=percentile(tally.late, 0.99) * 1000,
+        event_bytes=len(data) / max(1, longest.sent),
+        sent=sum(client.sent for client in clients),
+        acked={client.session_id: client.acked for client in clients},
+        errors=sorted(set(tally.errors)),
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(msgspec.json.decode(sys.argv[1], type=Plan)))))

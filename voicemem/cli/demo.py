@@ -1,0 +1,152 @@
+"""`voicemem demo`: the whole main job in one go, on real sockets and a real file, shown as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from voicemem.app import App, running
+from voicemem.client.replay import Replay, load
+from voicemem.config.service import Address, Settings
+from voicemem.protocol.types import Fields
+from voicemem.webhooks.endpoints import new_secret
+from voicemem.webhooks.receiver import Notice, Receiver
+
+SESSION = "demo"
+FAST = 12.0
+"""How much faster than it happened `--fast` plays the call."""
+ANY_PORT = Address("127.0.0.1", 0)
+WEBHOOK_TIMEOUT_S = 15.0
+
+
+async def demo(console: Console, fast: bool) -> None:
+    """Start the service, play a recorded call into it, show the memory, both formats and the webhook."""
+    notices: asyncio.Queue[Notice] = asyncio.Queue()
+    secret = new_secret()
+    receiver = Receiver(secret, notices.put_nowait)
+    webhook = await receiver.start(ANY_PORT)
+    try:
+        with tempfile.TemporaryDirectory(prefix="voicemem-demo-") as folder:
+            settings = Settings(
+                store=f"sqlite:{folder}/calls.db",
+                rest=ANY_PORT,
+                ingest=ANY_PORT,
+                webhook_url=f"http://{webhook}/voicemem",
+                webhook_secret=secret,
+            )
+            async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
+                console.print(
+                    f"[bold]voicemem[/] is running: events at ws://{app.ingest_address}/v1/ingest,"
+                    f" REST at http://{app.rest_address}, store {settings.store}\n"
+                )
+                await play(console, app, http, FAST if fast else 1.0)
+                await show_formats(console, http)
+                show_notice(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
+    finally:
+        await receiver.stop()
+
+
+async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
+    """Stream the call, and read the memory over REST after every acknowledged event."""
+    events = recorded_call()
+    changed = asyncio.Event()
+    replay = Replay(events, lambda event: changed.set())
+    sending = asyncio.create_task(replay.run(f"ws://{app.ingest_address}/v1/ingest", SESSION, pace=pace))
+    sending.add_done_callback(lambda _: changed.set())
+
+    def show(contents: list[dict[str, Any]]) -> Panel:
+        return conversation(contents, replay.acked, len(events), console.is_terminal)
+
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while not sending.done():
+            await changed.wait()
+            changed.clear()
+            contents = (await get(http, "history?open=true"))["contents"] if replay.acked else []
+            live.update(show(contents), refresh=console.is_terminal)
+        contents = (await get(http, "history"))["contents"]
+        live.update(show(contents), refresh=True)
+    await sending
+
+
+def recorded_call() -> list[Fields]:
+    with resources.as_file(resources.files("voicemem") / "demo_call.jsonl") as path:
+        return load(Path(path))
+
+
+async def get(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
+    async with http.get(f"/v1/sessions/{SESSION}/{path}") as response:
+        response.raise_for_status()
+        body: dict[str, Any] = await response.json()
+        return body
+
+
+def conversation(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
+    """The call as it was heard: what an interruption kept from the caller is struck out."""
+    lines: list[RenderableType] = [line(message, styled) for message in contents] or [Text("…", style="dim")]
+    return Panel(
+        Group(*lines),
+        title="A call, as it was really heard",
+        subtitle=f"{acked} of {total} events on disk and acknowledged",
+    )
+
+
+def line(message: dict[str, Any], styled: bool) -> Text:
+    """One message; without styles, ~~ stands around what was never heard."""
+    who = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
+    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{who[0]}  ", f"bold {who[1]}"), message["content"])
+    metadata = message.get("metadata", {})
+    original = metadata.get("original", "")
+    if metadata.get("interrupted"):
+        unheard = original.removeprefix(message["content"])
+        text.append(unheard if styled else f"~~{unheard}~~", style="strike dim red")
+        text.append("  ← interrupted; the rest was never heard", style="dim italic")
+    return text
+
+
+async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
+    """The body of the next LLM call, for a standard LLM and for a custom one."""
+    standard = await get(http, "context")
+    async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM}) as response:
+        response.raise_for_status()
+    body = "\n".join(json.dumps(event) for event in recorded_call() if event["type"] != "session.end")
+    async with http.post(f"/v1/sessions/{SESSION}-custom/events", data=body.encode()) as response:
+        response.raise_for_status()
+    async with http.get(f"/v1/sessions/{SESSION}-custom/context?max_history=4") as response:
+        custom = await response.json()
+    table = Table(title="\nWhat the next LLM call gets", expand=True, show_lines=True)
+    table.add_column("standard: role and content", ratio=2)
+    table.add_column('llm.vendor "custom": every field (the newest 4 messages)', ratio=3)
+    table.add_row(as_json(standard), as_json(custom))
+    console.print(table)
+
+
+CUSTOM = {"vendor": "custom", "model": "my-model"}
+
+
+def as_json(value: Any) -> Syntax:
+    return Syntax(json.dumps(value, indent=1, ensure_ascii=False), "json", word_wrap=True, background_color="default")
+
+
+def show_notice(console: Console, notice: Notice) -> None:
+    """The webhook as it arrived, and what its signatures are worth."""
+    payload = notice.body["payload"]
+    lines = [
+        Text(f"eventType {notice.body['eventType']}, noticeId {notice.body['noticeId']}"),
+        Text(f"payload: agent_id {payload['agent_id']!r}, {len(payload['contents'])} messages in contents"),
+    ]
+    for name, right in notice.verified.items():
+        mark = ("✓ verified", "bold green") if right else ("✗ wrong", "bold red")
+        lines.append(Text.assemble(mark, f"  {name}: {notice.headers[name]}"))
+    console.print(Panel(Group(*lines), title="The webhook at the end of the call"))

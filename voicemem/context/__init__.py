@@ -1,0 +1,1 @@
+"""What the next LLM request gets of a memory."""

@@ -1,0 +1,86 @@
+"""Carrying over: what a session knows from earlier ones of its user, journaled once so that it stays the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from datetime import UTC, datetime
+from operator import attrgetter
+
+import msgspec
+
+from voicemem.config.session import MemoryFrom, SessionConfig
+from voicemem.context.policies.summary import joined
+from voicemem.protocol.events import CarriedSession, MemoryCarried
+from voicemem.sessions.cache import Memories, append_made
+from voicemem.sessions.read_model import Memory
+from voicemem.store.records import StreamFilter
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message
+
+MAX_CHARACTERS = 16 * 1024
+"""Of the messages of one session."""
+PAGE, MOST_PAGES = 16, 16
+"""Sessions that are looked at together, and how often: the ones in which nothing was said are passed over."""
+
+
+async def carry(memories: Memories, stream: Stream, settings: SessionConfig) -> Memory:
+    """The memory of a session that has what is carried over. One that has ended, or has no user, gets no more."""
+    wanted = settings.memory_from
+    if wanted is None or settings.user_id is None or stream.state != "running":
+        return await memories.at(stream)
+    carried = await carried_for(memories, stream, settings.user_id, wanted)
+    _, memory = await append_made(
+        memories,
+        stream,
+        lambda memory: MemoryCarried(sessions=carried) if memory.state.carried is None else None,
+        lambda: stream.started_ms,  # it stands before everything
+    )
+    return memory
+
+
+async def carried_for(
+    memories: Memories, stream: Stream, user_id: str, wanted: MemoryFrom
+) -> tuple[CarriedSession, ...]:
+    """The user's last sessions that have ended, the oldest first."""
+    found: list[CarriedSession] = []
+    ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
+    for _ in range(MOST_PAGES):
+        page = await memories.journal.streams(ended)
+        for earlier in page:
+            text = text_of(await memories.at(earlier), wanted)
+            if text:
+                found.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
+            if len(found) == wanted.sessions:
+                return tuple(reversed(found))
+        if len(page) < PAGE:
+            break
+        ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
+    return tuple(reversed(found))
+
+
+def heading(stream: Stream) -> str:
+    began = datetime.fromtimestamp(stream.started_ms / 1000, UTC)
+    return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
+
+
+def text_of(memory: Memory, wanted: MemoryFrom) -> str:
+    """A session's newest messages; or its summary, if it has one and it is wanted, and all that is not in it.
+
+    Where this is too long, the summary's end and the first message that follows say how much is between them.
+    """
+    messages, summary = memory.remembered_messages(), memory.state.summary
+    if wanted.what == "messages" or summary is None:
+        return joined(newest(messages, wanted.max_messages))
+    rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
+    shown = newest(rest, len(rest))
+    left_out = len(rest) - len(shown)
+    note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
+    return "\n".join(filter(None, (summary.text, note, joined(shown))))
+
+
+def newest(messages: list[Message], count: int) -> list[Message]:
+    """So many of the newest messages, fewer where they are long."""
+    left, first = MAX_CHARACTERS, len(messages)
+    while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:
+        first -= 1
+    return messages[first:]

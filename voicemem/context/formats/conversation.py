@@ -1,0 +1,97 @@
+"""The conversation before it has a vendor's shape: messages with tool calls between them, then runs of one side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Struct
+
+from voicemem.transcript.messages import Message, Role, ToolUse
+
+Part = Message | ToolUse
+
+CALL_STARTED = "(call started)"
+SILENCE = "(silence)"
+
+
+class Run(Struct, frozen=True, gc=False):
+    """What one side did in one go: took a tool's result, then spoke, then called a tool; each of these at most once.
+
+    A result directly follows its call, and the two are on different sides; so a run never holds more of either, and
+    never in another order.
+    """
+
+    role: Role
+    text: str | None = None
+    """None when nothing was said; never joined from nothing."""
+    fields: dict[str, Any] = {}
+    """What the receiver is told beside role and text; empty when no message of the memory is in the run."""
+    result: ToolUse | None = None
+    call: ToolUse | None = None
+
+
+def is_blank(part: Part) -> bool:
+    """Whether a part is a message that says nothing."""
+    return isinstance(part, Message) and (not part.content or part.content.isspace())
+
+
+def interleaved(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
+    """The memory with each answered tool use in its turn, before the first reply of the turn that began later.
+
+    `cut` says that older messages were left out; tool uses that stand before the first message then go with them.
+    """
+    if not tools:
+        return memory
+    waiting = deque(sorted((use for use in tools if use.answered), key=lambda use: (use.turn_id, use.timestamp)))
+    parts: list[Part] = []
+    for index, message in enumerate(memory):
+        while waiting and _stands_before(waiting[0], message):
+            use = waiting.popleft()
+            if index or not cut:
+                parts.append(use)
+        parts.append(message)
+    return [*parts, *waiting]
+
+
+def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[Run]:
+    """Every part as runs of its own: one for a message, two for a tool use."""
+    single: list[Run] = []
+    append = single.append
+    for part in parts:
+        if isinstance(part, Message):
+            append(Run(part.role, part.content, message_fields(part)))
+        else:
+            single += Run("assistant", call=part), Run("user", result=part)
+    return single
+
+
+def alternating(runs: Sequence[Run]) -> list[Run]:
+    """The same with neighbours of one side joined, the user first and last.
+
+    Nothing is invented where nothing was said: no runs stay none.
+    """
+    joined = [_joined(role, list(group)) for role, group in groupby(runs, key=attrgetter("role"))]
+    if joined and joined[0].role == "assistant":
+        joined.insert(0, Run("user", CALL_STARTED))
+    if joined and joined[-1].role == "assistant":
+        joined.append(Run("user", SILENCE))
+    return joined
+
+
+def _stands_before(use: ToolUse, message: Message) -> bool:
+    if use.turn_id != message.turn_id:
+        return use.turn_id < message.turn_id
+    return message.role == "assistant" and message.timestamp > use.timestamp
+
+
+def _joined(role: Role, group: list[Run]) -> Run:
+    """One run of several neighbours; its fields are those of the newest message among them."""
+    if len(group) == 1:
+        return group[0]
+    texts = [run.text for run in group if run.text is not None]
+    fields = next((run.fields for run in reversed(group) if run.fields), {})
+    return Run(role, "\n".join(texts), fields, group[0].result, group[-1].call)

@@ -1,0 +1,93 @@
+"""The memory policies of a service: the default for its sessions, those of the operator's own, models' windows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from voicemem.config.memory import PARAMETERS, POLICY_NAME, check_memory, over
+from voicemem.config.service import Settings
+from voicemem.context.policies import MemoryConfig, Policies, Policy
+from voicemem.errors import CannotStart, Refused
+from voicemem.protocol.explain import plain
+
+
+def policies_of(settings: Settings) -> Policies:
+    """Raises `CannotStart` for what cannot be imported, or does not fit together."""
+    own: dict[str, Callable[..., Policy]] = {}
+    for text in settings.policies:
+        name, kind = own_policy(text)
+        if name in own:
+            raise CannotStart(f"The policy {name} is given twice.")
+        own[name] = kind
+    windows = dict(map(model_window, settings.model_windows))
+    return checked_policies(Policies(default_memory(settings.memory), own, windows, settings.llm_model))
+
+
+def checked_policies(policies: Policies) -> Policies:
+    """The same, whose default can be used. Raises `CannotStart`."""
+    try:
+        policies.policy(policies.default)
+    except Refused as refused:
+        raise CannotStart(f"The default memory cannot be used: {with_cause(refused)}") from None
+    return policies
+
+
+def with_cause(refused: Refused) -> str:
+    """What was refused and, for authors of policies and for the log only, what the policy said itself."""
+    return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
+
+
+def default_memory(text: str | None) -> MemoryConfig:
+    if text is None:
+        return MemoryConfig()
+    try:
+        given = msgspec.json.decode(text, type=dict[str, Any])
+        check_memory(given)
+        return over(MemoryConfig(), msgspec.convert(given, MemoryConfig))
+    except msgspec.ValidationError as error:
+        raise CannotStart(f"The default memory cannot be used: {plain(error, MemoryConfig)}.") from None
+    except (msgspec.DecodeError, Refused) as error:
+        why = error.detail if isinstance(error, Refused) else "It is no JSON object."
+        raise CannotStart(f"The default memory cannot be used: {why}") from None
+
+
+def own_policy(text: str) -> tuple[str, Callable[..., Policy]]:
+    """NAME=MODULE:CLASS, imported."""
+    name, _, path = text.partition("=")
+    module, _, attribute = path.partition(":")
+    if not (name and module and attribute):
+        raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
+    check_name(name)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # it is somebody's program, which may do anything
+        why = f"{type(error).__name__}: {error}"
+        raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
+    check_kind(found, path)
+    return name, found
+
+
+def check_name(name: Any) -> None:
+    """Raises `CannotStart` for what cannot be the name of a policy of somebody's own."""
+    if not (isinstance(name, str) and re.match(POLICY_NAME, name)):
+        raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
+    if name in PARAMETERS:
+        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
+
+
+def check_kind(kind: Any, called: str) -> None:
+    if not (callable(kind) and callable(getattr(kind, "choose", None))):
+        raise CannotStart(f"{called} is no policy: it has no method `choose`.")
+
+
+def model_window(text: str) -> tuple[str, int]:
+    """MODEL=TOKENS."""
+    model, _, tokens = text.rpartition("=")
+    if not (model and tokens.isdecimal() and int(tokens)):
+        raise CannotStart(f"{text!r} is no window of a model; write MODEL=TOKENS, such as my-model=32000.")
+    return model, int(tokens)

@@ -1,0 +1,154 @@
+"""A running summary of the first turns, and the newest ones as they were."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.memory import TARGET_RATIO, THRESHOLD
+from voicemem.context.formats.conversation import Part, interleaved
+from voicemem.context.formats.values import json_text
+from voicemem.context.policies.policy import Choice, Remembered
+from voicemem.context.policies.window import newest, turns_backwards
+from voicemem.llm.tokens import UNKNOWN_WINDOW
+from voicemem.transcript.messages import Message, Summary, ToolUse
+
+PROMPT = """\
+You keep the memory of a voice agent. Below are the summary of a call so far and what was said since. Write one new \
+summary that replaces the old one: in the language of the call, in plain sentences, at most 200 words. Keep names, \
+numbers, dates, decisions, promises, preferences and open questions; leave out greetings and small talk. What stands \
+under "assistant" is what the caller really heard, under "tool" what a tool was asked, and answered. Answer with the \
+summary alone.
+
+Summary so far:
+{prev_summary}
+
+Said since:
+{messages_joined}
+"""
+NOTHING_YET = "(nothing yet)"
+
+
+class Due(NamedTuple):
+    """A summary that is to be made: of the previous one, and of the messages that it does not stand for yet."""
+
+    previous: Summary | None
+    messages: Sequence[Message]
+    tools: Sequence[ToolUse]
+    """The tool calls of their turns."""
+    through_turn: int
+    stands_for: int
+    """How many messages it will stand for, those of the previous one included."""
+
+
+class SummaryPolicy(Struct, frozen=True):
+    """What a summary stands for is left out. Until one is made, the newest turns that fit into the budget are shown.
+
+    The budget is `max_tokens`, else the model's window. A summary is due when the messages that are not summarised, and
+    the summary before, take `threshold` of it; then messages that take `target_ratio` of it stay as they are.
+    """
+
+    max_tokens: int | None = None
+    threshold: float = THRESHOLD
+    target_ratio: float = TARGET_RATIO
+    keep_recent: int = 4
+
+    def budget(self, remembered: Remembered) -> int:
+        return self.max_tokens or remembered.window or UNKNOWN_WINDOW
+
+    def choose(self, remembered: Remembered) -> Choice:
+        summary = remembered.summary
+        room = self.budget(remembered) - shown_tokens(remembered)
+        return newest(remembered, room, summarised(remembered))._replace(summary=summary)
+
+    def used(self, remembered: Remembered) -> int:
+        """Tokens of the summary, and of all messages that it does not stand for."""
+        return shown_tokens(remembered) + sum(cost for _, cost in turns_backwards(remembered, summarised(remembered)))
+
+    def due(self, remembered: Remembered, most: float = inf) -> Due | None:
+        """The summary that is to be made now; None when none is needed, or nothing is left to summarise.
+
+        Of what is to leave, the first turns of at most so many tokens, and at least one: the others' turn comes next.
+        """
+        budget, since = self.budget(remembered), summarised(remembered)
+        if self.used(remembered) < self.threshold * budget:
+            return None
+        end = first = len(remembered.messages)
+        left = self.target_ratio * budget
+        turns = list(turns_backwards(remembered, since))
+        for begin, cost in turns:
+            left -= cost
+            if left < 0 and first < end and end - first >= self.keep_recent:
+                break
+            first = begin
+        leaving = [turn for turn in reversed(turns) if turn[0] < first]
+        if not leaving:
+            return None
+        return due_of(remembered, since, end_of(leaving, first, most))
+
+
+def end_of(leaving: Sequence[tuple[int, int]], end: int, most: float) -> int:
+    """Where the first turns end that have at most so many tokens, and at least one of them."""
+    taken = leaving[0][1]
+    for begin, cost in leaving[1:]:
+        taken += cost
+        if taken > most:
+            return begin
+    return end
+
+
+def due_of(remembered: Remembered, since: int, end: int) -> Due:
+    messages, previous = remembered.messages[since:end], remembered.summary
+    before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
+    tools = [use for use in remembered.tools if before < use.turn_id <= last]
+    return Due(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
+
+
+def summarised(remembered: Remembered) -> int:
+    """How many of the messages the summary stands for."""
+    if remembered.summary is None:
+        return 0
+    return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
+
+
+def shown_tokens(remembered: Remembered) -> int:
+    return 0 if remembered.summary is None else remembered.text_tokens(summary_text(remembered.summary))
+
+
+def summary_text(summary: Summary) -> str:
+    """The content of the system message that a summary becomes."""
+    return f"Summary of the first {summary.messages} messages of this call:\n{summary.text}"
+
+
+def joined(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
+    """Messages as the prompt shows them, a line each: what was heard, and of an interrupted reply that it was cut.
+
+    Between them stand tool calls with their results.
+    """
+    return "\n".join(map(line_of, interleaved(messages, tools, cut=False)))
+
+
+def line_of(part: Part) -> str:
+    if isinstance(part, Message):
+        return f"{speaker(part)}: {part.content}{cut(part)}"
+    return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
+
+
+def speaker(message: Message) -> str:
+    user = message.metadata.get("user")
+    return f"{message.role} ({user})" if isinstance(user, str) and user.strip() else message.role
+
+
+def cut(message: Message) -> str:
+    return " [interrupted here]" if message.metadata.get("interrupted") else ""
+
+
+def same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
+    """Whether these are the same, so that a summary of the first stands for the others too."""
+    return msgspec.json.encode(parts) == msgspec.json.encode(others)

@@ -1,0 +1,101 @@
+"""What a context takes of a model's window, and what was left out of it: for those who ask with `usage=true`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from voicemem.context.builder import Chosen
+from voicemem.context.formats import leaves_out
+from voicemem.context.formats.values import system_text
+from voicemem.context.policies.summary import SummaryPolicy, summarised, summary_text
+from voicemem.transcript.messages import Role
+
+DEFAULT = "recent"
+"""The policy of sessions that choose none: the newest `llm.max_history` messages."""
+
+
+class LeftOut(Struct, frozen=True):
+    """A message that the LLM does not get to see; `reason` is a word, such as `max_tokens` or `summarized`."""
+
+    index: int
+    turn_id: int
+    role: Role
+    timestamp: int
+    reason: str
+
+
+class SummaryState(Struct, frozen=True):
+    """What the newest summary stands for, and how it is with the next one."""
+
+    state: Literal["none", "current", "due", "running", "failing"]
+    through_turn: int | None = None
+    messages: int = 0
+    failures: int = 0
+    """Of attempts since the last one that succeeded."""
+    error: str | None = None
+
+
+class Usage(Struct, frozen=True):
+    """`tokens` are those of the chosen messages, the summary and the tools; percentages are of 100."""
+
+    policy: str
+    counter: str
+    tokens: int
+    system_tokens: int
+    context_window: int | None
+    context_percentage_total_used: float | None
+    context_percentage_until_summarization: float | None
+    over_budget: bool
+    summary: SummaryState | None
+    left_out: list[LeftOut]
+
+
+def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
+    """The account of a context."""
+    remembered, choice, policy = chosen.remembered, chosen.choice, chosen.policy
+    tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, chosen.tools))
+    if choice.summary is not None:
+        tokens += remembered.text_tokens(summary_text(choice.summary))
+    system_tokens = remembered.text_tokens(system_text((*chosen.settings.llm.system_messages, *chosen.beside)))
+    system_tokens += sum(map(remembered.text_tokens, chosen.carried))
+    until = None
+    if isinstance(policy, SummaryPolicy):
+        until = percent(policy.used(chosen.everything), policy.threshold * policy.budget(remembered))
+    window = remembered.window
+    return Usage(
+        policy=chosen.memory.policy or DEFAULT,
+        counter=chosen.counter.name,
+        tokens=tokens,
+        system_tokens=system_tokens,
+        context_window=window,
+        context_percentage_total_used=None if window is None else percent(tokens + system_tokens, window),
+        context_percentage_until_summarization=until,
+        over_budget=choice.over_budget,
+        summary=summary,
+        left_out=list(left_out(chosen)),
+    )
+
+
+def percent(part: float, whole: float) -> float:
+    return round(100 * part / whole, 2)
+
+
+def left_out(chosen: Chosen) -> Iterator[LeftOut]:
+    """Every message that is not shown, and why: it is forgotten, the policy says so, or it says nothing."""
+    choice = chosen.choice
+    behind = summarised(chosen.remembered) if choice.summary is not None else 0
+    kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)
+    remembered = {place: index for index, place in enumerate(chosen.places)}
+    for place, message in enumerate(chosen.history):
+        index = remembered.get(place)
+        if index is None:
+            reason: str | None = "forgotten"
+        elif index in kept:
+            reason = "blank" if leaves_out(message, chosen.settings.llm.vendor) else None
+        else:
+            reason = "summarized" if index < behind else choice.reason
+        if reason is not None:
+            yield LeftOut(place, message.turn_id, message.role, message.timestamp, reason)

@@ -1,0 +1,1 @@
+"""Chat completions over the memory: an LLM request that knows what was heard."""

@@ -1,0 +1,1 @@
+"""voicemem without a server: the same use cases, from Python."""

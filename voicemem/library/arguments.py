@@ -1,0 +1,153 @@
+"""What programs give to the library, checked as what comes over the network is: nothing else reaches a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.memory import Tokens, check_memory
+from voicemem.config.session import MaxHistory
+from voicemem.context.builder import Wishes
+from voicemem.context.formats import ENRICHERS
+from voicemem.context.plugins import check_kind, check_name, checked_policies, default_memory, with_cause
+from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.errors import CannotStart, InvalidFrame, Refused
+from voicemem.protocol.explain import plain
+from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
+from voicemem.protocol.types import Fields, Name, Natural, SequenceNumber, SessionId
+from voicemem.security.access import PROJECT
+
+T = TypeVar("T")
+WISHES = "enrich, style, alternate, tools, max_history, data, memory"
+
+
+def policies_given(policies: Any, memory: Any, model_windows: Any) -> Policies:
+    """The options of `voicemem.open` that are about policies. Raises `CannotStart`."""
+    own = {} if policies is None else policies
+    if not isinstance(own, Mapping):
+        raise CannotStart("The policies are a dict of classes by name.")
+    for name, kind in own.items():
+        check_name(name)
+        check_kind(kind, f"What is given as {name}")
+    try:
+        default = default_memory(None if memory is None else json_bytes(memory).decode())
+    except Refused as refused:
+        raise CannotStart(f"The default memory cannot be used: {refused.detail}") from None
+    try:
+        windows = msgspec.convert({} if model_windows is None else model_windows, dict[Name, Tokens])
+    except msgspec.ValidationError:
+        raise CannotStart("The model_windows are a dict of tokens, from 1 on, by the name of a model.") from None
+    return checked_policies(Policies(default, dict(own), windows))
+
+
+def check_project(project: Any) -> None:
+    """Raises `CannotStart`."""
+    if not (isinstance(project, str) and PROJECT.match(project)):
+        raise CannotStart("A project is 1 to 128 characters of A-Za-z0-9._:-.")
+
+
+@contextmanager
+def why_told() -> Iterator[None]:
+    """Adds what a policy says of its parameters, since its author is the caller."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.__cause__ is None:
+            raise
+        raise Refused(refused.code, with_cause(refused)) from refused.__cause__
+
+
+class Given(Struct, forbid_unknown_fields=True):
+    """The arguments of methods, with the types that they have over REST."""
+
+    session_id: SessionId | None = None
+    user_id: Name | None = None
+    producer: Name | None = None
+    state: Literal["running", "ended"] | None = None
+    limit: SequenceNumber | None = None
+    version: SequenceNumber | None = None
+    before: SequenceNumber | None = None
+    expected: Natural | None = None
+    at_turn: Natural | None = None
+    reason: str | None = None
+    unfinished: bool = False
+
+
+def checked(**given: Any) -> Given:
+    """Arguments by their names. Raises `Refused` (`invalid_field`)."""
+    return converted(given, Given)
+
+
+class WishesGiven(Struct, forbid_unknown_fields=True):
+    """`Wishes` but for `memory`, as `GET …/context` has them."""
+
+    enrich: tuple[str, ...] = ()
+    style: Literal["openai", "anthropic", "gemini"] | None = None
+    alternate: bool = False
+    tools: bool = False
+    max_history: MaxHistory | None = None
+    data: bool = False
+
+
+def wishes_of(given: Mapping[str, Any]) -> Wishes:
+    """What a context is asked for. Raises `Refused`."""
+    unknown = sorted(given.keys() - {*Wishes.__struct_fields__})
+    if unknown:
+        raise Refused("invalid_field", f"There is no wish `{unknown[0]}`; there are {WISHES}.")
+    fields = plain_json(given)
+    memory = fields.pop("memory", None)
+    wishes = msgspec.structs.asdict(converted(fields, WishesGiven))
+    if not set(wishes["enrich"]) <= {*ENRICHERS}:
+        raise Refused("invalid_field", f"The enrichers are {', '.join(ENRICHERS)}.")
+    wanted = None if memory is None else converted(memory, MemoryConfig)
+    check_memory(memory)
+    return Wishes(**wishes, memory=wanted)
+
+
+def plain_json(given: Any) -> Fields:
+    """A dict as it comes out of JSON. Raises `Refused` for anything else."""
+    value = json_value(given)
+    if not isinstance(value, dict):
+        raise Refused("invalid_field", "What is given is no dict.")
+    return value
+
+
+def json_value(given: Any) -> Any:
+    """A value as it comes out of JSON. Raises `Refused`."""
+    text = json_bytes(given)
+    try:
+        value = ANYTHING.decode(text)
+    except MALFORMED:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    check_integers(value)
+    return value
+
+
+def json_bytes(given: Any) -> bytes:
+    """A value as JSON of at most 1 MiB. Raises `Refused` for what JSON does not have: bytes, NaN, objects."""
+    try:
+        text = json.dumps(given, allow_nan=False, ensure_ascii=False, default=dict_of).encode()
+        check_frame(text)
+    except (TypeError, ValueError, RecursionError):
+        raise Refused("invalid_field", "What is given cannot be written as JSON.") from None
+    except InvalidFrame as error:
+        raise Refused(error.code, error.detail) from None
+    return text
+
+
+def dict_of(value: Any) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", plain(error, kind)) from None

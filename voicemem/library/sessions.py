@@ -1,0 +1,279 @@
+"""voicemem without a server: sessions, their memory and what can be done to it, from Python.
+
+The same use cases as those of the service, on the same kind of store; one process has a file at a time. Nothing happens
+by itself here: sessions fall silent without being closed, and no webhook is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.service import check_store
+from voicemem.context.builder import Chosen, Wishes, body_of, choose
+from voicemem.context.policies import Policies, Policy
+from voicemem.context.usage import Usage, usage_of
+from voicemem.errors import Refused
+from voicemem.library.arguments import (
+    check_project,
+    checked,
+    converted,
+    json_bytes,
+    plain_json,
+    policies_given,
+    why_told,
+    wishes_of,
+)
+from voicemem.library.documents import Documents
+from voicemem.memory.add import PRODUCER, Added, AddedAt, add
+from voicemem.memory.checkpoint import read, restore, written
+from voicemem.memory.forget import Forget, Forgot, forget
+from voicemem.memory.fork import fork
+from voicemem.memory.statistics import Statistics, statistics_of
+from voicemem.memory.working_memory import Owner, WorkingMemory, of_session
+from voicemem.protocol.codec import Rejected, decode_event
+from voicemem.protocol.events import MemoryData
+from voicemem.protocol.types import Fields
+from voicemem.runtime import new_id, now_ms
+from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.sessions.batches import Line
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.retention import erase_user
+from voicemem.store.engines import open_store
+from voicemem.store.port import Store
+from voicemem.store.records import StreamFilter
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message
+from voicemem.transcript.turns import turns
+
+
+@asynccontextmanager
+async def open_library(
+    store: str = "memory:",
+    *,
+    policies: Mapping[str, Callable[..., Policy]] | None = None,
+    memory: Mapping[str, Any] | None = None,
+    model_windows: Mapping[str, int] | None = None,
+    project: str = DEFAULT_PROJECT,
+) -> AsyncIterator[Library]:
+    """The sessions of a store, `sqlite:PATH` or `memory:`, until the end of the block.
+
+    `policies` are memory policies of your own, by name; `memory` is the section `memory` of sessions that have none.
+    Raises `CannotStart`.
+    """
+    check_store(store)
+    check_project(project)
+    known = policies_given(policies, memory, model_windows)
+    opened = open_store(store)
+    try:
+        library = Library(opened, known, project)
+        yield library
+        await library.memories.save_all(timeout_s=2.0)
+    finally:
+        await opened.close_store()
+
+
+class Library:
+    """The sessions of a project. Whatever is asked of it or of them raises `Refused` where it cannot be."""
+
+    def __init__(self, store: Store, policies: Policies, project: str) -> None:
+        def check(settled: SessionPatch) -> None:
+            with why_told():
+                policies.check(settled.public.get("memory"))
+
+        self.store = store
+        self.project = project
+        self.policies = policies
+        self.memories = Memories(store)
+        self.sessions = Sessions(store, now_ms, new_id, check)
+        self.recorder = Recorder(store, self.memories, now_ms, check)
+        self.documents = WorkingMemory(store, self.memories, now_ms)
+
+    async def create(self, session_id: str | None = None, **configuration: Any) -> Session:
+        """A session with this configuration, new or the one that is there with the same (else `session_exists`)."""
+        wanted = checked(session_id=session_id).session_id
+        stream, _ = await self.sessions.create(self.project, wanted, plain_json(configuration))
+        return Session(self, stream.id)
+
+    async def get(self, session_id: str) -> Session:
+        """A session that is there, else `unknown_session`."""
+        wanted = checked(session_id=session_id).session_id or ""
+        return Session(self, (await self.sessions.get(self.project, wanted)).id)
+
+    async def list(self, *, user_id: str | None = None, state: str | None = None, limit: int = 100) -> list[Session]:
+        """Sessions, the newest first."""
+        given = checked(user_id=user_id, state=state, limit=limit)
+        wanted = StreamFilter(project=self.project, user_id=user_id, state=state, limit=given.limit or 100)
+        return [Session(self, stream.id) for stream in await self.store.streams(wanted)]
+
+    def user_memory(self, user_id: str) -> Documents:
+        """The working memory of a user, shared by all of their sessions."""
+        owner = Owner("user", self.project, named(user_id))
+
+        async def of_user() -> Owner:
+            return owner
+
+        return Documents(self.documents, of_user)
+
+    async def restore(self, checkpoint: bytes, session_id: str | None = None) -> Session:
+        """A new session of a checkpoint, which may come from any store, and may be of any size."""
+        if not isinstance(checkpoint, bytes):
+            raise Refused("invalid_field", "A checkpoint is bytes.")
+        wanted = checked(session_id=session_id).session_id
+        stream = await restore(self.sessions, self.project, wanted, await read(checkpoint))
+        return Session(self, stream.id)
+
+    async def erase_user(self, user_id: str) -> int:
+        """Erase a user's document and all of their sessions in the project; how many these were."""
+        return await erase_user(self.store, self.memories, self.project, named(user_id), now_ms)
+
+
+class Session:
+    """One call. Every method looks at the store, so several of these for one session do no harm."""
+
+    def __init__(self, library: Library, session_id: str) -> None:
+        self.library = library
+        self.id = session_id
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+
+    async def info(self) -> Stream:
+        """State, configuration, times, position."""
+        return await self.library.sessions.get(self.library.project, self.id)
+
+    # What is said
+
+    async def add(self, *given: Mapping[str, Any]) -> AddedAt:
+        """Add messages and tool traces, as `POST …/messages` takes them; they are on disk when it returns."""
+        stream = await self.info()
+        added = [converted(plain_json(one), Added) for one in given]
+        library = self.library
+        return await add(library.recorder, library.memories, self.line(stream, PRODUCER), added, new_id)
+
+    async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
+        """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
+        if not all(isinstance(event, Mapping) for event in events):
+            raise Refused("invalid_field", "An event must be a dict.")
+        stream = await self.info()
+        line = self.line(stream, producer)
+        arrivals = []
+        for event in events:
+            arrival = self.library.recorder.vet(line, decode_event(json_bytes(event)))
+            if isinstance(arrival, Rejected):
+                raise Refused(arrival.code, arrival.detail)
+            arrivals.append(arrival)
+        await self.library.recorder.check_producer(stream, producer)
+        recorded = await self.library.recorder.record(line, arrivals)
+        for problem in recorded.problems:
+            raise Refused(problem.code, problem.detail)
+        if recorded.ended:
+            await self.library.sessions.close_when_ended(line)
+        return recorded.stream.position
+
+    def line(self, stream: Stream, producer: str) -> Line:
+        return Line(stream, checked(producer=producer).producer or "main", None, may_call_out=True)
+
+    async def messages(self, unfinished: bool = False) -> list[Message]:
+        """The history; with `unfinished`, replies and partials in progress as well."""
+        wanted = checked(unfinished=unfinished).unfinished
+        return (await self.library.memories.at(await self.info())).messages(wanted)
+
+    async def turns(self) -> list[Fields]:
+        """Each turn's start, end, cause and latencies."""
+        return turns((await self.library.memories.at(await self.info())).state)
+
+    # What the next LLM call gets
+
+    async def context(self, **wishes: Any) -> Fields:
+        """The whole body of the next LLM call.
+
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` as in `GET …/context`; `memory` is a
+        section of the configuration for this call.
+        """
+        wanted = wishes_of(wishes)
+        return body_of(await self.chosen(wanted), wanted)
+
+    async def usage(self, **wishes: Any) -> Usage:
+        """What such a context takes of the model's window, and what it leaves out."""
+        return usage_of(await self.chosen(wishes_of(wishes)), None)
+
+    async def chosen(self, wishes: Wishes) -> Chosen:
+        with why_told():
+            return await choose(self.library.memories, self.library.policies, await self.info(), wishes)
+
+    async def statistics(self) -> Statistics:
+        library = self.library
+        chosen = await self.chosen(Wishes())
+        stream = await self.info()
+        return statistics_of(stream, await library.memories.at(stream), chosen, None, now_ms())
+
+    @property
+    def working_memory(self) -> Documents:
+        """The document that it works on, as `working_memory` in its configuration says."""
+
+        async def owner() -> Owner:
+            return of_session(await self.info())
+
+        return Documents(self.library.documents, owner)
+
+    async def data(self) -> Fields:
+        """Its data, which no LLM is shown unless asked."""
+        return await self.library.documents.data(await self.info())
+
+    async def update_data(self, **patch: Any) -> Fields:
+        """Merge a patch into its data; None takes a value away."""
+        event = MemoryData(operation="patch", content=plain_json(patch))
+        return await self.library.documents.change_data(await self.info(), event)
+
+    # What is done to it
+
+    async def forget(
+        self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool | None = None
+    ) -> Forgot:
+        """Forget a part, or `everything`; it stays in the history. One of these must be given: there is no way back."""
+        given = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
+        return await forget(self.library.memories, await self.info(), converted(given, Forget), now_ms)
+
+    async def checkpoint(self) -> bytes:
+        """The session in one portable document."""
+        return b"".join([piece async for piece in written(self.library.store, await self.info())])
+
+    async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> Session:
+        """A new session that remembers this one up to a turn."""
+        library = self.library
+        stream = await self.info()
+        given, patch = checked(at_turn=at_turn, session_id=session_id), plain_json(configuration)
+        if given.at_turn is None:
+            raise Refused("missing_field", "The field at_turn is missing.")
+        made = await fork(library.sessions, library.memories, stream, given.at_turn, given.session_id, patch)
+        return Session(library, made.id)
+
+    async def update(self, **patch: Any) -> Stream:
+        """Merge a patch into the configuration; None takes a setting away."""
+        return await self.library.sessions.change(await self.info(), plain_json(patch))
+
+    async def end(self, reason: str | None = None) -> Stream:
+        """End and close it at once."""
+        return await self.library.sessions.end(await self.info(), checked(reason=reason).reason)
+
+    async def erase(self) -> None:
+        """Nothing of it can be read any more, and its id cannot be used again."""
+        stream = await self.info()
+        await self.library.sessions.erase(stream)
+        self.library.memories.forget(stream.key)
+
+
+def named(user_id: str) -> str:
+    """The id of a user. Raises `Refused`."""
+    wanted = checked(user_id=user_id).user_id
+    if wanted is None:
+        raise Refused("missing_field", "The field user_id is missing.")
+    return wanted

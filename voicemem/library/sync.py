@@ -1,0 +1,68 @@
+"""The library for synchronous code: its coroutines run on one event loop, in a thread of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
+from typing import Any
+
+from voicemem.client.errors import Closed
+from voicemem.client.sync import LoopThread
+from voicemem.errors import StoreUnavailable
+from voicemem.library.documents import Documents
+from voicemem.library.sessions import Library, Session, open_library
+
+WRAPPED = (Library, Session, Documents)
+
+
+@contextmanager
+def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[Sync]:
+    """As `open_library`: the same options, the same methods, without `await`. Raises `CannotStart`."""
+    thread = LoopThread()
+    try:
+        opened = open_library(store, **options)
+        library = thread.run(opened.__aenter__())
+        try:
+            yield Sync(library, thread)
+        finally:
+            thread.run(opened.__aexit__(None, None, None))
+            thread.run(thread.loop.shutdown_default_executor())  # its threads have ended then, too
+    finally:
+        thread.stop()
+
+
+class Sync:
+    """A library, session or document for synchronous code; its methods may be called from any thread, and wait."""
+
+    def __init__(self, wrapped: Library | Session | Documents, thread: LoopThread) -> None:
+        self._wrapped = wrapped
+        self._thread = thread
+
+    def __repr__(self) -> str:
+        return f"<Sync of {self._wrapped!r}>"
+
+    def __dir__(self) -> list[str]:
+        return dir(self._wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._wrapped, name)
+        if not callable(value):
+            return self._shown(value)
+
+        @functools.wraps(value)
+        def method(*args: Any, **given: Any) -> Any:
+            if not iscoroutinefunction(value):
+                return self._shown(value(*args, **given))
+            try:
+                return self._shown(self._thread.run(value(*args, **given)))
+            except Closed:
+                raise StoreUnavailable("The library is closed.") from None
+
+        return method
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._shown(one) for one in value]
+        return Sync(value, self._thread) if isinstance(value, WRAPPED) else value

@@ -1,0 +1,1 @@
+"""Requests to LLMs: which endpoint, how long, and how the answer is read."""

@@ -1,0 +1,51 @@
+"""Which LLM a session's calls go to: its own, or the operator's for sessions that give none."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.session import parse_config
+from voicemem.errors import Refused
+from voicemem.store.port import Journal
+from voicemem.store.streams import Stream
+
+COMPLETIONS = "/chat/completions"
+
+
+class Target(Struct, frozen=True):
+    """An LLM that can be called. `url` is a base URL, or the whole one when its path ends in `/chat/completions`."""
+
+    url: str
+    api_key: str | None = None
+    headers: dict[str, str] = {}
+    guarded: bool = True
+    """Whether its address must be a public one: true for what came through the API."""
+    model: str | None = None
+    """For sessions that name none."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where a chat completion is asked for."""
+        path, mark, query = self.url.partition("?")
+        path = path.rstrip("/")
+        return (path if path.endswith(COMPLETIONS) else path + COMPLETIONS) + mark + query
+
+
+class Targets:
+    """The LLMs of sessions; `default` is the operator's, which may be at a private address."""
+
+    def __init__(self, journal: Journal, default: Target | None) -> None:
+        self.journal = journal
+        self.default = default
+
+    async def of(self, stream: Stream) -> Target:
+        """Raises `Refused` (`llm_not_configured`). The operator's key never goes to a session's own URL."""
+        url = parse_config(stream.config).llm.url
+        if url is None:
+            if self.default is None:
+                raise Refused("llm_not_configured")
+            return self.default
+        secrets = await self.journal.secrets(stream.key)
+        headers = msgspec.json.decode(secrets.get("llm.headers", "{}"), type=dict[str, str])
+        return Target(url, secrets.get("llm.api_key"), headers)

@@ -1,0 +1,97 @@
+"""What is known of models: how many tokens their context holds, and how these are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+WINDOWS: Mapping[str, int] = {
+    "gpt-3.5-turbo": 16_385,
+    "gpt-4": 8_192,
+    "gpt-4-32k": 32_768,
+    "gpt-4-turbo": 128_000,
+    "gpt-4o": 128_000,
+    "gpt-4.1": 1_047_576,
+    "gpt-5": 400_000,
+    "o1": 200_000,
+    "o3": 200_000,
+    "o4-mini": 200_000,
+    "gpt-realtime": 32_000,
+    "claude-3": 200_000,
+    "claude-opus-4": 200_000,
+    "claude-sonnet-4": 200_000,
+    "claude-haiku-4": 200_000,
+    "gemini-1.5-flash": 1_048_576,
+    "gemini-1.5-pro": 2_097_152,
+    "gemini-2": 1_048_576,
+    "gemini-3": 1_048_576,
+    "deepseek": 128_000,
+    "qwen": 32_768,
+    "llama-3": 8_192,
+    "llama-3.1": 131_072,
+    "llama-3.2": 131_072,
+    "llama-3.3": 131_072,
+    "mistral-large": 131_072,
+    "mistral-small": 32_768,
+}
+"""Tokens of context by the beginning of a model's name; the longest that fits counts. As their makers documented them
+in 2025; a service extends or corrects the table (`--model-window`)."""
+UNKNOWN_WINDOW = 16_000
+"""For models that nothing is known of: small, so that it errs on the side of what works."""
+CL100K = ("gpt-3.5", "gpt-4", "text-embedding")
+NOT_CL100K = ("gpt-4o", "gpt-4.1", "gpt-4.5")
+
+
+def name_of(model: str) -> str:
+    """A model's name without its provider, "openai/gpt-4o", in lower case."""
+    return model.rpartition("/")[2].lower()
+
+
+def window_of(model: str | None, more: Mapping[str, int]) -> int | None:
+    """How many tokens a model's context holds; None when nothing is known of it. `more` is looked at first."""
+    if model is None:
+        return None
+    for table in (more, WINDOWS):
+        found = [beginning for beginning in table if name_of(model).startswith(name_of(beginning))]
+        if found:
+            return table[max(found, key=len)]
+    return None
+
+
+def encoding_of(model: str | None) -> str:
+    """How a model's tokens are counted: `cl100k` for older ones of OpenAI, `o200k`, or near enough, for all others."""
+    name = name_of(model or "")
+    return "cl100k" if name.startswith(CL100K) and not name.startswith(NOT_CL100K) else "o200k"
+
+
+CHARACTERS_A_TOKEN = 4
+
+
+class Counter(NamedTuple):
+    """Counts the tokens of a text; `name` is `o200k`, `cl100k` or `estimate`."""
+
+    name: str
+    count: Callable[[str], int]
+
+
+def estimated(text: str) -> int:
+    """Four characters a token, rounded up."""
+    return -(-len(text) // CHARACTERS_A_TOKEN)
+
+
+ESTIMATE = Counter("estimate", estimated)
+
+
+@lru_cache
+def counter(encoding: str) -> Counter:
+    """The counter of an encoding, `o200k` or `cl100k`; the estimate where the extra is not installed.
+
+    The first call of each loads its table, which takes 50 ms.
+    """
+    try:
+        from rs_bpe.bpe import openai
+    except ImportError:
+        return ESTIMATE
+    tables = {"o200k": openai.o200k_base, "cl100k": openai.cl100k_base}
+    return Counter(encoding, tables[encoding]().count)

@@ -1,0 +1,189 @@
+"""Forks: a new session that remembers another one up to a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+import msgspec
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import merge_config, parse_config, validate_config
+from voicemem.documents.document import Document, Form
+from voicemem.errors import Refused
+from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.events import (
+    Event,
+    Interrupt,
+    MemoryCarried,
+    MemoryData,
+    MemoryDocument,
+    MemoryForgotten,
+    MemorySummary,
+    Metric,
+    SessionForked,
+    ToolCall,
+    ToolResult,
+    Whole,
+)
+from voicemem.protocol.types import MAX_INTEGER, Fields
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.store.records import Restored, Row
+from voicemem.store.streams import Stream
+from voicemem.transcript.heard import Cut
+from voicemem.transcript.history import Entry, Told, turn_entries
+from voicemem.transcript.messages import Forgotten, Message, Summary
+from voicemem.transcript.state import State, Turn
+
+PAGE = 500
+
+
+async def fork(
+    sessions: Sessions, memories: Memories, stream: Stream, at_turn: int, session_id: str | None, patch: Fields
+) -> Stream:
+    """A new running session with everything up to a turn, and the configuration with a merge patch applied.
+
+    Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
+    """
+    memory = await memories.at(stream)
+    if (at_turn and at_turn not in memory.state.turns) or at_turn > MAX_INTEGER:
+        raise Refused("unknown_turn")  # turn 0 is before everything, also where nothing is in it
+    given = validate_config(patch)
+    settled = SessionPatch(merge_config(stream.config, given.public), given.secrets)
+    now = sessions.clock()
+    summary = await summary_at(memories, stream, memory.state, at_turn)
+    events = events_of(memory.state, stream.id, at_turn, summary)
+    if parse_config(settled.public).user_id != parse_config(stream.config).user_id:
+        events = (event for event in events if not isinstance(event, MemoryCarried))  # it is of the other user
+    payloads = map(msgspec.json.encode, events)
+    rows = [Row(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
+    restored = Restored(rows=rows, started_ms=now, secrets_of=stream.key)
+    return await sessions.restore(stream.project, session_id, settled, restored)
+
+
+async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: int) -> Summary | None:
+    """The newest summary that stands for nothing after a turn, and for nothing that was forgotten since."""
+    if state.summary is None or state.summary.through_turn <= at_turn:
+        return state.summary
+    found, position = None, 0
+    while position < stream.position:
+        rows = await memories.journal.rows(stream.key, position, min(PAGE, stream.position - position))
+        if not rows:
+            break
+        position = rows[-1].position
+        for row in rows:
+            if b'"memory.' in row.payload:
+                event = decode_journaled(row.payload)
+                if isinstance(event, MemoryForgotten):
+                    found = None
+                elif isinstance(event, MemorySummary) and event.through_turn <= at_turn:
+                    found = Summary(event.through_turn, event.text, event.messages, event.model)
+    return found
+
+
+def events_of(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[Event]:
+    """What makes the memory of a session up to a turn: each message whole, as the history shows it.
+
+    What a call does not show any more, such as its deltas, is left behind.
+    """
+    forgotten, position = state.forgotten or Forgotten(), 0
+    kept: list[int] = []
+    gone = sorted(state.forgotten_items)
+    for number in state.numbers:
+        if number > at_turn:
+            break
+        gone += forgotten_items(state.turns[number], forgotten)
+        for event, order in turn_events(state, state.turns[number]):
+            position += 1
+            if number == forgotten.turn and not forgotten.covers(number, order):
+                kept.append(position)
+            yield event
+    if state.forgotten is not None:
+        through = min(forgotten.through_turn, at_turn)
+        turn = forgotten.turn if (forgotten.turn or 0) <= at_turn else None
+        yield MemoryForgotten(through_turn=None if through < 0 else through, turn=turn, kept=tuple(kept))
+    if summary is not None:
+        yield MemorySummary(
+            through_turn=summary.through_turn, text=summary.text, messages=summary.messages, model=summary.model
+        )
+    if state.document is not None:
+        yield document_event(state.document)
+    if state.data:
+        yield MemoryData(operation="replace", content=state.data)
+    if state.carried:
+        yield MemoryCarried(sessions=state.carried)
+    yield SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
+
+
+def forgotten_items(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
+    """The items of what of a turn is forgotten: what still comes for them must not make it anew."""
+    for utterance in turn.utterances:
+        if forgotten.covers(turn.number, utterance.order):
+            yield from {segment.item: None for segment in utterance.segments if segment.item is not None}
+    for reply in turn.replies:
+        if reply.item is not None and forgotten.covers(turn.number, reply.order):
+            yield reply.item
+
+
+def document_event(document: Document) -> MemoryDocument:
+    """The working memory as it is now, which has no turns."""
+    form = document.form or Form("text")
+    return MemoryDocument(
+        ts=document.updated_ms,
+        operation="clear" if document.content is None else "replace",
+        content=document.content,
+        format=None if document.form is None else form.format,
+        template=form.template,
+        schema=form.schema,
+    )
+
+
+def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
+    """The events of a turn, each with where in the journal began what it stands for."""
+    for entry in turn_entries(state, turn):
+        cut = cause_of(entry)
+        if cut is None:
+            yield whole(entry.message), entry.order
+        else:  # by a name that nobody else has, so that what still comes for the reply is not about this
+            item = f"forked.{entry.order}"
+            yield msgspec.structs.replace(whole(entry.message), item=item), entry.order
+            yield Interrupt(item=item, ts=cut.ts, cause=cut.cause), entry.order
+    for trace in turn.traces or ():
+        if trace.name is not None:
+            yield (
+                ToolCall(
+                    turn_id=turn.number,
+                    ts=trace.ts,
+                    call_id=trace.call_id,
+                    name=trace.name,
+                    arguments=trace.arguments,
+                ),
+                trace.order,
+            )
+        if trace.answered:
+            yield ToolResult(turn_id=turn.number, call_id=trace.call_id, result=trace.result), trace.order
+    for latency in turn.latencies or ():
+        yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
+
+
+def cause_of(entry: Entry) -> Cut | None:
+    """The interruption of a reply that says why it was; the message has everything else about it."""
+    if not isinstance(entry.about, Told):
+        return None
+    cuts = entry.about.cuts or (entry.about.reply.cuts if entry.about.reply.restored else None) or ()
+    first = min(cuts, key=attrgetter("ts"), default=None)
+    return first if first is not None and first.cause is not None else None
+
+
+def whole(message: Message) -> Whole:
+    """The event that makes a message again."""
+    metadata = dict(message.metadata)
+    return Whole(
+        role=message.role,
+        text=message.content,
+        source=metadata.pop("source"),
+        turn_id=message.turn_id,
+        ts=message.timestamp,
+        metadata=metadata or None,
+    )

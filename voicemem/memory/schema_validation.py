@@ -1,0 +1,185 @@
+"""JSON documents held to their JSON Schemas by the library `jsonschema`, within bounds.
+
+A schema may come from anybody: nothing is fetched for it, and what takes too long is given up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from referencing import Registry
+
+from voicemem.documents.document import identity
+from voicemem.documents.json_schema import check_schema, compiled, without_names
+from voicemem.errors import Refused
+from voicemem.protocol.types import Fields
+
+LONGEST_S = 0.5
+"""Of the processor's time, for one document."""
+LONGEST_NAME, LONGEST_BOUND = 64, 200
+"""Characters of them that are told."""
+BOUNDS = frozenset(
+    [
+        "maximum",
+        "minimum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "multipleOf",
+        "maxLength",
+        "minLength",
+        "maxItems",
+        "minItems",
+        "maxProperties",
+        "minProperties",
+        "maxContains",
+        "minContains",
+        "enum",
+        "const",
+        "pattern",
+    ]
+)
+"""Keywords that say by themselves what may be."""
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+UNTIL: ContextVar[float] = ContextVar("until")
+"""When the validation that is under way is given up, by the processor time of its thread."""
+Faults = Iterator[ValidationError]
+Keyword = Callable[[Any, Any, Any, Any], Faults | None]
+
+
+class Late(Exception):
+    """A validation has taken too long."""
+
+
+def bounded(keyword: Keyword) -> Keyword:
+    """The same keyword, which is not looked at any more when the time is over."""
+
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Faults:
+        if time.thread_time() > UNTIL.get():
+            raise Late
+        yield from keyword(validator, value, instance, schema) or ()
+
+    return check
+
+
+# Keywords whose own versions search in time without bounds, or compare everything with everything
+
+
+def pattern_keyword(_: Any, pattern: str, instance: Any, __: Any) -> Faults:
+    if isinstance(instance, str) and not compiled(pattern).search(instance):
+        yield ValidationError("does not match")
+
+
+def pattern_properties(validator: Any, patterns: Fields, instance: Any, _: Any) -> Faults:
+    if isinstance(instance, dict):
+        for pattern, schema in patterns.items():
+            for name, value in instance.items():
+                if compiled(pattern).search(name):
+                    yield from validator.descend(value, schema, path=name, schema_path=pattern)
+
+
+def additional_properties(validator: Any, wanted: Any, instance: Any, schema: Fields) -> Faults:
+    if isinstance(instance, dict):
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name, value in instance.items():
+            if name in known or any(compiled(pattern).search(name) for pattern in patterns):
+                continue
+            if wanted is False:
+                yield ValidationError("is not allowed", path=(name,))
+            else:
+                yield from validator.descend(value, wanted, path=name)
+
+
+def unique_items(_: Any, wanted: bool, instance: Any, __: Any) -> Faults:
+    if wanted and isinstance(instance, list) and len(set(map(identity, instance))) < len(instance):
+        yield ValidationError("has equal items")
+
+
+def enum(_: Any, values: list[Any], instance: Any, __: Any) -> Faults:
+    if identity(instance) not in set(map(identity, values)):
+        yield ValidationError("is none of the values")
+
+
+def const(_: Any, value: Any, instance: Any, __: Any) -> Faults:
+    if identity(instance) != identity(value):
+        yield ValidationError("is not the value")
+
+
+OWN: dict[str, Keyword] = {
+    "pattern": pattern_keyword,
+    "patternProperties": pattern_properties,
+    "additionalProperties": additional_properties,
+    "uniqueItems": unique_items,
+    "enum": enum,
+    "const": const,
+}
+KEYWORDS = {**Draft202012Validator.VALIDATORS, **OWN}
+Bounded: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {name: bounded(keyword) for name, keyword in KEYWORDS.items()}
+)
+
+
+def check_document(document: Fields, schema: Fields) -> None:
+    """Refuse a document that breaks its schema, or a schema that is none. Raises `Refused` (`invalid_field`)."""
+    check_schema(schema)  # patches of a configuration may have made another of it
+    began = UNTIL.set(time.thread_time() + LONGEST_S)
+    try:
+        validator = Bounded(without_names(schema), registry=Registry())
+        fault = next(validator.iter_errors(document), None)
+    except (Late, RecursionError):
+        raise Refused("invalid_field", "The document cannot be held to its schema: it takes too long.") from None
+    finally:
+        UNTIL.reset(began)
+    if fault is not None:
+        raise Refused("invalid_field", f"At `{path_of(fault)}` the document breaks its schema: {what_of(fault)}.")
+
+
+def path_of(fault: ValidationError) -> str:
+    """Where it is in the document: plain names after a dot, others as JSON; its values are not told."""
+    return "$" + "".join(map(step_of, fault.absolute_path))
+
+
+def step_of(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if PLAIN_NAME.match(step) else f"[{quoted(step)}]"
+
+
+def quoted(name: str) -> str:
+    """A name as JSON, of a long one the beginning."""
+    return json.dumps(name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "…", ensure_ascii=False)
+
+
+def shown(name: Any) -> str:
+    return name if isinstance(name, str) and PLAIN_NAME.match(name) else quoted(str(name))
+
+
+def what_of(fault: ValidationError) -> str:
+    """What of the schema is broken, without anything of the document."""
+    keyword: Any = fault.validator
+    value: Any = fault.validator_value
+    document: Any = fault.instance
+    match keyword:
+        case "type":
+            return f"it is not of the type {' or '.join([value] if isinstance(value, str) else value)}"
+        case "required":
+            missing = [name for name in value if name not in document]
+            return f"it lacks {', '.join(f'`{shown(name)}`' for name in missing)}"
+        case None:
+            return "it may not be there"
+        case "additionalProperties" if value is False:
+            return "`additionalProperties` is false: it may not be there"
+    return f"`{keyword}` {bound_of(value)}" if keyword in BOUNDS else f"`{keyword}`"
+
+
+def bound_of(value: Any) -> str:
+    """What the schema says, which is its author's; of a long one the beginning."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_BOUND else text[:LONGEST_BOUND] + "…"

@@ -1,0 +1,131 @@
+"""What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from voicemem.context.builder import Chosen
+from voicemem.context.usage import SummaryState
+from voicemem.sessions.read_model import Memory
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message
+from voicemem.transcript.state import State
+
+
+class Roles(Struct, frozen=True):
+    """One count for each role."""
+
+    user: int = 0
+    assistant: int = 0
+
+
+class Unheard(Struct, frozen=True):
+    """What the LLM generated and nobody heard; `share` is that of all that it generated, from 0 to 1."""
+
+    characters: int
+    share: float
+
+
+class Latencies(Struct, frozen=True):
+    """In ms; percentiles are measured values (nearest rank)."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class ToolCounts(Struct, frozen=True):
+    """Calls by the name of the tool; `answered` are those whose result has come."""
+
+    calls: int
+    answered: int
+    by_name: dict[str, int]
+
+
+class Statistics(Struct, frozen=True):
+    """Of the whole history, whatever contexts show of it. `memory_bytes` is about what it takes in this process."""
+
+    session_id: str
+    state: str
+    position: int
+    duration_ms: int
+    turns: int
+    messages: Roles
+    interruptions: int
+    unheard: Unheard
+    tokens: Roles
+    counter: str
+    latencies: dict[str, Latencies]
+    tools: ToolCounts
+    summary: SummaryState | None
+    forgotten: int
+    """How many messages no context shows any more."""
+    memory_bytes: int
+
+
+def statistics_of(
+    stream: Stream, memory: Memory, chosen: Chosen, summary: SummaryState | None, now_ms: int
+) -> Statistics:
+    """`chosen` is what its policy chooses of this memory now, and how tokens are counted."""
+    messages, tokens = memory.made_messages(), memory.tokens(chosen.counter)
+    return Statistics(
+        session_id=stream.id,
+        state=stream.state,
+        position=stream.position,
+        duration_ms=max(0, (now_ms if stream.ended_ms is None else stream.ended_ms) - stream.started_ms),
+        turns=len({message.turn_id for message in messages}),
+        messages=by_role((message.role, 1) for message in messages),
+        interruptions=sum("interrupted" in message.metadata for message in messages),
+        unheard=unheard(messages),
+        tokens=by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
+        counter=chosen.counter.name,
+        latencies=latencies(memory.state),
+        tools=tool_counts(memory.state),
+        summary=summary,
+        forgotten=len(messages) - len(memory.remembered()),
+        memory_bytes=memory.weight,
+    )
+
+
+def by_role(counts: Iterable[tuple[str, int]]) -> Roles:
+    found = {"user": 0, "assistant": 0}
+    for role, count in counts:
+        found[role] += count
+    return Roles(**found)
+
+
+def unheard(messages: Iterable[Message]) -> Unheard:
+    generated = heard = 0
+    for message in messages:
+        if message.metadata.get("source") == "llm":
+            original = message.metadata.get("original", message.content)
+            generated += max(len(original), len(message.content))
+            heard += len(message.content)
+    lost = generated - heard
+    return Unheard(lost, round(lost / generated, 4) if generated else 0.0)
+
+
+def latencies(state: State) -> dict[str, Latencies]:
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for turn in state.turns.values():
+        for latency in turn.latencies or ():
+            found[latency.name].append(latency.latency_ms)
+    return {name: percentiles(sorted(values)) for name, values in sorted(found.items())}
+
+
+def percentiles(values: list[float]) -> Latencies:
+    p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
+    return Latencies(len(values), p50, p90, p99, values[-1])
+
+
+def tool_counts(state: State) -> ToolCounts:
+    traces = [trace for turn in state.turns.values() for trace in turn.traces or () if trace.name is not None]
+    names = [trace.name or "" for trace in traces]
+    by_name = {name: names.count(name) for name in sorted(set(names))}
+    return ToolCounts(len(traces), sum(trace.answered for trace in traces), by_name)

@@ -1,0 +1,1 @@
+"""The protocol voicemem.v1: bytes to typed, checked events, and frames back."""

@@ -1,0 +1,71 @@
+"""Errors of typed decoding as plain sentences, without the value that was sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.errors import CODES
+from voicemem.protocol.events import Incoming
+from voicemem.protocol.types import REFUSALS
+
+
+def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
+    """What a validation error says, without the value that was sent; `kinds` are what may have been decoded."""
+    sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
+    if not at:
+        sentence, path = path, ""
+    sentence = in_words(sentence)
+    if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
+        sentence = "The value is not one of those that it can have"
+        values = choices(kinds, path.strip("`.")) if path else ()
+        sentence += f" ({', '.join(map(str, values))})" if values else ""
+    return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
+
+
+@lru_cache(maxsize=256)
+def choices(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
+    """The values that a field with a choice can have, by its dotted path in one of some structs; else nothing."""
+    name, _, rest = path.partition(".")
+    for kind in kinds:
+        fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
+        members = tuple(within(fields.get(name.partition("[")[0])))
+        found = choices(members, rest) if rest else next((get_args(one) for one in members if is_choice(one)), ())
+        if found:
+            return found
+    return ()
+
+
+def within(kind: Any) -> Iterator[Any]:
+    """A type, and those that it is made of: of a union its members, of an array or object its values."""
+    yield kind
+    for part in () if is_choice(kind) else get_args(kind):
+        yield from within(part)
+
+
+def is_choice(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+EXPECTED = re.compile(r"Expected `(int \| float|int|float|bool)(?: \| null)?`(?:, got `\w+`)?")
+KINDS = {"int": "a whole number", "float": "a number", "int | float": "a number", "bool": "true or false"}
+
+
+def in_words(sentence: str) -> str:
+    """One of msgspec's sentences in plain words, where there are some for it."""
+    return REFUSALS.get(sentence) or EXPECTED.sub(lambda found: f"Expected {KINDS[found[1]]}", sentence)
+
+
+def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
+    """Code and sentence of a validation error, without the value that was sent; `kinds` are what was decoded."""
+    message = str(error)
+    if message.endswith("`$.type`") and message.startswith("Invalid value"):
+        return "unknown_type", CODES["unknown_type"].sentence
+    if message.startswith("Object missing required field"):
+        return "missing_field", plain(error)
+    return "invalid_field", plain(error, *(kinds or get_args(Incoming)))

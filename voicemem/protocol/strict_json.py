@@ -1,0 +1,117 @@
+"""JSON held to limits that every parser agrees on: depth, UTF-8, the size of numbers; and equality of what was sent."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from voicemem.errors import InvalidFrame, Refused
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, Fields
+
+ANYTHING = msgspec.json.Decoder()
+DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
+LONG, EXPONENT = b"0" * 16, b"e000"
+"""Only text like this, digits taken for zeros, can hold a number that other JSON readers cannot."""
+
+
+def check_numbers(text: bytes) -> None:
+    """Refuse integers beyond 2^53 and numbers too large for a double, in unknown fields and metadata too."""
+    if may_have_large_number(text):
+        check_integers(ANYTHING.decode(text))
+
+
+def may_have_large_number(text: bytes) -> bool:
+    """A cheap look at JSON: False says that every number in it is within ±2^53 or a double."""
+    digits = text.translate(DIGITS, b"+")
+    return digits.find(LONG) >= 0 or digits.find(EXPONENT) >= 0
+
+
+def check_integers(value: Any) -> None:
+    if has_large_integer(value):
+        raise Refused("invalid_field", "An integer is outside of ±2^53.")
+
+
+def has_large_integer(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(has_large_integer(item) for item in value.values())
+        case list():
+            return any(has_large_integer(item) for item in value)
+        case int():
+            return abs(value) > MAX_INTEGER
+    return False
+
+
+def without_nulls(value: Any) -> Any:
+    """A merge patch without what it takes away, which then must be valid as a configuration."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def merge_patch(target: Fields, patch: Fields) -> Fields:
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            inner = result.get(key)
+            result[key] = merge_patch(inner if isinstance(inner, dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+SORTED = msgspec.json.Encoder(order="sorted")
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""msgspec raises the last two as well; `ValidationError`, a `DecodeError`, must be caught before them."""
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or the rest of the text after one that does not end: so that a search never starts twice in one place."""
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""Brackets as signed bytes: one level down, one level up."""
+ROUTING = frozenset({"session_id", "producer"})
+
+
+def check_frame(frame: bytes) -> None:
+    """Raise `InvalidFrame` for what is too big, not UTF-8, or nested too deep to be decoded safely."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise InvalidFrame("too_big")
+    try:
+        if not frame.isascii():
+            frame.decode()
+    except UnicodeDecodeError:
+        raise InvalidFrame("invalid_json") from None
+    # An array of events is one level around them.
+    limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
+    if too_deep(frame, limit):
+        raise InvalidFrame("too_deep")
+
+
+def too_deep(text: bytes, limit: int) -> bool:
+    """Whether JSON is nested deeper than `limit`."""
+    if text.count(b"{") + text.count(b"[") <= limit:
+        return False
+    steps = STRING.sub(b"", text).translate(STEPS, NO_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > limit
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        ANYTHING.decode(text)
+    except MALFORMED:
+        return False
+    return True
+
+
+def same_event(one: bytes, other: bytes) -> bool:
+    """Whether two payloads are equal as decoded JSON, but for the fields that only say where they belong."""
+    return one == other or canonical(one) == canonical(other)
+
+
+def canonical(payload: bytes) -> bytes:
+    values = ANYTHING.decode(payload)
+    return SORTED.encode({key: value for key, value in values.items() if key not in ROUTING})

@@ -1,0 +1,63 @@
+"""Who is calling: the checks that both servers make before anything else (design, section 10)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from voicemem.config.service import is_loopback
+from voicemem.errors import Refused
+from voicemem.security.access import EVERYTHING, Access, Grant, token_of
+from voicemem.security.rate_limits import Limits
+
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
+
+
+class Gate:
+    """Lets callers in. `open_to_all` is set by `--insecure`."""
+
+    def __init__(self, access: Access, open_to_all: bool = False, limits: Limits | None = None) -> None:
+        """Without `limits` there are none but for wrong keys."""
+        self.access = access
+        self.open_to_all = open_to_all
+        self.limits = limits or Limits(access.clock, 0, 0)
+
+    async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
+        """Without keys only loopback may call: a web page elsewhere must not reach it through a browser.
+
+        Gives whether a key is needed. Without `ask_store` what was last known of keys decides. Raises `Refused`
+        (`foreign_host`, `foreign_origin`).
+        """
+        needed = await self.access.needed() if ask_store else self.access.seen_key
+        if needed or self.open_to_all:
+            return needed
+        match = HOST.match(host or "")
+        if match is None or not is_loopback(match[1]):
+            raise Refused("foreign_host")
+        if origin is not None and not is_loopback(host_of(origin)):
+            raise Refused("foreign_origin")
+        return needed
+
+    async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:
+        """What the caller with this `Authorization` header may do; one request of theirs is counted.
+
+        Raises `Refused` (`unauthorized`, `token_expired`, `rate_limited`).
+        """
+        if not needed:
+            return EVERYTHING
+        try:
+            grant = await self.access.grant(token_of(authorization))
+        except Refused as refused:
+            if authorization is not None and refused.code == "unauthorized":
+                self.limits.count_wrong_key(address)
+            raise
+        self.limits.count_request(grant.caller)
+        return grant
+
+
+def host_of(origin: str) -> str:
+    """The host of an `Origin`; empty when it has none, as "null" and files have."""
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""

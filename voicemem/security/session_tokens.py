@@ -1,0 +1,88 @@
+"""Session tokens: JWTs (RFC 7519) of HS256 that open one session for some minutes (design, section 10).
+
+A token names the session as `sub`, its end as `exp` and the key that signed it as `kid` in its header. It is signed
+with the SHA-256 of that key's secret, which the holder of the key and the service have: no further secret is kept, and
+with the key its tokens are revoked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jwt
+import msgspec
+from jwt.types import Options
+from msgspec import Struct
+
+from voicemem.errors import Refused
+from voicemem.protocol.types import SessionId
+
+ALGORITHM = "HS256"
+LONGEST_S = 3600
+SKEW_S = 60
+"""So much the clock of who signs may be ahead, for a token of the longest life."""
+MOST_CHARACTERS = 2048
+OPTIONS: Options = {
+    "require": ["exp", "sub"],
+    "verify_exp": False,  # times are checked here, by the service's own clock
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+}
+
+
+class Claims(Struct, frozen=True):
+    """What a token says; other claims are passed over."""
+
+    sub: SessionId
+    exp: float
+    nbf: float | None = None
+
+
+class Token(Struct, frozen=True):
+    """A token that holds."""
+
+    session_id: str
+    expires_ms: int
+
+
+def looks_like_token(text: str) -> bool:
+    """Whether this is meant to be a token, and no key."""
+    return text.count(".") == 2
+
+
+def signer_of(text: str) -> str:
+    """The id of the key that a token says to be signed with. Raises `Refused`."""
+    if len(text) > MOST_CHARACTERS:
+        raise Refused("unauthorized")
+    try:
+        header = jwt.get_unverified_header(text)
+    except (jwt.PyJWTError, ValueError, RecursionError):  # the header is read before anything is known of it
+        raise Refused("unauthorized") from None
+    key_id = header.get("kid")
+    if header.get("alg") != ALGORITHM or not isinstance(key_id, str):
+        raise Refused("unauthorized", "A session token is a JWT of HS256 with a kid.")
+    return key_id
+
+
+def read_token(text: str, secret: bytes, now_ms: int) -> Token:
+    """A token that was signed with this secret and holds now. Raises `Refused`."""
+    try:
+        payload = jwt.decode(text, secret, [ALGORITHM], OPTIONS)
+        claims = msgspec.convert(payload, Claims)
+    except jwt.MissingRequiredClaimError as missing:
+        raise Refused("unauthorized", f"The session token has no {missing.claim}.") from None
+    except (jwt.PyJWTError, msgspec.ValidationError, ValueError, RecursionError):
+        raise Refused("unauthorized", "The session token does not hold.") from None
+    if not all(map(math.isfinite, (claims.exp, claims.nbf or 0.0))):
+        raise Refused("unauthorized", "The session token does not hold.")
+    if claims.exp * 1000 <= now_ms:
+        raise Refused("token_expired")
+    if claims.exp * 1000 > now_ms + (LONGEST_S + SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
+        raise Refused("unauthorized", "A session token holds from its nbf on, and for an hour at most.")
+    return Token(claims.sub, int(claims.exp * 1000))
+
+
+def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes) -> str:
+    """A token for one session until a Unix time in seconds."""
+    return jwt.encode({"sub": session_id, "exp": expires_s}, secret, ALGORITHM, headers={"kid": key_id})

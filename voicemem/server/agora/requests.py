@@ -1,0 +1,185 @@
+"""What Agora's clients send, and what of it is a session's configuration. Unknown fields and nulls are passed over."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from voicemem.config.session import IS_URL, URL_PATTERN, Headers, Labels, LlmConfig, MaxHistory
+from voicemem.errors import Refused
+from voicemem.protocol.explain import plain
+from voicemem.protocol.strict_json import without_nulls
+from voicemem.protocol.types import Fields, matching
+from voicemem.server.http.request import object_of
+
+T = TypeVar("T")
+MAX_SPEECH_BYTES = 512
+UrlOrNone = Annotated[str, matching(rf"^({URL_PATTERN})?\Z", IS_URL, max_length=2048)]
+Text = Annotated[str, Meta(min_length=1)]
+Action = Literal["inject", "interrupt", "ignore", "append"]
+
+
+class TextPart(Struct, frozen=True):
+    """A part of a message in Gemini's form."""
+
+    text: str
+
+
+class Llm(Struct, frozen=True):
+    """The settings of `llm` that a session has too; styles that context has no format for are left out."""
+
+    vendor: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    style: Literal["openai", "anthropic", "gemini", "dify", "bedrock"] | UnsetType = UNSET
+    url: UrlOrNone | UnsetType = UNSET
+    api_key: str | UnsetType = UNSET
+    headers: Headers | UnsetType = UNSET
+    params: Fields | UnsetType = UNSET
+    max_history: MaxHistory | UnsetType = UNSET
+    system_messages: list[Fields] | UnsetType = UNSET
+    greeting_message: str | UnsetType = UNSET
+    failure_message: str | UnsetType = UNSET
+
+
+class Properties(Struct, frozen=True):
+    """Of an agent's properties those that are kept. `idle_timeout` is in seconds."""
+
+    channel: Text
+    llm: Llm = Llm()
+    labels: Labels | UnsetType = UNSET
+    idle_timeout: Annotated[int, Meta(ge=0, le=259_200)] | UnsetType = UNSET
+
+
+class Join(Struct, frozen=True):
+    """A call for an agent."""
+
+    name: Text
+    properties: Properties
+
+
+class LlmUpdate(Struct, frozen=True):
+    """What may change while an agent runs; `params` are replaced whole."""
+
+    system_messages: list[Fields] | UnsetType = UNSET
+    params: Fields | UnsetType = UNSET
+
+
+class UpdateProperties(Struct, frozen=True):
+    """The rest of them is not kept."""
+
+    llm: LlmUpdate = LlmUpdate()
+
+
+class Update(Struct, frozen=True):
+    """New settings of a running agent."""
+
+    properties: UpdateProperties
+
+
+class Speak(Struct, frozen=True):
+    """A text that the agent is to say; priorities are the engine's business."""
+
+    text: Text
+    priority: Literal["INTERRUPT", "APPEND", "IGNORE"] = "INTERRUPT"
+    interruptable: bool = True
+
+
+class Think(Struct, frozen=True):
+    """A text that the agent is to take as the user's; actions are the engine's business."""
+
+    text: Text
+    on_listening_action: Action = "interrupt"
+    on_thinking_action: Action = "interrupt"
+    on_speaking_action: Action = "ignore"
+    interruptable: bool = True
+    metadata: dict[str, str] | UnsetType = UNSET
+
+
+async def body_as(request: web.Request, kind: type[T]) -> T:
+    """The body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
+    try:
+        return msgspec.convert(without_nulls(await object_of(request)), kind)
+    except msgspec.ValidationError as error:
+        code = "missing_field" if str(error).startswith("Object missing required field") else "invalid_field"
+        raise Refused(code, plain(error, kind)) from None
+
+
+def configuration(join: Join) -> Fields:
+    """The configuration of the session that an agent is."""
+    properties = join.properties
+    llm = with_key_apart(without_empty(given_in(properties.llm)))
+    if "system_messages" in llm:
+        llm["system_messages"] = with_content(llm["system_messages"])
+    if llm.get("style") in ("dify", "bedrock"):
+        del llm["style"]
+    given: dict[str, Any] = {
+        "name": join.name,
+        "channel": properties.channel,
+        "labels": properties.labels,
+        "idle_timeout": properties.idle_timeout,
+        "llm": llm or UNSET,
+    }
+    return {name: value for name, value in given.items() if value is not UNSET}
+
+
+def given_in(values: Struct) -> Fields:
+    """The fields of a struct that were given."""
+    return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+
+
+def without_empty(llm: Fields) -> Fields:
+    """An application whose variables are not set sends `""` for an address and a key that it does not have."""
+    return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
+
+
+def with_key_apart(llm: Fields) -> Fields:
+    """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
+    url = urlsplit(llm.get("url", ""))
+    pairs = url.query.split("&")
+    keys = [pair.removeprefix("key=") for pair in pairs if pair.startswith("key=")]
+    if not keys:
+        return llm
+    query = "&".join(pair for pair in pairs if not pair.startswith("key="))
+    return {"api_key": unquote(keys[0]), **llm, "url": urlunsplit(url._replace(query=query))}
+
+
+def with_content(messages: list[Fields]) -> list[Fields]:
+    """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
+    return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
+
+
+def is_of_parts(message: Fields) -> bool:
+    return "content" not in message and "parts" in message
+
+
+def text_of(message: Fields) -> str:
+    """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
+    try:
+        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[TextPart]))
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "The parts of a system message are texts.") from None
+
+
+def patch(update: Update, now: LlmConfig) -> Fields:
+    """The merge patch of a configuration that an update makes."""
+    llm: Fields = {}
+    given = update.properties.llm
+    if given.system_messages is not UNSET:
+        llm["system_messages"] = with_content(given.system_messages)
+    if given.params is not UNSET:
+        llm["params"] = replacing(now.params, given.params)
+    return {"llm": llm} if llm else {}
+
+
+def replacing(old: Fields, new: Fields) -> Fields:
+    """The merge patch (RFC 7396) that leaves nothing of an old object but what the new one has too."""
+    nested = {
+        name: replacing(old[name], value)
+        for name, value in new.items()
+        if isinstance(value, dict) and isinstance(old.get(name), dict)
+    }
+    return {**dict.fromkeys(old), **new, **nested}

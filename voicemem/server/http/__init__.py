@@ -1,0 +1,1 @@
+"""HTTP as every route needs it: listening, reading requests, problems, documentation."""

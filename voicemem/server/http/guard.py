@@ -1,0 +1,35 @@
+"""What stands before every handler: who may come in, and the server's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from voicemem.security.access import Grant
+from voicemem.security.gate import Gate
+from voicemem.server.http.problems import SERVER, Handler
+from voicemem.server.http.request import GRANT, query_of
+from voicemem.server.http.routes import Route
+
+
+async def name_server(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER
+
+
+def guarded(route: Route[Any], gate: Gate) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
+        if route.scope is not None:
+            grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
+            grant.require(route.scope, session_of(request, route))
+            request[GRANT] = grant
+        return await route.handler(request, query_of(request, route.query))
+
+    return handler
+
+
+def session_of(request: web.Request, route: Route[Any]) -> str | None:
+    """The session that the path names: the only one that its session tokens reach."""
+    return request.match_info["id"] if route.path.startswith("/v1/sessions/{id}") else None

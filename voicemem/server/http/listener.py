@@ -1,0 +1,173 @@
+"""aiohttp's HTTP protocol with our answers and our deadlines.
+
+What is no HTTP gets a problem document too, and is not logged: aiohttp answers and logs such requests before any
+handler sees them, with the bytes that were sent, keys included. And nobody keeps a connection by being slow: aiohttp
+itself waits for an hour for a head that drips, and for ever for a reader that does not read. Nor does a body that is
+compressed: aiohttp would unpack it also where nobody wants it, for seconds in which nobody else is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.web_request import BaseRequest
+
+from voicemem.config.service import Address
+from voicemem.errors import CODES, InvalidFrame
+from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.server.http.problems import SERVER, problem_response
+
+
+class Deadlines(NamedTuple):
+    """How long a peer may keep a connection waiting, in seconds. A body's deadline is `parts.BODY_TIMEOUT_S`."""
+
+    head: float = 10.0
+    """From connecting to the end of the first request's head."""
+    idle: float = 75.0
+    """From an answer to the end of the next request's head; more than the 60 s that proxies keep theirs."""
+    linger: float = 5.0
+    """After an answer, for the rest of a body that nobody wants."""
+    read: float = 30.0
+    """Without taking a byte of an answer; noticed between one and two times later."""
+
+
+DEADLINES = Deadlines()
+ZLIB_OR_GZIP = 47
+"""zlib's `wbits` for the largest window and either header."""
+NOT_AS_SAID = "The body is cut off, or not encoded as its headers say."
+
+
+class ProblemHandler(RequestHandler):
+    """One HTTP connection. `peers` are the open ones of its port."""
+
+    __slots__ = ("answered", "deadlines", "gone", "looked", "most", "peers", "timers")
+
+    def __init__(self, server: web.Server, deadlines: Deadlines, peers: set[ProblemHandler], most: int) -> None:
+        options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=deadlines.idle,
+            lingering_time=deadlines.linger,
+            **options,
+        )
+        self.deadlines = deadlines
+        self.peers = peers
+        self.most = most
+        self.timers: dict[str, asyncio.TimerHandle] = {}
+        self.answered = 0
+        """How often a peer has taken what was waiting for it."""
+        self.gone: Callable[[], object] | None = None
+        """Told when the connection is lost, while an answer takes so long that somebody wants to know."""
+        self.looked: tuple[int, ...] = ()
+        """What was seen at the last look at what waits to be sent."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = cast(asyncio.Transport, transport)
+        if len(self.peers) >= self.most:
+            connection.abort()
+            return
+        self.peers.add(self)
+        super().connection_made(connection)
+        self.timers["head"] = self._loop.call_later(self.deadlines.head, self.look_at_head, connection)
+        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.look_at_reader, connection)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.peers.discard(self)
+        for timer in self.timers.values():
+            timer.cancel()
+        if self.gone is not None:
+            self.gone()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        self.answered += 1
+        super().resume_writing()
+
+    def look_at_head(self, connection: asyncio.Transport) -> None:
+        if self._request_count == 0:
+            connection.abort()
+
+    def look_at_reader(self, connection: asyncio.Transport) -> None:
+        """Cut off a peer that took nothing since the last look, also one whose connection is being closed."""
+        waiting = connection.get_write_buffer_size()
+        seen = (waiting, self.answered, self._request_count)
+        if waiting and seen == self.looked:
+            connection.abort()
+            return
+        self.looked = seen
+        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.look_at_reader, connection)
+
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """Log faults of ours only: what nobody wanted of a body may be broken, and anybody could fill the log so."""
+        if not isinstance(more.get("exc_info"), RequestPayloadError):
+            super().log_exception(*args, **more)
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        code = "internal" if status >= 500 else "invalid_http"
+        if code == "internal":
+            self.log_exception("A request failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("The answer had begun already.")
+        response = problem_response(code, CODES[code].sentence)
+        response.headers["Server"] = SERVER
+        response.force_close()
+        return response
+
+
+async def expect(request: web.Request) -> web.StreamResponse | None:
+    """What an `Expect` header asks for: nothing but 100-continue is known."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        return problem_response("invalid_http", "The only expectation that can be met is 100-continue.")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # the answer proper has not begun
+    return None
+
+
+def unpacked(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
+    """A body without its `Content-Encoding`, gzip or deflate in one piece. Raises `InvalidFrame`."""
+    if encoding.lower() in ("", "identity"):
+        return body
+    if encoding.lower() not in ("gzip", "deflate"):
+        raise InvalidFrame("invalid_http", "A body may be encoded as gzip or deflate, and as nothing else.")
+    unpacking = zlib.decompressobj(wbits=ZLIB_OR_GZIP)
+    try:
+        text = unpacking.decompress(body, most + 1)
+    except zlib.error:
+        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+    if len(text) > most:
+        raise InvalidFrame("too_big")
+    if not unpacking.eof or unpacking.unused_data:
+        raise InvalidFrame("invalid_http", NOT_AS_SAID)
+    return text
+
+
+def most_connections() -> int:
+    """Half of the files that the process may have open: the store, webhooks and producers need theirs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 65_536 if soft == resource.RLIM_INFINITY else soft // 2
+
+
+async def listen(
+    runner: web.AppRunner, address: Address, deadlines: Deadlines = DEADLINES, most: int | None = None
+) -> asyncio.Server:
+    """Listen with a runner that was set up; beyond `most` connections new ones are closed. Raises `OSError`."""
+    server = runner.server
+    assert server is not None
+    peers: set[ProblemHandler] = set()
+    limit = most_connections() if most is None else most
+    return await asyncio.get_running_loop().create_server(
+        lambda: ProblemHandler(server, deadlines, peers, limit), address.host, address.port, reuse_address=True
+    )

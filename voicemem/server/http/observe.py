@@ -1,0 +1,52 @@
+"""Requests in and webhooks out, as metrics, spans and log lines see them."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from voicemem.server.http.problems import Handler
+from voicemem.telemetry.metrics import METHODS, Metrics
+from voicemem.telemetry.tracing import Tracer
+
+LOG = logging.getLogger("voicemem.requests")
+NO_ROUTE = "none"
+"""For requests to paths that there are not."""
+UNANSWERED = 499
+"""The status of a request whose caller has hung up, as nginx has it."""
+
+
+def route_of(request: web.Request) -> str:
+    """The path with placeholders for ids: what may stand in metrics, spans and logs."""
+    resource = request.match_info.route.resource
+    return NO_ROUTE if resource is None else resource.canonical
+
+
+def observe_requests(metrics: Metrics, tracer: Tracer) -> Middleware:
+    """The middleware around all others."""
+
+    @web.middleware
+    async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = time.monotonic()
+        route, status = route_of(request), UNANSWERED
+        method = request.method if request.method in METHODS else "other"
+        attributes = {"http.request.method": method, "http.route": route}
+        with tracer.span(f"{method} {route}", "server", attributes, [tracer.origin(request.headers)]) as span:
+            try:
+                response = await handler(request)
+                status = response.status
+                if status >= 500:
+                    span.fail(str(status))
+                return response
+            finally:
+                seconds = time.monotonic() - began
+                span.set_attribute("http.response.status_code", status)
+                metrics.request(method, route, status, seconds)
+                if LOG.isEnabledFor(logging.DEBUG):
+                    fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+                    LOG.debug("%s %s %d", method, route, status, extra=fields)
+
+    return observe

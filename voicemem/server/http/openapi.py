@@ -1,0 +1,213 @@
+"""The OpenAPI 3.1 document of the routes, made from the types that decode and encode.
+
+https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON lines are described as an array of them,
+as OpenAPI 3.2 does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from voicemem.errors import CODES
+from voicemem.protocol.types import Fields
+from voicemem.server.http.routes import PLACEHOLDERS, Answer, Body, Errors, Route
+from voicemem.server.http.schemas import Schemas, without_null
+from voicemem.version import __version__
+
+VERSION = "3.1.0"
+ROOT = ("/",)
+ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows what was acknowledged before it.
+
+Callers need a key with the scope that an operation names, or for one session's paths a session token; a service without
+keys is open to loopback. Beside what the
+schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
+within ±2^53 and written without a fraction, and no query parameter stands twice."""
+HEADERS = {
+    "Voicemem-Turn-Id": {
+        "description": "The turn of the reply.",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "Voicemem-Item": {
+        "description": "The reply's `item`; not there when nothing but the failure message is said.",
+        "required": False,
+        "schema": {"type": "string"},
+    },
+    "ETag": {"description": "Changes with what is answered.", "required": True, "schema": {"type": "string"}},
+    "Retry-After": {
+        "description": "Seconds, with `rate_limited`.",
+        "required": False,
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
+}
+SCHEMES = {
+    "key": {"type": "http", "scheme": "bearer"},
+    "password": {"type": "http", "scheme": "basic", "description": "The key is the password; any name will do."},
+    "agora": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Authorization",
+        "description": "`agora token=` and the key, in quotes or not.",
+    },
+}
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "ETags that the caller already has.",
+    "schema": {"type": "string"},
+}
+IF_NOT_THERE = {**IF_NONE_MATCH, "description": "`*`: only while there was no update yet."}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "ETags of the versions of which alone this is to be done.",
+    "schema": {"type": "string"},
+}
+
+
+def document(routes: Iterable[Route[Any]]) -> bytes:
+    """The document as JSON."""
+    routes = list(routes)
+    schemas = Schemas()
+    paths: defaultdict[str, Fields] = defaultdict(dict)
+    for route in routes:
+        below = [other for other in routes if other.path.startswith(f"{route.path}/{{")]
+        paths[route.path][route.method.lower()] = operation(route, below, schemas)
+    return msgspec.json.encode(
+        {
+            "openapi": VERSION,
+            "info": {
+                "title": "voicemem",
+                "version": __version__,
+                "description": ABOUT,
+                "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+            },
+            "servers": [{"url": "/"}],
+            "tags": tags(routes),
+            "paths": paths,
+            "components": {
+                "securitySchemes": SCHEMES,
+                "schemas": schemas.components,
+            },
+        }
+    )
+
+
+def tags(routes: Iterable[Route[Any]]) -> list[Fields]:
+    modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
+    return [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()]
+
+
+def tag_of(route: Route[Any]) -> str:
+    """A route belongs to the file of its handler."""
+    return route.handler.__module__.rpartition(".")[2]
+
+
+def id_of(route: Route[Any]) -> str:
+    """The operation's id."""
+    return str(getattr(route.handler, "__name__", ""))
+
+
+def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
+    """A route's description; `below` are those whose paths begin with its own."""
+    summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
+    parameters = list(parameters_of(route, schemas))
+    if 304 in route.answers:
+        parameters.append(IF_NONE_MATCH)
+    if "precondition_failed" in route.codes:
+        parameters += [IF_MATCH, IF_NOT_THERE]
+    if route.query.__struct_fields__:
+        more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
+    described: Fields = {
+        "operationId": id_of(route),
+        "tags": [tag_of(route)],
+        "summary": summary,
+        "description": more.strip(),
+        "security": [{scheme: [route.scope]} for scheme in route.schemes] if route.scope else [],
+        "servers": [{"url": server} for server in route.servers] if route.servers != ROOT else [],
+        "parameters": parameters,
+        "responses": responses_of(route, below, schemas),
+    }
+    if route.body is not None:
+        described["requestBody"] = {
+            "required": route.body.required,
+            "content": contents(route.body, schemas),
+        }
+    return {key: value for key, value in described.items() if value or key == "security"}
+
+
+def contents(given: Body | Answer, schemas: Schemas) -> Fields:
+    """The contents of a body or answer."""
+    return {media_type: {"schema": schemas.of(kind)} for media_type, kind in given.contents.items()}
+
+
+def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[Fields]:
+    for name in re.findall(r"{(\w+)}", route.path):
+        yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
+    schema = schemas.own(route.query)
+    for name, value in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
+
+
+def links_of(answer: Answer, below: list[Route[Any]]) -> Fields:
+    """What can be called with the id that was answered."""
+    if answer.id_field is None:
+        return {}
+    given = {"id": f"$response.body#/{answer.id_field}"}
+    return {id_of(route): {"operationId": id_of(route), "parameters": given} for route in below}
+
+
+def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
+    responses: Fields = {}
+    for status, answer in route.answers.items():
+        response = {
+            "description": HTTPStatus(status).phrase,
+            "headers": {name: HEADERS[name] for name in answer.headers},
+            "content": contents(answer, schemas),
+            "links": links_of(answer, below),
+        }
+        responses[str(status)] = {key: value for key, value in response.items() if value}
+    by_status: defaultdict[int, list[str]] = defaultdict(list)
+    for code in sorted(codes_of(route)):
+        by_status[route.errors.status_of(code)].append(code)
+    for status, codes in sorted(by_status.items()):
+        responses[str(status)] = error_response(route.errors, status, codes, schemas)
+    return responses
+
+
+def error_response(errors: Errors, status: int, codes: list[str], schemas: Schemas) -> Fields:
+    told: Fields = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
+    if "status" in errors.kind.__struct_fields__:
+        told["status"] = {"const": status}
+    response: Fields = {
+        "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
+        "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": told}}},
+    }
+    if "rate_limited" in codes:
+        response["headers"] = {"Retry-After": HEADERS["Retry-After"]}
+    if status == HTTPStatus.UNAUTHORIZED:
+        response["headers"] = {"WWW-Authenticate": HEADERS["WWW-Authenticate"]}
+    return response
+
+
+def codes_of(route: Route[Any]) -> set[str]:
+    """The codes of all errors that a route may answer with: what its parts bring along, and its own."""
+    codes = {"invalid_http", "invalid_query", "foreign_host", "foreign_origin", "internal", *route.codes}
+    if route.scope is not None:
+        codes |= {"unauthorized", "token_expired", "forbidden", "rate_limited", "store_unavailable"}
+    if "{" in route.path:
+        codes |= {"invalid_field", "not_found"}
+    if "/sessions/{id}" in route.path:
+        codes |= {"unknown_session"}
+    if route.body is not None:
+        codes |= {"invalid_json", "too_deep", "not_events", "too_big", "timeout"}
+    return codes

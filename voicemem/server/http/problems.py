@@ -1,0 +1,80 @@
+"""Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read too."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.errors import CODES, RateLimited, VoicememError
+from voicemem.protocol.types import Reason
+
+LOG = logging.getLogger("voicemem")
+SERVER = "voicemem"
+"""What answers call the server: nobody needs to know what it is made of."""
+MEDIA_TYPE = "application/problem+json"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Problem(Struct, frozen=True):
+    """Why a request was not taken (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: Reason
+
+
+def problem_body(code: str, detail: str, answered: HTTPStatus | None = None) -> bytes:
+    """The problem document of a code; `answered` is the status where that is not the code's own."""
+    status = CODES[code].status if answered is None else answered.value
+    problem = Problem(
+        type=f"urn:voicemem:error:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        reason=code,
+    )
+    return msgspec.json.encode(problem)
+
+
+def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=CODES[code].status, body=problem_body(code, detail), content_type=MEDIA_TYPE, headers=headers
+    )
+
+
+def headers_of(error: VoicememError) -> dict[str, str]:
+    """What stands in the head of an error's answer: how to come in, or when to come back."""
+    if CODES[error.code].status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
+    return {"Retry-After": str(math.ceil(error.retry_after_s))} if isinstance(error, RateLimited) else {}
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem document; nobody outside ever sees a traceback."""
+    try:
+        return await handler(request)
+    except VoicememError as error:
+        return problem_response(error.code, error.detail, headers_of(error))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
+    except web.HTTPRequestEntityTooLarge:
+        return problem_response("too_big", "A body may be at most 1 MiB.")
+    except web.HTTPNotFound:
+        return problem_response("not_found", CODES["not_found"].sentence)
+    except web.HTTPException as error:
+        return problem_response("invalid_query", error.reason)
+    except TimeoutError:
+        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
+    except Exception as error:  # the outermost edge: the caller gets a plain 500, the operator the traceback
+        LOG.error("%s %s failed", request.method, request.match_info.route.name or "request", exc_info=error)
+        return problem_response("internal", CODES["internal"].sentence)

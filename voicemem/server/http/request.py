@@ -1,0 +1,145 @@
+"""What the routes share: the parts they call, and the reading of paths, queries and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from voicemem.context.policies import Policies
+from voicemem.context.summaries import Summaries
+from voicemem.errors import InvalidFrame, Refused
+from voicemem.gateway.service import Gateway
+from voicemem.memory.working_memory import WorkingMemory
+from voicemem.protocol.explain import plain
+from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
+from voicemem.protocol.types import SESSION_ID_PATTERN, Fields
+from voicemem.security.access import Access, Grant
+from voicemem.security.rate_limits import Limits
+from voicemem.server.http.listener import NOT_AS_SAID, unpacked
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.gauges import Gauges
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.tails.hub import Tails
+from voicemem.store.port import Store
+from voicemem.store.streams import Stream
+from voicemem.telemetry.metrics import Metrics
+from voicemem.webhooks.endpoints import Webhooks
+
+T = TypeVar("T")
+SESSION_ID = re.compile(SESSION_ID_PATTERN)
+BODY_TIMEOUT_S = 30.0
+"""aiohttp itself waits for a slow body for ever."""
+
+
+class Parts(NamedTuple):
+    """The use cases that the routes translate to."""
+
+    store: Store
+    memories: Memories
+    recorder: Recorder
+    sessions: Sessions
+    draining: asyncio.Event
+    access: Access
+    limits: Limits
+    metrics: Metrics
+    gauges: Gauges
+    tails: Tails
+    webhooks: Webhooks
+    policies: Policies
+    summaries: Summaries
+    gateway: Gateway
+    working_memory: WorkingMemory
+    restoring: asyncio.Semaphore
+    """Turns for restores."""
+
+
+PARTS = web.AppKey("parts", Parts)
+GRANT = web.RequestKey("grant", Grant)
+DOCUMENT = web.AppKey("document", bytes)
+ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
+
+
+def parts_of(request: web.Request) -> Parts:
+    return request.app[PARTS]
+
+
+def checked_session_id(value: Any) -> str:
+    """A session id as it was given. Raises `Refused` for what cannot be one."""
+    if not isinstance(value, str) or not SESSION_ID.match(value):
+        raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
+    return value
+
+
+async def stream_of(request: web.Request) -> Stream:
+    """The session that the path names, in the caller's project. Raises `Refused`."""
+    return await parts_of(request).sessions.get(request[GRANT].project, checked_session_id(request.match_info["id"]))
+
+
+def query_of(request: web.Request, kind: type[T]) -> T:
+    """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    if not request.query_string:
+        return kind()
+    given = dict(request.query)
+    if len(given) < len(request.query.items()):
+        raise Refused("invalid_query", "A query parameter stands twice.")
+    try:
+        query = msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_query", plain(error, kind)) from None
+    if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
+        raise Refused("invalid_query", "A query parameter cannot be null.")
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
+        raise Refused("invalid_query", "A number is written in plain digits.")  # msgspec takes 1e1 for ten
+    return query
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """For routes that take no query parameters."""
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            body = await request.read()
+    except (web.RequestPayloadError, ConnectionResetError):
+        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+    return unpacked(body, request.headers.get("Content-Encoding", ""))
+
+
+async def object_of(request: web.Request) -> Fields:
+    """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
+    body = await body_of(request)
+    if not body.strip():
+        return {}
+    check_frame(body)
+    try:
+        value: Any = ANYTHING.decode(body)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    except MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    if not isinstance(value, dict):
+        raise InvalidFrame("not_events", "The body is not a JSON object.")
+    check_integers(value)
+    return value
+
+
+def read_as(value: Fields, kind: type[T]) -> T:
+    """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", plain(error, kind)) from None
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON response."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
+    )

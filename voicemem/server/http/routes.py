@@ -1,0 +1,95 @@
+"""What a route is: one declaration beside its handler, which is both served and documented.
+
+To add a documented route, write a handler that takes the request and a query struct and says in its docstring what it
+does, and put a `Route` with its scope, body, answers and own error codes into the `ROUTES` of its file. The guard, the
+decoding of the query and `/openapi.json` follow from that, and the tests hold what is answered to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem.errors import CODES
+from voicemem.protocol.types import Name, SessionId, matching
+from voicemem.server.http import problems
+
+KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
+Q = TypeVar("Q", bound=Struct)
+JSON = "application/json"
+JSON_LINES = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
+DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
+AppId = Annotated[str, Meta(min_length=1)]
+PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
+    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}
+)
+"""The types of what stands in braces in paths."""
+
+
+class MergePatch(NamedTuple):
+    """A patch (RFC 7396) of an object of this type: every field may be left out, or be null."""
+
+    of: type[Struct]
+
+
+class Body(NamedTuple):
+    """What a route takes: types by media type. A union of structs, a `MergePatch` and what msgspec knows are types."""
+
+    contents: Mapping[str, Any]
+    required: bool = True
+
+
+class Answer(NamedTuple):
+    """What a route answers with one status: types by media type, none when there is no body.
+
+    `id_field` names the field with the id of what was made, which the paths below this one take.
+    """
+
+    contents: Mapping[str, Any] = NOTHING
+    headers: tuple[str, ...] = ()
+    id_field: str | None = None
+
+
+class Errors(NamedTuple):
+    """How a route tells of errors: the body, and what stands for a code as the HTTP status and in its `reason`."""
+
+    media_type: str
+    kind: type[Struct]
+    status_of: Callable[[str], int]
+    reason_of: Callable[[str], str]
+
+
+PROBLEMS = Errors(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
+
+
+class Route(NamedTuple, Generic[Q]):
+    """A path with its handler; `scope` None is open to everybody who can reach the port.
+
+    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`). `servers` is what may stand
+    before the path, `schemes` are the ways to show a key.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[web.Request, Q], Awaitable[web.StreamResponse]]
+    scope: str | None
+    query: type[Q]
+    answers: Mapping[int, Answer]
+    body: Body | None = None
+    codes: tuple[str, ...] = ()
+    errors: Errors = PROBLEMS
+    servers: tuple[str, ...] = ("/",)
+    schemes: tuple[str, ...] = ("key",)
+
+
+def one(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, Answer]:
+    """The answers of a route that succeeds in one way, with JSON of this type."""
+    return {int(status): Answer({JSON: kind})}

@@ -1,0 +1,128 @@
+"""JSON Schemas (2020-12) of the types that decode and encode, as the components of an OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.session import SessionConfig, SystemMessage
+from voicemem.protocol.checks import Carried
+from voicemem.protocol.events import Journaled, Producible
+from voicemem.protocol.types import Fields
+from voicemem.server.http.routes import MergePatch
+
+COMPONENTS = "#/components/schemas/"
+
+
+def reference(name: str) -> Fields:
+    """A reference to a component, also for types that msgspec cannot see through (`Meta.extra_json_schema`)."""
+    return {"$ref": COMPONENTS + name}
+
+
+class Metadata(Carried, frozen=True):
+    """What voicemem itself says of a message; any other key is the producer's."""
+
+
+NAMED_UNIONS = {"ProducedEvent": Producible, "JournaledEvent": Journaled}
+REFERRED_TO = (Metadata, SystemMessage, SessionConfig)
+CLOSER: dict[tuple[str, str], Fields] = {
+    ("Message", "metadata"): reference("Metadata"),
+    ("LlmConfig", "system_messages"): {"items": reference("SystemMessage")},
+    ("LlmConfig", "api_key"): {"writeOnly": True},
+    ("WebhookConfig", "secret"): {"writeOnly": True},
+    ("LlmConfig", "headers"): {"writeOnly": True},
+}
+"""What is known of fields whose types say less, because their content is passed on as it came, or never shown."""
+
+
+class Schemas:
+    """Schemas of types. Structs become components under their own names."""
+
+    def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
+        self.components: Fields = {}
+        for name, union in unions.items():
+            self.components[name] = self.plain(union)
+        for kind in REFERRED_TO:
+            self.plain(kind)
+
+    def of(self, kind: Any) -> Fields:
+        """The schema of a type, a union of structs, or a `MergePatch`; by reference where it has a name."""
+        if isinstance(kind, MergePatch):
+            return self.patch(kind.of)
+        if isinstance(kind, UnionType) and all(is_untagged(one) for one in get_args(kind)):
+            return {"anyOf": [self.plain(one) for one in get_args(kind)]}
+        return self.plain(kind)
+
+    def own(self, kind: type[Struct]) -> Fields:
+        """The schema of a struct itself, which becomes no component."""
+        _, found = components_of(kind)
+        schema: Fields = found[kind.__name__]
+        return schema
+
+    def plain(self, kind: Any) -> Fields:
+        schema, found = components_of(kind)
+        self.components |= found
+        return schema
+
+    def patch(self, kind: type[Struct]) -> Fields:
+        """The schema of a merge patch; the structs in it are patches too."""
+        _, found = components_of(kind)
+        names = {COMPONENTS + name for name in found}
+        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in found.items()}
+        return reference(f"{kind.__name__}Patch")
+
+
+def is_untagged(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.tag is None
+
+
+def components_of(kind: Any) -> tuple[Fields, dict[str, Fields]]:
+    """A type's schema, and the components that it refers to."""
+    (schema,), found = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
+    for (name, field), closer in CLOSER.items():
+        if name in found:
+            found[name]["properties"][field] |= closer
+    return portable(schema), {name: portable(one) for name, one in found.items()}
+
+
+def portable(schema: Any) -> Any:
+    """As all readers of JSON Schema know it: Python's end of a text is their `$`, and arrays say what is in them."""
+    match schema:
+        case list():
+            return [portable(item) for item in schema]
+        case dict():
+            filled: Fields = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
+            return filled | {key: portable(value) for key, value in schema.items()}
+        case str():
+            return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
+    return schema
+
+
+def patched(schema: Fields, names: set[str]) -> Fields:
+    """A struct's schema as that of a patch; `names` are the references to structs that are patches as well."""
+    properties = {name: nullable(value, names) for name, value in schema["properties"].items()}
+    return schema | {"title": f"{schema['title']}Patch", "properties": properties}
+
+
+def nullable(value: Fields, names: set[str]) -> Fields:
+    """What a field of a patch may be: null takes it away, and nothing takes its default."""
+    value = {key: one for key, one in value.items() if key != "default"}
+    if value.get("$ref") in names:
+        value["$ref"] += "Patch"
+    inner = value.get("additionalProperties")
+    if isinstance(inner, dict):
+        value["additionalProperties"] = nullable(inner, names)
+    return value if {"type": "null"} in value.get("anyOf", ()) else {"anyOf": [value, {"type": "null"}]}
+
+
+def without_null(value: Fields) -> Fields:
+    """What a query parameter may be: it is left out where a field would be null."""
+    value = {key: one for key, one in value.items() if key != "default" or one is not None}
+    choices: list[Fields] = [one for one in value.pop("anyOf", ()) if one != {"type": "null"}]
+    if len(choices) == 1:
+        return choices[0] | value
+    return value | {"anyOf": choices} if choices else value

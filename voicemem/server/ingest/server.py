@@ -1,0 +1,182 @@
+"""The ingest server: websocket frames to the recorder, its answers back (design, section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import MultipleValuesError
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from voicemem.config.service import Address
+from voicemem.errors import Refused
+from voicemem.protocol.frames import PATH, PROTOCOL
+from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.security.access import Grant
+from voicemem.security.gate import Gate
+from voicemem.security.rate_limits import Charged
+from voicemem.server.http.problems import SERVER
+from voicemem.server.ingest.connection import Connection
+from voicemem.server.ingest.websocket import EventSocket, turning_away
+from voicemem.sessions.batches import Line
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.recorder import Recorder
+
+LOG = logging.getLogger("voicemem.websockets")
+
+
+LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
+
+
+LOOK_AGAIN_S = 0.4
+"""How soon it is noticed that a key was revoked beside the service, or that a token is over."""
+DRAIN_TIMEOUT_S = 6.0
+CLOSE_TIMEOUT_S = 2.0
+"""For a client that does not answer a close; a drain must be over within 10 s."""
+
+
+class Holder(NamedTuple):
+    """Which connection has a producer's newest epoch."""
+
+    connection: Connection
+    line: Line
+
+
+class Ingest:
+    """The websocket server: who is connected, and who holds which line."""
+
+    def __init__(self, recorder: Recorder, sessions: Sessions, gate: Gate, incarnation: str) -> None:
+        self.recorder = recorder
+        self.sessions = sessions
+        self.metrics = recorder.metrics
+        self.gate = gate
+        self.incarnation = incarnation
+        self.connections: set[Connection] = set()
+        self.holders: dict[tuple[int, str], Holder] = {}
+        self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
+        """Of connections between their handshake and their first frame."""
+        self.draining = False
+        self.server: Server | None = None
+
+    async def start(self, address: Address) -> Address:
+        """Listen; the address with the port that was taken."""
+        self.server = await serve(
+            self.handle,
+            address.host,
+            address.port,
+            create_connection=EventSocket,
+            process_request=self.admit,
+            select_subprotocol=select_protocol,
+            compression=None,  # 50 KiB less a connection, and no bombs
+            max_size=MAX_FRAME_BYTES,
+            close_timeout=CLOSE_TIMEOUT_S,
+            logger=LOG,
+            server_header=SERVER,
+        )
+        return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
+
+    async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Path, host, origin and key, before the upgrade; a problem document for who may not come in."""
+        try:
+            if urlsplit(request.path).path != PATH:
+                raise Refused("not_found", f"The ingest path is {PATH}.")
+            if urlsplit(request.path).query:
+                raise Refused("invalid_query", "The ingest path takes no query; keys go into a header or a frame.")
+            if self.draining:
+                raise Refused("draining")
+            needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
+            authorization = request.headers.get("Authorization")
+            if authorization is not None or not needed:
+                grant = await self.gate.grant(authorization, needed, address_of(connection))
+                grant.require("ingest", grant.session_id)
+                self.grants[connection] = grant
+        except Refused as refused:
+            return self.turn_away(refused)
+        except (ValueError, MultipleValuesError):
+            return self.turn_away(Refused("invalid_http"))
+        return None
+
+    def turn_away(self, refused: Refused) -> Response:
+        self.metrics.connections_rejected.labels(refused.code).inc()
+        return turning_away(refused)
+
+    async def handle(self, websocket: ServerConnection) -> None:
+        """One connection, from its first frame until everything that came was answered."""
+        assert isinstance(websocket, EventSocket)
+        assert websocket.request is not None
+        origin = self.recorder.tracer.origin(websocket.request.headers)
+        connection = Connection(websocket, self, self.grants.pop(websocket, None), origin)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            await connection.leave()
+
+    async def grant(self, token: str | None) -> Grant:
+        """The grant for a key or token from an `auth` frame. Raises `Refused`."""
+        grant = await self.gate.access.grant(token)
+        grant.require("ingest", grant.session_id)
+        return grant
+
+    def charge_events(self, grant: Grant, amount: int, ahead: int) -> Charged:
+        """Take so many events from the rate of a key, and of those that may come next what there is."""
+        return self.gate.limits.charge_events(grant.caller, amount, ahead)
+
+    async def look_after_grants(self) -> None:
+        """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""
+        revoked = self.gate.access.revoked
+        while True:
+            revoked.clear()
+            held = [connection for connection in self.connections if connection.granted is not None]
+            over = await self.gate.access.over({one.granted for one in held if one.granted is not None})
+            for connection in held:
+                if connection.granted in over:
+                    connection.start(connection.expel(over[connection.granted]))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await revoked.wait()
+
+    async def hold(self, connection: Connection, line: Line) -> None:
+        """Note who has a producer's newest epoch, and tell the connection that had it before."""
+        newest = Holder(connection, line)
+        before = self.holders.get((line.key, line.producer), newest)
+        older, newest = sorted((before, newest), key=lambda holder: holder.line.epoch or 0)
+        self.holders[line.key, line.producer] = newest
+        if older.connection is not newest.connection:
+            await older.connection.supersede(older.line)
+
+    def release(self, line: Line) -> None:
+        holder = self.holders.get((line.key, line.producer))
+        if holder is not None and holder.line is line:
+            del self.holders[line.key, line.producer]
+
+    async def drain(self) -> None:
+        """Say goodbye: no new connections, everything received is stored and acknowledged, then 1012."""
+        self.draining = True
+        if self.connections:
+            tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
+            _, stuck = await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+            for task in stuck:  # a peer that reads nothing
+                tasks[task].websocket.transport.abort()
+        if self.server is not None:
+            self.server.close(code=1012, reason="draining")
+            await self.server.wait_closed()
+
+
+def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """A client may name the protocol, and need not."""
+    return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
+
+
+def address_of(connection: ServerConnection) -> str | None:
+    """Where the caller is, without the port."""
+    address = connection.remote_address
+    return str(address[0]) if address else None

@@ -1,0 +1,195 @@
+"""Copies of a session: a checkpoint of it, a session restored from one, a fork at a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+
+from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
+from voicemem.memory.checkpoint import MAX_BYTES, CheckpointSession, read, restore, written
+from voicemem.memory.fork import fork
+from voicemem.protocol.strict_json import MALFORMED
+from voicemem.protocol.types import Natural, SessionId
+from voicemem.server.http.listener import NOT_AS_SAID, unpacked
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    answer,
+    checked_session_id,
+    object_of,
+    parts_of,
+    read_as,
+    stream_of,
+)
+from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
+from voicemem.server.rest.events import break_off
+from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_calling_out, shown
+from voicemem.server.rest.tails import JournalEntry
+
+BODY_TIMEOUT_S = 120.0
+"""For the body of a restore, which may be large."""
+WAIT_S, RETRY_S = 30.0, 5.0
+"""For others' restores to end, before anything is read, and after a refusal."""
+TOO_BIG = "The body of a restore has at most 64 MiB."
+
+
+class Checkpoint(Struct, frozen=True):
+    """A session with its journal; `sha256` is that of both, whatever white space and the order of keys are."""
+
+    voicemem: Literal["checkpoint"]
+    version: Literal[1]
+    session: CheckpointSession
+    events: list[JournalEntry]
+    sha256: str
+
+
+class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint, and the id of the new session; without one the server makes one."""
+
+    checkpoint: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    session_id: SessionId | None = None
+
+
+class RestoreBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same, as it comes: the id is checked apart, for a sentence of its own."""
+
+    checkpoint: Raw
+    session_id: str | None = None
+
+
+class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where to fork, the id of the new session, and what is different in its configuration (a merge patch)."""
+
+    at_turn: Natural
+    session_id: SessionId | None = None
+
+
+async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
+    """The session with its journal in one portable document, which has no secrets."""
+    stream = await stream_of(request)
+    response = web.StreamResponse(headers={"Content-Type": JSON})
+    await response.prepare(request)
+    try:
+        async for piece in written(parts_of(request).store, stream):
+            await response.write(piece)
+        await response.write_eof()
+    except StoreUnavailable:
+        break_off(request)  # the answer has begun: only its being cut short can say that it is not whole
+    except ConnectionResetError:
+        pass  # the reader has hung up
+    return response
+
+
+async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
+    """A new session of a checkpoint, with the same journal, so with the same history and context.
+
+    The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
+    """
+    request[GRANT].require_setting()
+    async with turn_of(parts_of(request).restoring):
+        return await restored(request)
+
+
+@asynccontextmanager
+async def turn_of(restoring: asyncio.Semaphore) -> AsyncIterator[None]:
+    """One of few turns, since each may hold a large body. Raises `RateLimited` when none becomes free."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await restoring.acquire()
+    except TimeoutError:
+        raise RateLimited(RETRY_S, "Other checkpoints are being restored; come back a little later.") from None
+    try:
+        yield
+    finally:
+        restoring.release()
+
+
+async def restored(request: web.Request) -> web.Response:
+    body = await large_body_of(request)
+    try:
+        given = msgspec.json.decode(body, type=RestoreBody)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A restore has a `checkpoint`, may have a `session_id`, and no more.") from None
+    except MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    session_id = None if given.session_id is None else checked_session_id(given.session_id)
+    checkpoint = await read(given.checkpoint)
+    check_calling_out(request, checkpoint.config)
+    stream = await restore(parts_of(request).sessions, request[GRANT].project, session_id, checkpoint)
+    note_calling_out(request, checkpoint.config, stream)
+    return answer(shown(stream), 201)
+
+
+async def large_body_of(request: web.Request) -> bytes:
+    """A body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > MAX_BYTES:
+                    raise InvalidFrame("too_big", TOO_BIG)
+    except (web.RequestPayloadError, ConnectionResetError):
+        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+    try:
+        return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_BYTES)
+    except InvalidFrame as error:
+        raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
+
+
+async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
+    """A new running session that remembers this one up to a turn, and goes on in the next.
+
+    Erasing the original leaves its forks.
+    """
+    request[GRANT].require_setting()
+    stream = await stream_of(request)
+    given: dict[str, Any] = await object_of(request)
+    wanted = read_as({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPlace)
+    session_id = None if wanted.session_id is None else checked_session_id(wanted.session_id)
+    check_calling_out(request, given)
+    parts = parts_of(request)
+    made = await fork(parts.sessions, parts.memories, stream, wanted.at_turn, session_id, given)
+    note_calling_out(request, given, made)
+    return answer(shown(made), 201)
+
+
+class ForkPlace(Struct, frozen=True):
+    """What of a fork is no configuration."""
+
+    at_turn: Natural
+    session_id: str | None = None
+
+
+MADE = {201: Answer({JSON: Session}, id_field="session_id")}
+MAKING = ("invalid_field", "address_not_allowed", "session_exists", "session_erased")
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/restore",
+        restore_session,
+        "ingest",
+        NoQuery,
+        MADE,
+        Body({JSON: ToRestore}),
+        (*MAKING, "invalid_checkpoint"),
+    ),
+    Route("GET", "/v1/sessions/{id}/checkpoint", read_checkpoint, "read", NoQuery, one(Checkpoint)),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/fork",
+        fork_session,
+        "ingest",
+        NoQuery,
+        MADE,
+        Body({JSON: MergePatch(Fork)}),
+        (*MAKING, "missing_field", "unknown_turn"),
+    ),
+)

@@ -1,0 +1,88 @@
+"""For whoever runs or calls the service: is it alive, is it ready, what can it do."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, GRANT, NoQuery, answer, parts_of
+from voicemem.server.http.routes import JSON, Answer, Route, one
+from voicemem.telemetry.metrics import TEXT_FORMAT
+
+
+class Health(Struct, frozen=True):
+    """All is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+class OpenApi(Struct, frozen=True):
+    """https://spec.openapis.org/oas/v3.1.1"""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+async def livez(_: web.Request, __: NoQuery) -> web.Response:
+    """Whether the process answers.
+
+    The store is never asked, so that its outage does not restart every process.
+    """
+    return answer(Health())
+
+
+async def readyz(request: web.Request, _: NoQuery) -> web.Response:
+    """Whether this process should get traffic: the last commit's outcome, and draining."""
+    parts = parts_of(request)
+    if parts.draining.is_set():
+        raise Refused("draining")
+    if not parts.store.healthy:
+        raise StoreUnavailable
+    return answer(Health())
+
+
+class AsyncApi(Struct, frozen=True):
+    """https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
+
+    asyncapi: str
+    info: dict[str, Any]
+    channels: dict[str, Any]
+    operations: dict[str, Any]
+    components: dict[str, Any]
+
+
+async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
+    """The websocket ingest for programs: its frames and what answers them."""
+    return web.Response(body=request.app[ASYNC_DOCUMENT], content_type=JSON)
+
+
+async def openapi(request: web.Request, _: NoQuery) -> web.Response:
+    """This document."""
+    return web.Response(body=request.app[DOCUMENT], content_type=JSON)
+
+
+async def metrics(request: web.Request, _: NoQuery) -> web.Response:
+    """What the service counts, in Prometheus' text format.
+
+    The figures are of all projects together, so a key must be one of the project `default`, which is the operator's.
+    """
+    if request[GRANT].project != DEFAULT_PROJECT:
+        raise Refused("forbidden", "Metrics are of all projects: a key of the project default is needed.")
+    parts = parts_of(request)
+    await parts.gauges.read()
+    return web.Response(body=parts.metrics.text(), headers={"Content-Type": TEXT_FORMAT})
+
+
+ROUTES = (
+    Route("GET", "/livez", livez, None, NoQuery, one(Health)),
+    Route("GET", "/readyz", readyz, None, NoQuery, one(Health), codes=("draining", "store_unavailable")),
+    Route("GET", "/metrics", metrics, "read", NoQuery, {200: Answer({"text/plain": str})}),
+    Route("GET", "/openapi.json", openapi, None, NoQuery, one(OpenApi)),
+    Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, one(AsyncApi)),
+)

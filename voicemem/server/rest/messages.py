@@ -1,0 +1,114 @@
+"""Managing a memory: forget a part of it, add to it, count what is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
+
+from voicemem.context.builder import Wishes, choose
+from voicemem.errors import InvalidFrame, RateLimited, Refused
+from voicemem.memory.add import PRODUCER, Added, AddedAt, add
+from voicemem.memory.forget import Forget, Forgot, forget
+from voicemem.memory.statistics import Statistics, statistics_of
+from voicemem.protocol.explain import plain
+from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
+from voicemem.protocol.types import Natural
+from voicemem.server.http.request import GRANT, NoQuery, answer, body_of, object_of, parts_of, read_as, stream_of
+from voicemem.server.http.routes import JSON, Body, Route, one
+from voicemem.sessions.batches import Line
+
+
+class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of these, or an empty object for everything; null is none of them, since nothing forgotten comes back."""
+
+    through_turn: Natural | UnsetType = UNSET
+    keep_last: Natural | UnsetType = UNSET
+    everything: bool | UnsetType = UNSET
+
+
+async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
+    """Forget messages: they are gone from every context, and still in the history.
+
+    All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
+    """
+    stream = await stream_of(request)
+    parts = parts_of(request)
+    if not (await body_of(request)).strip():
+        raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
+    given = read_as(await object_of(request), ToForget)
+    wanted = msgspec.convert(msgspec.to_builtins(given), Forget)
+    return answer(await forget(parts.memories, stream, wanted, parts.sessions.clock))
+
+
+async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
+    """Add a message or a tool trace, or a list of them, all or none; answers when they are on disk."""
+    stream = await stream_of(request)
+    parts, grant = parts_of(request), request[GRANT]
+    given = await list_of(request)
+    wait_s = parts.limits.take_events(grant.caller, len(given))
+    if wait_s:
+        raise RateLimited(wait_s)
+    line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
+    added = await add(parts.recorder, parts.memories, line, given, parts.sessions.new_id)
+    if stream.state != "running":  # it runs again
+        parts.sessions.notices_due.set()
+    return answer(added)
+
+
+async def list_of(request: web.Request) -> list[Added]:
+    """What the body gives, one or a list. Raises `InvalidFrame`, `Refused`."""
+    body = await body_of(request)
+    check_frame(body)
+    try:
+        value: Any = ANYTHING.decode(body)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    except MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    check_integers(value)
+    given = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, dict) for item in given):
+        raise InvalidFrame("not_events", "The body is no message and no list of messages, each a JSON object.")
+    try:
+        return msgspec.convert(given, list[Added])
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", plain(error)) from None
+
+
+async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
+    """What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
+    stream = await stream_of(request)
+    parts = parts_of(request)
+    chosen = await choose(parts.memories, parts.policies, stream, Wishes())
+    stream = await stream_of(request)
+    memory = await parts.memories.at(stream)
+    summary = parts.summaries.state_of(stream, chosen)
+    return answer(statistics_of(stream, memory, chosen, summary, parts.sessions.clock()))
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/sessions/{id}/forget",
+        forget_messages,
+        "ingest",
+        NoQuery,
+        one(Forgot),
+        Body({JSON: ToForget}),
+        ("missing_field", "unknown_turn"),
+    ),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/messages",
+        add_messages,
+        "ingest",
+        NoQuery,
+        one(AddedAt),
+        Body({JSON: Added | list[Added]}),
+        ("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased", "seq_required"),
+    ),
+    Route("GET", "/v1/sessions/{id}/stats", read_statistics, "read", NoQuery, one(Statistics)),
+)

@@ -1,0 +1,1 @@
+"""A running call: recording its events, its life cycle, its memory, its tails."""

@@ -1,0 +1,184 @@
+"""A line into a session, the events that come over it together, and what its sender is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from voicemem.errors import VoicememError
+from voicemem.protocol.codec import Arrived, Rejected
+from voicemem.protocol.events import Incoming, Ordinary, SessionEnd, SessionUpdate
+from voicemem.sessions.config_update import ConfigUpdate
+from voicemem.store import admission
+from voicemem.store.admission import Offer, Outcome, sentence
+from voicemem.store.records import Appended
+from voicemem.store.streams import Ending, Stream
+
+OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
+"""Names under which the service journals what comes in by other ways than events; these have no seq."""
+DEFAULT_REASON = "ended"
+"""The reason of a `session.end` that gives none."""
+
+
+class Problem(NamedTuple):
+    """One event that was not taken, as its sender is told."""
+
+    seq: int | None
+    code: str
+    detail: str
+    expected: int | None = None
+
+
+class Recorded(NamedTuple):
+    """What became of a batch: `acked` is the highest seq that is on disk, `problems` go out before it."""
+
+    acked: int | None
+    problems: list[Problem]
+    next_seq: int
+    stream: Stream
+    stored: bool
+    """Whether anything of the batch was taken."""
+    ended: bool
+    """Whether the batch held the producer's end."""
+
+
+class Line:
+    """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        producer: str,
+        epoch: int | None,
+        may_call_out: bool,
+        may_set: bool = True,
+        key_id: str | None = None,
+    ) -> None:
+        self.key = stream.key
+        self.project = stream.project
+        self.session_id = stream.id
+        self.producer = producer
+        self.epoch = epoch
+        self.may_call_out = may_call_out
+        """Whether its updates may set what makes the server call out (scope `admin`)."""
+        self.may_set = may_set
+        """Whether it may carry updates at all; a session token's may not."""
+        self.key_id = key_id
+        """Whose events these are, for the audit."""
+        self.waiting_for: int | None = None
+        """The seq that a reported gap waits for; what is higher is passed over in silence."""
+
+
+Answer = Callable[["Batch", Recorded | VoicememError], None]
+
+
+class Batch:
+    """Events of one line that wait for the next commit, and who is to be told what became of them."""
+
+    def __init__(self, line: Line, answer: Answer, kind: str = "http", origin: object = None) -> None:
+        self.line = line
+        self.answer = answer
+        self.kind = kind
+        """The way in: `websocket` or `http`."""
+        self.origin = origin
+        """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
+        self.size = 0
+        """Bytes, for whoever counts them."""
+        self.events: list[Incoming] = []
+        self.payloads: list[bytes] = []
+        self.first_seq = 0
+        self.next_seq = 0
+        self.arrivals: list[Arrived | Rejected] | None = None
+        """All events, once one was not ordinary, or its seq was not the next; until then there are only the above."""
+        self.committing = False
+        """Whether it is too late to add to it."""
+
+    def add_ordinary(self, event: Ordinary, payload: bytes) -> None:
+        """Add an event that does nothing but stand in the journal."""
+        seq = event.seq
+        if self.arrivals is None and seq is not None and (seq == self.next_seq or not self.events):
+            if not self.events:
+                self.first_seq = seq
+            self.next_seq = seq + 1
+            self.events.append(event)
+            self.payloads.append(payload)
+        else:
+            self.add_other(Arrived(event, payload))
+
+    def add(self, arrival: Arrived | Rejected) -> None:
+        if isinstance(arrival, Arrived) and isinstance(arrival.event, Ordinary):
+            self.add_ordinary(arrival.event, arrival.payload)
+        else:
+            self.add_other(arrival)
+
+    def add_other(self, arrival: Arrived | Rejected) -> None:
+        if self.arrivals is None:
+            self.arrivals = [*map(Arrived, self.events, self.payloads)]
+        self.arrivals.append(arrival)
+
+    def offered(self, now_ms: int) -> admission.Batch:
+        """As the journal takes it, with nothing more to come."""
+        line, self.committing = self.line, True
+        if self.arrivals is None:
+            return admission.Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
+        offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
+        return admission.Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
+
+
+def is_offered(arrival: Arrived | Rejected) -> bool:
+    """An event whose seq cannot be read consumes nothing when it cannot be taken."""
+    return isinstance(arrival, Arrived) or arrival.seq is not None
+
+
+def offer(arrival: Arrived | Rejected, now_ms: int) -> Offer:
+    if isinstance(arrival, Rejected):
+        return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
+    event = arrival.event
+    assert isinstance(arrival, ConfigUpdate) or not isinstance(event, SessionUpdate)  # its secrets would be journaled
+    patch = arrival.patch if isinstance(arrival, ConfigUpdate) else None
+    ending = None
+    if isinstance(event, SessionEnd):
+        ending = Ending(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_REASON)
+    return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)
+
+
+def outcomes_of(batch: Batch, appended: Appended) -> list[tuple[Arrived | Rejected, Outcome | None]]:
+    """Each event with its outcome; None for what was not offered."""
+    arrivals = batch.arrivals if batch.arrivals is not None else [*map(Arrived, batch.events, batch.payloads)]
+    offered = iter(appended.outcomes)
+    return [(arrival, next(offered) if is_offered(arrival) else None) for arrival in arrivals]
+
+
+def answer(batch: Batch, appended: Appended) -> Recorded:
+    """What the line's sender is told; an error counts as the ack of its event."""
+    if appended.position is not None:
+        batch.line.waiting_for = None
+        return Recorded(batch.next_seq - 1, [], appended.next_seq, appended.stream, stored=True, ended=False)
+    acked, problems, stored, ended = None, [], False, False
+    for arrival, outcome in outcomes_of(batch, appended):
+        problem = problem_of(batch.line, arrival, outcome)
+        if problem is not None:
+            problems.append(problem)
+        if outcome is None or outcome.code is not None:
+            continue
+        stored = True
+        seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
+        acked = max(acked or 0, seq) if seq is not None else acked
+        ended = ended or (isinstance(arrival, Arrived) and isinstance(arrival.event, SessionEnd))
+    return Recorded(acked, problems, appended.next_seq, appended.stream, stored, ended)
+
+
+def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
+    """What to tell the sender of one event; None when all is well, or when a gap was told already."""
+    if outcome is not None and outcome.position is not None:
+        line.waiting_for = None
+    if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
+        return Problem(arrival.seq, arrival.code, arrival.detail)
+    if outcome is None or outcome.code is None:
+        return None
+    seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
+    if outcome.code == "seq_gap":
+        if line.waiting_for == outcome.expected:
+            return None
+        line.waiting_for = outcome.expected
+    return Problem(seq, outcome.code, sentence(outcome), outcome.expected)

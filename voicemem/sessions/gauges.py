@@ -1,0 +1,74 @@
+"""What is looked up when somebody reads the metrics: nothing of it costs anything while nobody does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from voicemem.errors import StoreUnavailable
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.store.port import Store
+from voicemem.telemetry.metrics import Metrics
+
+
+class Gauges:
+    """Sets the gauges of `metrics`. `connections` gives the open ones by port, `draining` whether the service ends."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        store: Store,
+        memories: Memories,
+        sessions: Sessions,
+        clock: Callable[[], int],
+        connections: Callable[[], Mapping[str, int]],
+        draining: Callable[[], bool],
+    ) -> None:
+        self.metrics = metrics
+        self.store = store
+        self.memories = memories
+        self.sessions = sessions
+        self.clock = clock
+        self.connections = connections
+        self.draining = draining
+
+    async def read(self) -> None:
+        """Look everything up. What a store that is down would have told stays as it was."""
+        metrics = self.metrics
+        with suppress(StoreUnavailable):
+            await self.read_store()
+        metrics.last_commit_ok.set(self.store.healthy)
+        metrics.draining.set(self.draining())
+        for kind, count in self.connections().items():
+            metrics.connections.labels(kind).set(count)
+        metrics.sessions_connected.set(len(self.sessions.connected))
+        self.read_memories()
+
+    async def read_store(self) -> None:
+        metrics, now = self.metrics, self.clock()
+        figures = await self.store.figures(now)
+        metrics.sessions.labels("running").set(figures.running)
+        metrics.outbox_pending.set(figures.pending)
+        metrics.outbox_due.set(figures.due)
+        since = now if figures.oldest_due_ms is None else figures.oldest_due_ms
+        metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
+        metrics.db_bytes.set(figures.bytes)
+        metrics.db_wal_bytes.set(figures.wal_bytes)
+
+    def read_memories(self) -> None:
+        metrics = self.metrics
+        counts = Counter({"in_use": 0, "packed": 0})
+        sizes = Counter({"in_use": 0, "packed": 0})
+        lags = []
+        for memory in self.memories.cached.values():
+            state = "packed" if memory.unpacked is None else "in_use"
+            counts[state] += 1
+            sizes[state] += memory.weight
+            lags.append(max(0, memory.noted - memory.stands_at))
+        for state in counts:
+            metrics.memories.labels(state).set(counts[state])
+            metrics.memories_bytes.labels(state).set(sizes[state])
+        metrics.fold_lag_events.set(max(lags, default=0))
+        metrics.memories_lagging.set(sum(lag > 0 for lag in lags))

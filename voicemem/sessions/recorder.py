@@ -1,0 +1,218 @@
+"""The recorder: what producers send goes to the journal, then into the fold, then is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from voicemem.config.secrets import SessionPatch, patch_calls_out
+from voicemem.config.session import validate_config
+from voicemem.errors import Refused, VoicememError
+from voicemem.protocol.codec import Arrived, Rejected
+from voicemem.protocol.events import Auth, Incoming, RefusedEvent, SessionOpen, SessionUpdate
+from voicemem.security.access import SETS_NOTHING
+from voicemem.security.audit import audit
+from voicemem.sessions.batches import OWN_PRODUCERS, Batch, Line, Recorded, answer, outcomes_of
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.config_update import ConfigUpdate, validated_update
+from voicemem.store.admission import Outcome
+from voicemem.store.port import Journal
+from voicemem.store.records import Appended, Opened
+from voicemem.store.streams import Stream
+from voicemem.telemetry.metrics import Metrics
+from voicemem.telemetry.tracing import NoTracer, Tracer
+
+LOG = logging.getLogger("voicemem")
+DEFAULT_PRODUCER = "main"
+NEEDS_ADMIN = "Settings that make the server call out need the scope admin."
+REFUSED = RefusedEvent(code="")
+"""Stands in for any refused event: none of them changes a memory."""
+FLOOD = 1_000
+"""Events in a row that could not be stored, after which their sender is not listened to any more."""
+SLICE = 500
+"""Events of one frame or body that are taken at a time, before others have their turn."""
+MOST_BATCHES = 1_000
+"""In one commit: a bound on how long it can take."""
+
+
+class Recorder:
+    """Takes events of many lines, and commits whatever waits together.
+
+    `clock` gives Unix ms; `check_settings` raises `Refused` for settings that may not be set.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        memories: Memories,
+        clock: Callable[[], int],
+        check_settings: Callable[[SessionPatch], None],
+        metrics: Metrics | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.journal = journal
+        self.memories = memories
+        self.clock = clock
+        self.check_settings = check_settings
+        self.metrics = metrics or Metrics()
+        self.tracer = tracer or NoTracer()
+        self.waiting: list[Batch] = []
+        self.waiting_since = 0.0
+        """When the first of them came, by the monotonic clock."""
+        self.committing: asyncio.Task[None] | None = None
+        self.listeners: list[Callable[[Sequence[Appended]], None]] = []
+        """Told after every commit."""
+
+    async def open(
+        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
+    ) -> tuple[Opened, int]:
+        """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`.
+
+        The frame's configuration is for a session that does not exist yet; on one that does it is not even looked at.
+        """
+        try:
+            opened, next_turn = await self.lease(project, session_id, frame, may_call_out, key_id)
+        except VoicememError:
+            self.metrics.resume.labels("refused").inc()
+            raise
+        result = "created" if opened.created else "reopened" if opened.reopened else "resumed"
+        self.metrics.resume.labels(result).inc()
+        return opened, next_turn
+
+    async def lease(
+        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
+    ) -> tuple[Opened, int]:
+        known = await self.journal.stream(project, session_id)
+        producer = frame.producer or DEFAULT_PRODUCER
+        await self.check_producer(known, producer)
+        settled = validate_config({} if known is not None else frame.session or {})
+        if patch_calls_out(settled) and not may_call_out:
+            raise Refused("forbidden", NEEDS_ADMIN)
+        self.check_settings(settled)
+        opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
+        if opened.created and patch_calls_out(settled):
+            audit("calling_out_changed", key_id, project, session_id)
+        memory = await self.memories.at(opened.stream)
+        return opened, memory.state.newest_turn + 1
+
+    async def check_producer(self, stream: Stream | None, name: str) -> None:
+        """Refuse a name of the service's own; a producer that has counted its events under it goes on all the same."""
+        if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
+            raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
+
+    async def record(self, line: Line, arrivals: Iterable[Arrived | Rejected]) -> Recorded:
+        """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
+        answered: asyncio.Future[Recorded | VoicememError] = asyncio.get_running_loop().create_future()
+        batch = Batch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
+        batch.origin = self.tracer.current()
+        for arrival in arrivals:
+            batch.add(self.vet(line, arrival))
+        self.take(batch)
+        recorded = await answered
+        if isinstance(recorded, VoicememError):
+            raise recorded
+        return recorded
+
+    def vet(self, line: Line, arrival: Arrived | Rejected) -> Arrived | Rejected:
+        """The event, or why this line may not carry it."""
+        if isinstance(arrival, Rejected):
+            return arrival
+        try:
+            check_line(line, arrival)
+            if isinstance(arrival.event, SessionUpdate):
+                return self.vet_update(line, arrival.event, arrival.payload)
+        except Refused as refused:
+            event = arrival.event
+            return Rejected(refused.code, refused.detail, event.session_id, event.producer, event.seq)
+        return arrival
+
+    def vet_update(self, line: Line, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+        """A `session.update` that this line may carry. Raises `Refused`."""
+        if not line.may_set:  # before any work on it
+            raise Refused("forbidden", SETS_NOTHING)
+        update = validated_update(event, payload)
+        if patch_calls_out(update.patch) and not line.may_call_out:
+            raise Refused("forbidden", NEEDS_ADMIN)
+        self.check_settings(update.patch)
+        return update
+
+    def take(self, batch: Batch) -> None:
+        """Commit a batch with whatever else waits; it may grow until then. Its answer tells what became of it."""
+        if not self.waiting:
+            self.waiting_since = time.monotonic()
+        self.waiting.append(batch)
+        if self.committing is None:
+            self.committing = asyncio.create_task(self.commit_waiting())
+
+    async def commit_waiting(self) -> None:
+        """One commit at a time; what comes meanwhile is the next one's."""
+        try:
+            while self.waiting:
+                batches, self.waiting = self.waiting[:MOST_BATCHES], self.waiting[MOST_BATCHES:]
+                origins = [batch.origin for batch in batches if batch.origin is not None]
+                with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
+                    if not await self.commit(batches, self.waiting_since):
+                        span.fail("store_unavailable")
+        finally:
+            self.committing = None
+
+    async def commit(self, batches: list[Batch], since: float) -> bool:
+        """Journal, answer, then fold: nobody reads in between. Whether it is on disk; `since` somebody has waited."""
+        now, began = self.clock(), time.monotonic()
+        try:
+            appended = await self.journal.append([batch.offered(now) for batch in batches], now)
+        except Exception as error:  # the outermost edge: nothing is acknowledged, and the operator hears why
+            self.memories.forget_all()
+            self.metrics.commits.labels("failed").inc()
+            if not isinstance(error, VoicememError):
+                LOG.error("A commit failed", exc_info=error)
+            for batch in batches:
+                batch.answer(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
+            return False
+        written, answers = time.monotonic(), []
+        for batch, result in zip(batches, appended, strict=True):
+            answers.append(answer(batch, result))
+            batch.answer(batch, answers[-1])
+        self.metrics.commit_seconds.observe(written - began)
+        self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
+        size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
+        self.metrics.committed(batches, appended, answers, size)
+        for tell in self.listeners:
+            tell(appended)
+        return True
+
+    def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:
+        """Fold what was stored, and say how many bytes it is; refused events change nothing in a memory."""
+        key = batch.line.key
+        if appended.position is not None:
+            size = sum(map(len, batch.payloads))
+            self.memories.note(key, appended.position, received_ms, batch.events, size)
+            return size
+        size = 0
+        for arrival, outcome in outcomes_of(batch, appended):
+            if outcome is not None and outcome.position is not None:
+                event: Incoming | RefusedEvent = REFUSED
+                if isinstance(arrival, Arrived) and outcome.code is None:
+                    event, size = arrival.event, size + len(arrival.payload)
+                self.memories.note(key, outcome.position, received_ms, [event])
+                note_calling_out(batch.line, arrival, outcome)
+        return size
+
+
+def note_calling_out(line: Line, arrival: Arrived | Rejected, outcome: Outcome) -> None:
+    """An update of what makes the server call out is an administrative act, once it is stored."""
+    if not isinstance(arrival, ConfigUpdate) or outcome.code is not None or outcome.duplicate:
+        return
+    if patch_calls_out(arrival.patch):
+        audit("calling_out_changed", line.key_id, line.project, line.session_id)
+
+
+def check_line(line: Line, arrival: Arrived) -> None:
+    """Raise `Refused` for an event that this line may not carry."""
+    event = arrival.event
+    if isinstance(event, (SessionOpen, Auth)):
+        raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
+    if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
+        raise Refused("invalid_field", "The event names another session or producer than the request.")

@@ -1,0 +1,129 @@
+"""What is kept, and how long: erased and expired sessions leave the store, ended journals are compacted.
+
+All of it is done in small steps with rests between them, beside the calls that are under way (design, section 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from voicemem.errors import StoreUnavailable
+from voicemem.sessions.cache import Memories
+from voicemem.store.port import Journal, Store
+from voicemem.store.records import StreamFilter
+
+LOG = logging.getLogger("voicemem")
+BATCH = 50
+"""Sessions that are taken up at a time."""
+LOOK_S = 0.5
+"""Between two looks for something to do."""
+REST_S = 0.01
+"""The least rest after a step."""
+LONGEST_REST_S = 5.0
+CLEAR_S = 20.0
+"""So long at most only tables are cleared, when more and more is erased; then the file is, for all of it."""
+SHARE = 2
+"""A rest is so many times as long as the step before it: the writer has most of its time for calls."""
+
+
+class Retention:
+    """Erases and compacts. `clock` gives Unix ms."""
+
+    def __init__(self, store: Store, memories: Memories, clock: Callable[[], int]) -> None:
+        self.store = store
+        self.memories = memories
+        self.clock = clock
+
+    async def expire(self) -> int:
+        """Erase sessions whose `ttl_seconds` are over; how many. Raises `StoreUnavailable`."""
+        now = self.clock()
+        keys = await self.store.expired(now, BATCH)
+        count = 0
+        for key in keys:
+            count += await paced(self.store.expire(key, now))
+        if count:
+            LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
+        return count
+
+    async def sweep(self) -> int:
+        """Take what was erased out of the store; of how many sessions. Raises `StoreUnavailable`."""
+        time = asyncio.get_running_loop().time
+        count, latest = 0, time() + CLEAR_S
+        while time() < latest and (keys := await self.store.erased(BATCH)):
+            for key in keys:
+                self.memories.forget(key)
+            while await paced(self.store.delete_erased(keys)):
+                pass
+            count += len(keys)
+        while not await paced(self.store.finish_erased()):
+            pass
+        if count:
+            LOG.info("The content of %d erased sessions has left the store", count)
+        return count
+
+    async def compact(self) -> int:
+        """Compact journals of sessions that ended; how many. Raises `StoreUnavailable`."""
+        count = 0
+        for key in await self.store.to_compact(self.clock(), BATCH):
+            steps = 0
+            while await paced(self.store.compact(key)):
+                steps += 1
+            count += bool(steps)
+        if count:
+            LOG.info("%d journals were compacted", count)
+        return count
+
+
+async def paced(step: Awaitable[bool]) -> bool:
+    """A step's answer, after a rest."""
+    time = asyncio.get_running_loop().time
+    begun = time()
+    answer = await step
+    await asyncio.sleep(min(LONGEST_REST_S, max(REST_S, SHARE * (time() - begun))))
+    return answer
+
+
+async def erase_forever(retention: Retention) -> None:
+    """Erase what has expired, and take what is erased out of the store."""
+    while True:
+        done = 0
+        with suppress(StoreUnavailable):  # what is due now is due later too
+            done = await retention.expire() + await retention.sweep()
+        if not done:
+            await asyncio.sleep(LOOK_S)
+
+
+async def compact_forever(retention: Retention) -> None:
+    """Compact the journals of sessions that cannot be reopened any more."""
+    while True:
+        done = 0
+        with suppress(StoreUnavailable):
+            done = await retention.compact()
+        if not done:
+            await asyncio.sleep(LOOK_S)
+
+
+PAGE = 200
+"""Sessions that are looked for at a time."""
+
+
+async def erase_user(journal: Journal, memories: Memories, project: str, user_id: str, clock: Callable[[], int]) -> int:
+    """Erase a user's document and all sessions that have this `user_id` in their configuration; how many these are.
+
+    Returns when nothing of them can be read any more. Raises `StoreUnavailable`.
+    """
+    count = 0
+    wanted = StreamFilter(project=project, user_id=user_id, limit=PAGE)
+    while sessions := await journal.streams(wanted):
+        for session in sessions:
+            await journal.erase(session.key, clock())
+            memories.forget(session.key)
+        count += len(sessions)
+    stream = await journal.user(project, user_id)
+    if stream is not None:
+        await journal.erase(stream.key, clock())
+        memories.forget(stream.key)
+    return count

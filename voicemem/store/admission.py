@@ -1,0 +1,101 @@
+"""Which events of a producer a journal takes, and when a session is over: the rules of order (design, section 5).
+
+Pure decisions over rows; each store asks here inside its transaction, so that all stores decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.errors import CODES
+from voicemem.store.streams import Ending, Producer, Stream
+
+
+class Offer(NamedTuple):
+    """One event that a producer offers to a journal."""
+
+    seq: int | None
+    received_ms: int
+    payload: bytes
+    refusal: str | None = None
+    """The code of an event that cannot be taken: it is journaled without its content."""
+    update: SessionPatch | None = None
+    ending: Ending | None = None
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """What one producer offers to one journal at a time; `epoch` None is not checked.
+
+    Either plain `payloads`, without anything special about them, whose seqs count up from `first_seq`, or `offers`.
+    """
+
+    key: int
+    producer: str
+    epoch: int | None
+    received_ms: int
+    payloads: Sequence[bytes] = ()
+    first_seq: int = 0
+    offers: Sequence[Offer] | None = None
+
+    def each(self) -> Sequence[Offer]:
+        """All of it as offers."""
+        if self.offers is not None:
+            return self.offers
+        return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(self.payloads)]
+
+
+class Outcome(NamedTuple):
+    """What became of one offer.
+
+    `position` is None when nothing was stored. `code` is None when all is well; with a position, it is the code
+    under which the event stands in the journal as refused, and its error counts as its ack.
+    """
+
+    position: int | None = None
+    code: str | None = None
+    duplicate: bool = False
+    expected: int | None = None
+    """With `seq_gap`: the seq to go on from."""
+
+
+def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -> Outcome | None:
+    """What is to become of an offer; None when it is to be stored.
+
+    An outcome with `duplicate` must still be compared with what is stored under its seq.
+    """
+    if stream.state == "erased":
+        return Outcome(code="session_erased")
+    if epoch is not None and epoch != producer.epoch:
+        return Outcome(code="superseded")
+    if offer.seq is not None and offer.seq < producer.next_seq and not producer.unsequenced:
+        return Outcome(duplicate=True)
+    if stream.state == "ended" or producer.ended:
+        return Outcome(code="session_ended")
+    if offer.seq is None:
+        return Outcome(code="seq_required") if producer.next_seq > 1 else None
+    if producer.unsequenced:
+        return Outcome(code="seq_required")
+    if offer.seq > producer.next_seq:
+        return Outcome(code="seq_gap", expected=producer.next_seq)
+    return None
+
+
+def admits_all(stream: Stream, producer: Producer, batch: Batch) -> bool:
+    """Whether plain payloads are simply to be stored, all of them: nothing is known that `admit` would say of one."""
+    return (
+        batch.offers is None
+        and batch.first_seq == producer.next_seq
+        and batch.epoch in (None, producer.epoch)
+        and stream.state == "running"
+        and not (producer.ended or producer.unsequenced)
+    )
+
+
+def sentence(outcome: Outcome) -> str:
+    """The plain sentence for an outcome's code."""
+    text = CODES[outcome.code or "internal"].sentence
+    return f"{text} Expected seq {outcome.expected}." if outcome.expected is not None else text

@@ -1,0 +1,14 @@
+"""The engines by the scheme of their URL."""
+
+from __future__ import annotations
+
+from voicemem.config.service import MEMORY, SQLITE
+from voicemem.store.port import Store
+from voicemem.store.sqlite.store import MemoryStore, SqliteStore
+
+
+def open_store(url: str, exclusive: bool = True) -> Store:
+    """The store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`."""
+    if url == MEMORY:
+        return MemoryStore()
+    return SqliteStore(url.removeprefix(SQLITE), exclusive)

@@ -1,0 +1,95 @@
+"""New sessions, empty or with a journal that is there already, inside the writer's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import merge_config
+from voicemem.errors import Refused
+from voicemem.protocol.types import Fields
+from voicemem.store.records import Restored, Row
+from voicemem.store.sqlite.append import save_secrets
+from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.retention import plan
+from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.runs import Run
+from voicemem.store.streams import SESSION, USER, Stream
+
+
+def begun_stream(project: str, kind: str, name: str, config: Fields, now_ms: int) -> Stream:
+    return Stream(
+        key=0,
+        project=project,
+        kind=kind,
+        id=name,
+        state="running",
+        position=0,
+        started_ms=now_ms,
+        ended_ms=None,
+        reason=None,
+        config=config,
+        silent_since_ms=now_ms if kind == SESSION else None,
+        ending_ms=None,
+        ending_ts=None,
+        ending_reason=None,
+    )
+
+
+def new_user(rows: Rows, project: str, user_id: str, now_ms: int) -> Stream:
+    stream = begun_stream(project, USER, user_id, {}, now_ms)
+    rows.add_stream(stream)
+    return stream
+
+
+def new_stream(rows: Rows, project: str, session_id: str, settled: SessionPatch, now_ms: int) -> Stream:
+    stream = begun_stream(project, SESSION, session_id, merge_config({}, settled.public), now_ms)
+    rows.add_stream(stream)
+    save_secrets(rows, stream, settled, now_ms)
+    enqueue_start(rows, stream, now_ms)
+    return stream
+
+
+def restored_stream(
+    rows: Rows, project: str, session_id: str, settled: SessionPatch, restored: Restored, now_ms: int
+) -> Stream:
+    """A session with its whole journal; its start is told, unless it has ended. Raises before anything is written."""
+    source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
+    if restored.secrets_of is not None and (source is None or source.state == "erased"):
+        raise Refused("unknown_session")
+    stream = begun_stream(project, SESSION, session_id, merge_config({}, settled.public), now_ms)
+    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
+    if restored.ended_ms is not None:
+        stream.state, stream.silent_since_ms = "ended", None
+        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
+    elif restored.ending is not None:
+        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
+    rows.add_stream(stream)
+    rows.save_stream(stream)
+    if source is not None:
+        query = "insert into secrets select ?, name, value from secrets where stream = ?"
+        rows.connection.execute(query, (stream.key, source.key))
+    save_secrets(rows, stream, settled, now_ms)
+    for run in runs_of(stream.key, restored.rows):
+        rows.add_run(run)
+    for producer in restored.producers:
+        rows.save_producer(stream.key, producer)
+    if stream.state == "ended":
+        plan(rows.connection, stream)
+    else:
+        enqueue_start(rows, stream, now_ms)
+    return stream
+
+
+def runs_of(key: int, rows: Iterable[Row]) -> Iterator[Run]:
+    """Rows as they are stored: those of a producer that came together are one."""
+    payloads: list[bytes] = []
+    last: Row | None = None
+    for row in rows:
+        joins = last is not None and (row.producer, row.received_ms) == (last.producer, last.received_ms)
+        if last is not None and joins and row.seq == (None if last.seq is None else last.seq + 1):
+            payloads.append(row.payload)
+        else:
+            payloads = [row.payload]
+            yield Run(key, row.position, row.producer, row.seq, row.received_ms, payloads)
+        last = row

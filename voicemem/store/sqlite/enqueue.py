@@ -1,0 +1,69 @@
+"""Which endpoints hear of a session's start and close: rows of `exports`, inside the writer's transaction."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+
+import apsw
+import msgspec
+
+from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
+from voicemem.store.records import Closing, notice_id
+from voicemem.store.sqlite.rows import Rows
+from voicemem.store.streams import Stream
+
+LISTENING = """
+    select key, event_types from endpoints where disabled_ms is null and stream = ?1
+    union all
+    select key, event_types from endpoints where disabled_ms is null and project = ?2
+    union all
+    select key, '[103]' from endpoints indexed by endpoints_of_operator
+    where disabled_ms is null and stream is null and project is null
+"""
+"""Endpoints that hear of a session: its own, its project's, and the operator's, which hears of histories only."""
+INSERT = """
+    insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
+    lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
+"""
+
+
+def enqueue_start(rows: Rows, stream: Stream, now_ms: int) -> None:
+    """Add the notices that a session has started, or runs again."""
+    enqueue(rows.connection, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
+
+
+def enqueue_close(rows: Rows, stream: Stream, close_id: str, now_ms: int) -> None:
+    """Add the notices of a close; `close_id` is the notice id of its history."""
+    enqueue(rows.connection, stream, CLOSE_EVENTS, stream.reason, close_id, now_ms)
+
+
+def enqueue(
+    connection: apsw.Connection,
+    stream: Stream,
+    event_types: Sequence[int],
+    reason: str | None,
+    base_id: str,
+    now_ms: int,
+) -> None:
+    """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
+    wanted = subscriptions(connection, stream, event_types)
+    if not wanted:
+        return
+    config = parse_config(stream.config)
+    closing = Closing(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    encoded = msgspec.json.encode(closing)
+    connection.executemany(
+        INSERT,
+        [
+            (stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
+            for event_type, endpoint in wanted
+        ],
+    )
+
+
+def subscriptions(connection: apsw.Connection, stream: Stream, event_types: Sequence[int]) -> list[tuple[int, int]]:
+    """Event types and keys of the endpoints that subscribed to them, in the order of the types."""
+    found = [(key, json.loads(text)) for key, text in connection.execute(LISTENING, (stream.key, stream.project))]
+    return [(event_type, key) for event_type in event_types for key, subscribed in found if event_type in subscribed]

@@ -1,0 +1,96 @@
+"""A stream and its producers: what a store keeps of a session beside its journal, and when it is due to close."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from voicemem.config.session import parse_config
+from voicemem.protocol.types import Fields
+
+SESSION, USER = "session", "user"
+"""Kinds of streams: a user's is never closed."""
+GRACE_MS = 2_000
+"""How long after the first `session.end` the last words of other producers are waited for."""
+
+
+class Ending(NamedTuple):
+    """What a `session.end` says: Unix ms, and why."""
+
+    ts: int
+    reason: str
+    provisional: bool = False
+    """For idleness: a producer that comes back undoes it."""
+
+
+class Producer(Struct, gc=False):
+    """A producer of one session."""
+
+    name: str
+    epoch: int = 0
+    next_seq: int = 1
+    unsequenced: bool = False
+    """Whether it sends events without seq."""
+    ended: bool = False
+
+
+class Stream(Struct, gc=False):
+    """A journal's row. Times are Unix ms of the store's clock."""
+
+    key: int
+    project: str
+    kind: str
+    id: str
+    state: str
+    """`running`, `ended` or `erased`."""
+    position: int
+    started_ms: int
+    ended_ms: int | None
+    reason: str | None
+    config: Fields
+    silent_since_ms: int | None
+    """When its last connection went; None while one is there."""
+    ending_ms: int | None
+    """When the first `session.end` was committed."""
+    ending_ts: int | None
+    ending_reason: str | None
+    provisional: bool = False
+    """Closed for idleness, by the server: it may be reopened."""
+
+    @property
+    def ending(self) -> Ending | None:
+        return None if self.ending_ts is None else Ending(self.ending_ts, self.ending_reason or "ended")
+
+
+def due_ms(stream: Stream) -> int | None:
+    """When the session is to be closed if nothing more happens; None for never, or when it is closed."""
+    if stream.state != "running" or stream.kind != SESSION:
+        return None
+    settings = parse_config(stream.config)
+    times = [stream.started_ms + int(settings.max_duration * 1000)]
+    if stream.ending_ms is not None:
+        times.append(stream.ending_ms + GRACE_MS)
+    if stream.silent_since_ms is not None and settings.idle_timeout:
+        times.append(stream.silent_since_ms + int(settings.idle_timeout * 1000))
+    return min(times)
+
+
+def due_close(stream: Stream, now_ms: int) -> Ending | None:
+    """How a session that is due is to be closed, and with which `ts`; None when it is not due."""
+    due = due_ms(stream)
+    if due is None or due > now_ms:
+        return None
+    if stream.ending is not None:
+        return stream.ending
+    settings = parse_config(stream.config)
+    if stream.started_ms + int(settings.max_duration * 1000) <= now_ms:
+        return Ending(now_ms, "max_duration")
+    return Ending(now_ms, "idle", provisional=True)
+
+
+def may_reopen(stream: Stream, now_ms: int) -> bool:
+    """Whether an event or an open brings the session back: after an idle close, for a while."""
+    if stream.state != "ended" or not stream.provisional or stream.ended_ms is None:
+        return False
+    return now_ms < stream.ended_ms + int(parse_config(stream.config).reopen_window * 1000)

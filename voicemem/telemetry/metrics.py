@@ -1,0 +1,169 @@
+"""What the service counts for Prometheus, in a registry of its own; docs/operations.md explains every metric.
+
+Labels have few values, known beforehand: never an id, a project, a URL or a text. What happens often is counted once
+for each commit, not for each event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import generate_latest
+
+from voicemem.errors import CODES
+from voicemem.sessions.batches import Batch, Recorded
+from voicemem.store.records import Appended
+from voicemem.version import __version__
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+KINDS = ("websocket", "http")
+RESULTS = ("stored", "repeated", "refused")
+RESUMES = ("created", "resumed", "reopened", "refused")
+ATTEMPTS = ("delivered", "failed", "gone")
+CALLS = ("answered", "failed", "cancelled")
+METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+REQUEST_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+ATTEMPT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
+TOKEN_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
+ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class Metrics:
+    """Counters and histograms that the parts of the service write to, and gauges that are set when somebody reads."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which only OpenMetrics has a meaning for
+        self.registry = registry or CollectorRegistry()
+        self.answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """The series of requests by method, route and status: finding them by labels takes longer than counting."""
+        self.count_ingest()
+        self.count_edges()
+        self.gauge_all()
+        ProcessCollector(registry=self.registry)
+
+    def count_ingest(self) -> None:
+        self.ingest_events = self.counter("ingest_events", "Events by way in and result.", "kind", "result")
+        self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
+        self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
+        self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
+        self.commits = self.counter("commits", "Commits of events, by result.", "result")
+        self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_SECONDS)
+        self.commit_batch_rows = self.histogram("commit_batch_rows", "Events offered in one commit.", ROWS)
+        self.ack_latency_seconds = self.histogram(
+            "ack_latency_seconds",
+            "Of each commit: from the first event that waited for it to the acks.",
+            COMMIT_SECONDS,
+        )
+        for kind in KINDS:
+            for result in RESULTS:
+                self.ingest_events.labels(kind, result)
+        for result in RESUMES:
+            self.resume.labels(result)
+        for result in ("committed", "failed"):
+            self.commits.labels(result)
+
+    def count_edges(self) -> None:
+        self.connections_rejected = self.counter(
+            "connections_rejected", "Websockets that were turned away or closed, by error code.", "reason"
+        )
+        self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
+        self.webhook_attempt_seconds = self.histogram(
+            "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_SECONDS
+        )
+        self.llm_calls = self.counter("llm_calls", "Calls of LLMs, by what for and result.", "use", "result")
+        self.llm_first_token_seconds = self.histogram(
+            "llm_first_token_seconds", "From a call of an LLM to the first of its answer.", TOKEN_SECONDS, "use"
+        )
+        self.http_requests = self.counter(
+            "http_requests", "REST requests by route and status.", "method", "route", "status"
+        )
+        self.http_request_seconds = self.histogram(
+            "http_request_seconds", "From a REST request's head to the end of its answer.", REQUEST_SECONDS, "route"
+        )
+        for result in CALLS:
+            self.llm_calls.labels("gateway", result)
+            self.llm_calls.labels("summary", result)
+        for result in ATTEMPTS:
+            self.webhook_attempts.labels(result)
+
+    def gauge_all(self) -> None:
+        self.last_commit_ok = self.gauge("last_commit_ok", "Whether the store's last commit succeeded.")
+        self.draining = self.gauge("draining", "Whether the service is shutting down.")
+        self.connections = self.gauge("connections", "Open connections, by port.", "kind")
+        self.sessions = self.gauge("sessions", "Sessions in the store, by state.", "state")
+        self.sessions_connected = self.gauge("sessions_connected", "Sessions with a websocket to this process.")
+        self.memories = self.gauge("memories", "Memories at hand, by state.", "state")
+        self.memories_bytes = self.gauge("memories_bytes", "About how much memories at hand take, by state.", "state")
+        self.fold_lag_events = self.gauge("fold_lag_events", "Events by which the memory furthest behind lags.")
+        self.memories_lagging = self.gauge("memories_lagging", "Memories that are behind their journals.")
+        self.outbox_pending = self.gauge("outbox_pending", "Webhooks that wait, also those to be tried again later.")
+        self.outbox_due = self.gauge("outbox_due", "Webhooks that are due and not under way.")
+        self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "Since when the oldest of them is due.")
+        self.db_bytes = self.gauge("db_bytes", "Size of the database.")
+        self.db_wal_bytes = self.gauge("db_wal_bytes", "Size of the database's log.")
+        self.build_info = self.gauge("build_info", "The version that runs; always 1.", "version")
+        self.build_info.labels(__version__).set(1)
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace="voicemem", registry=self.registry)
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace="voicemem", registry=self.registry)
+
+    def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace="voicemem", registry=self.registry, buckets=buckets)
+
+    # What the parts tell
+
+    def committed(
+        self, batches: Sequence[Batch], appended: Sequence[Appended], answers: Sequence[Recorded], size: int
+    ) -> None:
+        """A commit succeeded; `size` is that of the stored payloads in bytes."""
+        results: Count[tuple[str, str]] = Count()
+        rows = 0
+        for batch, result, recorded in zip(batches, appended, answers, strict=True):
+            if result.position is not None:
+                results[batch.kind, "stored"] += len(batch.events)
+                rows += len(batch.events)
+                continue
+            rows += len(result.outcomes)
+            for outcome in result.outcomes:
+                if outcome.code is None:
+                    results[batch.kind, "repeated" if outcome.duplicate else "stored"] += 1
+            results[batch.kind, "refused"] += len(recorded.problems)
+            for problem in recorded.problems:
+                self.refused(problem.code)
+        for (kind, result_name), count in results.items():
+            if count:
+                self.ingest_events.labels(kind, result_name).inc(count)
+        self.commits.labels("committed").inc()
+        self.ingest_bytes.inc(size)
+        self.commit_batch_rows.observe(rows)
+
+    def refused(self, code: str) -> None:
+        self.refused_events.labels(code if code in CODES else "internal").inc()
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A REST request was answered; `route` is the path with placeholders."""
+        method = method if method in METHODS else "other"
+        known = self.answered.get((method, route, status))
+        if known is None:
+            requests = self.http_requests.labels(method, route, str(status))
+            known = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
+        known[0].inc()
+        known[1].observe(seconds)
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def described(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+        """Name, labels and type of every metric of the service's own, as Prometheus shows them."""
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Gauge | Histogram):
+                (family,) = metric.describe()
+                name = f"{family.name}_total" if isinstance(metric, Counter) else family.name
+                yield name, metric._labelnames, family.type

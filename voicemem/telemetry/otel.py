@@ -1,0 +1,162 @@
+"""Traces through OpenTelemetry's SDK, which the extra `otel` brings and which is imported here only.
+
+Everything is set by the standard environment variables
+(https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/): nothing is traced, and nothing
+imported, unless they name an exporter or its endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from voicemem.errors import CannotStart
+from voicemem.telemetry.tracing import NOTHING, Kind, NoTracer, Span, Tracer, Value
+from voicemem.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+MOST_LINKS = 32
+
+
+def wanted(env: Mapping[str, str]) -> str | None:
+    """The exporter that the environment names, `otlp` or `console`; None for no traces. Raises `CannotStart`."""
+    if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    named = env.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    if named == "none" or not (named or any(env.get(name) for name in ENDPOINTS)):
+        return None
+    exporter = named or "otlp"
+    if exporter not in ("otlp", "console"):
+        raise CannotStart("OTEL_TRACES_EXPORTER may be otlp, console or none.")
+    protocol = next((env[name] for name in PROTOCOLS if env.get(name)), "http/protobuf")
+    if exporter == "otlp" and protocol != "http/protobuf":
+        raise CannotStart("Traces are sent as http/protobuf only; OTEL_EXPORTER_OTLP_PROTOCOL says otherwise.")
+    return exporter
+
+
+def tracer_of(env: Mapping[str, str]) -> Tracer:
+    """The tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
+    exporter = wanted(env)
+    if exporter is None:
+        return NoTracer()
+    try:
+        return OtelTracer(provider_of(exporter))
+    except ImportError:
+        raise CannotStart(
+            "OTEL_… asks for traces, which need the extra `otel`: pip install '.[otel]' in the checkout."
+        ) from None
+
+
+def provider_of(exporter: str) -> TracerProvider:
+    from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+
+    ours = Resource({SERVICE_NAME: "voicemem", SERVICE_VERSION: __version__})
+    named = Resource.create()  # what the environment says goes before
+    unnamed = str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
+    provider = TracerProvider(resource=named.merge(ours) if unnamed else ours.merge(named))
+    if exporter == "console":
+        made: SpanExporter = ConsoleSpanExporter()
+    else:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        made = OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(made))
+    return provider
+
+
+class OtelSpan:
+    """A span of OpenTelemetry's."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self.span = span
+
+    def set_attribute(self, key: str, value: Value) -> None:
+        self.span.set_attribute(key, value)
+
+    def fail(self, what: str) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        self.span.set_attribute("error.type", what)
+        self.span.set_status(Status(StatusCode.ERROR))
+
+
+def placed(origins: Sequence[object]) -> dict[str, Any]:
+    """The context and links of a span: inside the first origin, linked to others, each once."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, get_current_span
+
+    known = [one for one in origins if isinstance(one, Context)]
+    others = [get_current_span(one).get_span_context() for one in known[1:]]
+    distinct = {(one.trace_id, one.span_id): one for one in others}
+    links = [Link(one) for one in distinct.values()][:MOST_LINKS]
+    return {"context": known[0] if known else Context(), "links": links}
+
+
+class OtelTracer:
+    """A `Tracer` with a provider of its own: nothing global is set."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.provider = provider
+        self.tracer = provider.get_tracer("voicemem", __version__)
+        self.propagator = TraceContextTextMapPropagator()
+
+    @contextmanager
+    def span(
+        self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
+    ) -> Iterator[Span]:
+        from opentelemetry.trace import SpanKind
+
+        # What an exception says may hold what was said on a call: it is neither recorded nor made the status.
+        with self.tracer.start_as_current_span(
+            name,
+            kind=SpanKind[kind.upper()],
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+            **({} if origins is None else placed(origins)),
+        ) as span:
+            ours = OtelSpan(span)
+            try:
+                yield ours
+            except Exception as error:
+                ours.fail(type(error).__name__)
+                raise
+
+    def origin(self, headers: Mapping[str, str]) -> object:
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+
+        carrier = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+        context = self.propagator.extract(carrier, Context())
+        return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+    def current(self) -> object:
+        from opentelemetry import context, trace
+
+        return context.get_current() if trace.get_current_span().get_span_context().is_valid else None
+
+    def ids(self) -> dict[str, str]:
+        from opentelemetry import trace
+
+        here = trace.get_current_span().get_span_context()
+        if not here.is_valid:
+            return {}
+        return {"trace_id": trace.format_trace_id(here.trace_id), "span_id": trace.format_span_id(here.span_id)}
+
+    def headers(self) -> dict[str, str]:
+        carried: dict[str, str] = {}
+        self.propagator.inject(carried)
+        return carried
+
+    def close(self) -> None:
+        self.provider.shutdown()

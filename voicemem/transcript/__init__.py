@@ -1,0 +1,1 @@
+"""Events to messages: what was said, and what was heard."""

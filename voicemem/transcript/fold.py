@@ -1,0 +1,191 @@
+"""The fold: a journal, event by event, becomes the state of a call (design, section 4).
+
+`fold(state, entry)` takes the state over and returns it: a caller that needs the old one keeps a snapshot. Nothing
+that a producer can send makes it raise, and no event costs more the longer the call has become.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from voicemem.documents.document import Document, changed, form_of
+from voicemem.protocol.events import (
+    Asr,
+    Incoming,
+    Interrupt,
+    Journaled,
+    LlmDelta,
+    LlmDone,
+    LlmError,
+    MemoryCarried,
+    MemoryData,
+    MemoryDocument,
+    MemoryForgotten,
+    MemorySummary,
+    Metric,
+    Resume,
+    SessionClosed,
+    SessionForked,
+    SessionReopened,
+    ToolCall,
+    ToolResult,
+    Tts,
+    Whole,
+)
+from voicemem.protocol.strict_json import merge_patch
+from voicemem.transcript.messages import Forgotten, Summary
+from voicemem.transcript.playback import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
+from voicemem.transcript.replies import fold_delta, fold_llm, fold_message
+from voicemem.transcript.speech import fold_asr
+from voicemem.transcript.state import Latency, State, Trace, Turn, added
+
+
+class Entry(NamedTuple):
+    """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`."""
+
+    position: int
+    received_ms: int
+    event: Journaled
+
+
+def fold(state: State, entry: Entry) -> State:
+    """The state after one more entry of its journal."""
+    advance(state, entry.position, entry.received_ms, entry.event)
+    return state
+
+
+def fold_all(state: State, entries: Iterable[Entry]) -> State:
+    """The state after all of these entries."""
+    for position, received_ms, event in entries:
+        advance(state, position, received_ms, event)
+    return state
+
+
+def advance(state: State, position: int, received_ms: int, event: Journaled | Incoming) -> None:
+    """Let the event at a position change the state."""
+    state.position = position
+    if event.id is not None:
+        if event.id in state.ids:
+            return
+        state.ids.add(event.id)
+    rule = RULES.get(type(event))
+    if rule is not None and (event.item is None or event.item not in state.forgotten_items):
+        turn = rule(state, event, received_ms if event.ts is None else event.ts)
+        if turn is not None:
+            state.dirty.add(turn.number)
+
+
+# What is no chat message (rule 10)
+
+
+def fold_trace(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> Turn:
+    match event:
+        case ToolCall():
+            turn = state.turn(event.turn_id)
+            call(state, turn, event, ts)
+        case ToolResult():
+            turn = state.turn(state.calls.get(event.call_id, event.turn_id))
+            answer(state, turn, event, ts)
+        case Metric():
+            turn = state.turn(event.turn_id)
+            turn.latencies = added(turn.latencies, Latency(event.name, event.latency_ms, ts))
+    return turn
+
+
+def answer(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
+    """Put a result to its call; one that comes before its call waits for it."""
+    trace = next((t for t in turn.traces or () if t.call_id == event.call_id), None)
+    if trace is None:
+        trace = Trace(state.position, ts, event.call_id)
+        turn.traces = added(turn.traces, trace)
+    trace.result = event.result
+    trace.answered = True
+
+
+def call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
+    waiting = next((t for t in turn.traces or () if t.call_id == event.call_id and t.name is None), None)
+    if waiting is None:
+        waiting = Trace(state.position, ts, event.call_id)
+        turn.traces = added(turn.traces, waiting)
+    waiting.order, waiting.ts = state.position, ts
+    waiting.name, waiting.arguments = event.name, event.arguments
+    state.calls[event.call_id] = turn.number
+
+
+# What the server does to a memory
+
+
+def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
+    state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
+
+
+def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
+    """More is forgotten; a summary that could stand for some of it goes too."""
+    if event.carried:
+        state.carried = ()
+    before = state.forgotten or Forgotten()
+    through = -1 if event.through_turn is None else event.through_turn
+    turn = -1 if event.turn is None else event.turn
+    after = msgspec.structs.replace(before, through_turn=max(before.through_turn, through, turn - 1))
+    if turn > after.through_turn:
+        kept = tuple(order for order in event.kept if not before.covers(turn, order))
+        after = Forgotten(after.through_turn, turn, state.position, kept)
+    if after != before:
+        state.forgotten, state.summary = after, None
+
+
+def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
+    if state.carried is None:
+        state.carried = event.sessions
+
+
+def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
+    """What was taken over is over: nothing of it still plays, and the call goes on in the next turn."""
+    state.newest_turn = max(state.newest_turn, event.at_turn)
+    state.final_turn = max(state.final_turn, event.at_turn + 1)
+    state.unheard_from = max(state.unheard_from, event.at_turn + 1)
+    state.carried = state.carried or ()
+    state.forgotten_items |= set(event.forgotten_items)
+
+
+def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
+    document = state.document = state.document or Document()
+    document.content = changed(document.content, event.operation, event.content)
+    document.form = form_of(event) or document.form
+    document.updated_ms = ts
+    if document.positions:
+        document.positions.append(state.position)
+    else:
+        document.positions = array("q", (state.position,))
+
+
+def fold_data(state: State, event: MemoryData, _ts: int) -> None:
+    state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
+
+
+RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
+    Asr: fold_asr,
+    LlmDelta: fold_delta,
+    LlmDone: fold_llm,
+    LlmError: fold_llm,
+    Tts: fold_tts,
+    Interrupt: fold_interrupt,
+    Resume: fold_resume,
+    Whole: fold_message,
+    ToolCall: fold_trace,
+    ToolResult: fold_trace,
+    Metric: fold_trace,
+    SessionClosed: fold_close,
+    SessionReopened: fold_reopen,
+    MemorySummary: fold_summary,
+    MemoryDocument: fold_document,
+    MemoryData: fold_data,
+    MemoryForgotten: fold_forgotten,
+    MemoryCarried: fold_carried,
+    SessionForked: fold_forked,
+}
+"""By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""

@@ -1,0 +1,192 @@
+"""The fold of user speech: partials and finals of segments, joined to one message (design, section 4, rule 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from voicemem.protocol.events import Asr
+from voicemem.transcript.heard import SPACELESS
+from voicemem.transcript.state import Segment, State, Turn, Utterance
+
+
+def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
+    """Take one recogniser text into its turn; None when it says nothing new."""
+    turn = find_turn(state, event)
+    if turn is None:
+        return None
+    place = find_segment(turn, event)
+    if place is None:
+        if is_stale(turn, event):
+            return None
+        place = open_segment(turn, event, ts, state.position)
+    utterance = give_to_user(turn, place, event.user)
+    if event.metadata:
+        utterance.metadata |= event.metadata
+    segment = place.segment
+    segment.begin = min(segment.begin, ts)
+    if event.final or not segment.final:
+        segment.text = event.text
+        segment.final = event.final
+        if event.start_ms is not None:
+            segment.start_ms = event.start_ms
+        if event.end_ms is not None:
+            segment.end_ms = event.end_ms
+    if event.final and event.text.strip():
+        state.final_turn = max(state.final_turn, turn.number)
+    return turn
+
+
+def newest_finals(state: State, user: str | None) -> list[str]:
+    """What a late partial of this user may belong to: the user's newest final, or one of nobody's."""
+    if user is None:
+        return list(state.finals.values())[-1:]
+    return [state.finals[name] for name in (user, "") if name in state.finals]
+
+
+class Place(NamedTuple):
+    """A segment and the utterance that it is part of."""
+
+    utterance: Utterance
+    segment: Segment
+
+
+def find_turn(state: State, event: Asr) -> Turn | None:
+    """The turn of the event: its item's, its own, or by the flow of speech; None for a late partial of a final."""
+    if event.item is not None:
+        number = state.items.get(event.item, event.turn_id)
+        if number is None:
+            number = state.newest_turn + 1
+        state.items[event.item] = number
+    elif event.turn_id is not None:
+        number = event.turn_id
+    else:
+        flowing = turn_by_flow(state, event)
+        if flowing is None:
+            return None
+        number = flowing
+    state.newest_turn = max(state.newest_turn, number)
+    state.utterance_turn = max(state.utterance_turn, number)
+    return state.turn(number)
+
+
+def turn_by_flow(state: State, event: Asr) -> int | None:
+    """Without turn and item: the open utterance of this user, else a new one in the next turn."""
+    if event.user is None:
+        key = next(reversed(state.speaking), "")
+    else:
+        key = event.user if event.user in state.speaking else ""
+    number = state.speaking.pop(key, None)
+    if number is None:
+        if not event.final and event.text and any(event.text in final for final in newest_finals(state, event.user)):
+            return None
+        if event.final and not event.text:
+            return None
+        number = state.newest_turn + 1
+    if event.final:
+        state.finals.pop(event.user or key, None)
+        state.finals[event.user or key] = event.text
+    else:
+        state.speaking[event.user or key] = number
+    return number
+
+
+def places(turn: Turn, user: str | None) -> Iterator[Place]:
+    """The segments that an event of this user may be about, the newest first within each utterance.
+
+    An event without user may be about anyone's; one with a user about that user's, or one that nobody owns yet.
+    """
+    own = [u for u in turn.utterances if user is None or u.user == user]
+    unowned = [u for u in turn.utterances if user is not None and u.user is None]
+    for utterance in [*reversed(own), *unowned]:
+        for segment in reversed(utterance.segments):
+            yield Place(utterance, segment)
+
+
+def find_segment(turn: Turn, event: Asr) -> Place | None:
+    """The segment that the event updates, if it is there already."""
+    item, number = segment_key(event)
+    for place in places(turn, event.user):
+        segment = place.segment
+        if item is None and number is None:
+            if not segment.keyed and not segment.final:
+                return place
+        elif (segment.item, segment.number) == (item, number):
+            return place
+    return None
+
+
+def segment_key(event: Asr) -> tuple[str | None, int | None]:
+    number = 0 if event.item is not None and event.segment is None else event.segment
+    return event.item, number
+
+
+def is_stale(turn: Turn, event: Asr) -> bool:
+    """Whether this is a late partial that the newest final without a key already contains."""
+    if event.final or event.item is not None or event.segment is not None:
+        return False
+    finals = (place.segment for place in places(turn, event.user) if not place.segment.keyed and place.segment.text)
+    newest = max(finals, key=lambda segment: segment.order, default=None)
+    return newest is not None and event.text in newest.text
+
+
+def open_segment(turn: Turn, event: Asr, ts: int, order: int) -> Place:
+    item, number = segment_key(event)
+    utterance = next((p.utterance for p in places(turn, event.user) if item and p.segment.item == item), None)
+    if utterance is None:
+        utterance = utterance_of(turn, event.user, order)
+    segment = Segment(item, number, ts, order)
+    utterance.segments.append(segment)
+    return Place(utterance, segment)
+
+
+def utterance_of(turn: Turn, user: str | None, order: int) -> Utterance:
+    for utterance in turn.utterances:
+        if utterance.user == user:
+            return utterance
+    utterance = Utterance(user, order)
+    turn.utterances.append(utterance)
+    return utterance
+
+
+def give_to_user(turn: Turn, place: Place, user: str | None) -> Utterance:
+    """The first event that names a user gives the segment (and its item's others) to that user."""
+    unowned = place.utterance
+    if user is None or unowned.user is not None:
+        return unowned
+    item = place.segment.item
+    given = [s for s in unowned.segments if s is place.segment or (item is not None and s.item == item)]
+    owner = utterance_of(turn, user, min(segment.order for segment in given))
+    owner.segments = sorted([*owner.segments, *given], key=lambda segment: segment.order)
+    unowned.segments = [segment for segment in unowned.segments if segment not in given]
+    if not unowned.segments:
+        turn.utterances.remove(unowned)
+        owner.metadata = unowned.metadata | owner.metadata
+    return owner
+
+
+def spoken_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]:
+    """What the utterance says, and the Unix ms when it began: its segments in order, one space between them."""
+    text, begin = "", None
+    for segment in in_order(utterance.segments):
+        if segment.text.strip() and (segment.final or with_partials):
+            text = join(text, segment.text)
+            begin = segment.begin if begin is None else min(begin, segment.begin)
+    return text, begin or 0
+
+
+def in_order(segments: list[Segment]) -> list[Segment]:
+    """Items (and what has none) in the order of their first arrival, and the segments of each by their number."""
+    first: dict[str | None, int] = {}
+    for segment in segments:
+        if segment.keyed:
+            first[segment.item] = min(segment.order, first.get(segment.item, segment.order))
+    return sorted(segments, key=lambda s: (first[s.item], s.number or 0) if s.keyed else (s.order, 0))
+
+
+def join(left: str, right: str) -> str:
+    if not left:
+        return right
+    left, right = left.rstrip(), right.lstrip()
+    spaceless = SPACELESS.match(left[-1]) and SPACELESS.match(right[0])
+    return left + right if spaceless else f"{left} {right}"

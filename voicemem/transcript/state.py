@@ -1,0 +1,249 @@
+"""What the fold remembers of a call: turns, and in them utterances, typed messages, replies and tool traces.
+
+These records are encoded as snapshots, so whatever changes here needs a new `VERSION`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from voicemem.documents.document import Document
+from voicemem.protocol.events import CarriedSession
+from voicemem.protocol.types import Fields
+from voicemem.transcript.heard import Cut, Playback
+from voicemem.transcript.messages import Forgotten, Summary
+from voicemem.transcript.timeline import ALWAYS, EMPTY, NEVER, Series, TextSeries
+
+T = TypeVar("T")
+VERSION = 7
+"""Of the records here and of the fold's rules; a snapshot of another version is not used."""
+
+
+class Segment(Struct, gc=False):
+    """One piece of an utterance, keyed by (item, number); with neither, a final closes it."""
+
+    item: str | None
+    number: int | None
+    begin: int
+    """Its earliest `ts`."""
+    order: int
+    """Position of its first event in the journal; the records below have the same field for the same use."""
+    text: str = ""
+    final: bool = False
+    start_ms: int | None = None
+    """When its audio began and ended, as the recogniser said; the same for the next."""
+    end_ms: int | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.item is not None or self.number is not None
+
+
+class Utterance(Struct, gc=False):
+    """What one user said in one turn."""
+
+    user: str | None
+    order: int
+    segments: list[Segment] = []
+    metadata: dict[str, Any] = {}
+
+
+class Typed(Struct, gc=False):
+    """A whole user message: typed text, a command, or a restored one."""
+
+    order: int
+    begin: int
+    text: str
+    metadata: dict[str, Any]
+
+
+class Generation(Struct, gc=False):
+    """What the LLM generated of one reply: plain deltas, whole texts, and its ends."""
+
+    plain: TextSeries = field(default_factory=TextSeries)
+    """The deltas joined in the order of their arrival."""
+    wholes: TextSeries | None = None
+    ends: Series = field(default_factory=Series)
+    final_texts: TextSeries | None = None
+
+    def add_whole(self, ts: int, text: str) -> None:
+        self.wholes = self.wholes or TextSeries()
+        self.wholes.add(ts, text)
+
+    def finish(self, ts: int, text: str | None) -> None:
+        self.ends.add(ts, 0)
+        if text is not None:
+            self.final_texts = self.final_texts or TextSeries()
+            self.final_texts.add(ts, text)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.ends.times)
+
+    def text(self, until: int = NEVER) -> str:
+        """What was generated until a `ts`: the newest end's text, else the newest whole text and later deltas."""
+        final = self.final_texts.last(until) if self.final_texts is not None else None
+        if final is not None:
+            return final.text
+        plain = self.plain.last(until)
+        whole = self.wholes.last(until) if self.wholes is not None else None
+        if whole is None:
+            return plain.text if plain else ""
+        before = self.plain.last(whole.ts)
+        return whole.text + (plain.text[len(before.text) if before else 0 :] if plain else "")
+
+
+class Reply(Struct, gc=False):
+    """What the agent says in one go."""
+
+    order: int
+    item: str | None
+    generation: Generation = field(default_factory=Generation)
+    playback: Playback | None = None
+    begin: int = NEVER
+    source: str = "llm"
+    whole: bool = False
+    """Came as one message; later `llm.*` events without its item are not about it."""
+    restored: bool = False
+    """Came with its interruption in its metadata; no other is looked for."""
+    metadata: dict[str, Any] = {}
+    cuts: list[Cut] | None = None
+    resumes: list[int] | None = None
+
+
+class Trace(Struct, gc=False):
+    """A tool call, and its result once it has come; without a name, a result that waits for its call."""
+
+    order: int
+    ts: int
+    call_id: str
+    name: str | None = None
+    arguments: Any = None
+    result: Any = None
+    answered: bool = False
+
+
+class Latency(Struct, gc=False):
+    """One reported latency of the pipeline, in ms."""
+
+    name: str
+    latency_ms: float
+    ts: int
+
+
+class Failure(Struct, gc=False):
+    """A failed LLM call."""
+
+    ts: int
+    code: str | int | None
+
+
+class Turn(Struct, gc=False):
+    """One exchange. `playback`, `cuts` and `resumes` here name the turn only; reading finds which reply they mean."""
+
+    number: int
+    utterances: list[Utterance] = []
+    typed: list[Typed] | None = None
+    replies: list[Reply] = []
+    playback: Playback | None = None
+    cuts: list[Cut] | None = None
+    resumes: list[int] | None = None
+    traces: list[Trace] | None = None
+    latencies: list[Latency] | None = None
+    failures: list[Failure] | None = None
+
+    def reply(self, item: str) -> Reply | None:
+        """The reply of that name."""
+        for reply in reversed(self.replies):
+            if reply.item == item:
+                return reply
+        return None
+
+
+class State(Struct, gc=False):
+    """The fold of a journal up to `position`."""
+
+    position: int = 0
+    turns: dict[int, Turn] = {}
+    numbers: list[int] = []
+    """The turns' numbers, sorted."""
+    items: dict[str, int] = {}
+    """The turn in which each item began."""
+    unplaced: dict[str, Reply] = {}
+    """Replies that were interrupted or played, by name, before they began."""
+    ids: set[str] = set()
+    calls: dict[str, int] = {}
+    """The turn of each tool call."""
+    newest_turn: int = 0
+    utterance_turn: int = 0
+    """The turn of the newest utterance; 0 before any."""
+    final_turn: int = ALWAYS
+    """The newest turn with a final: replies of earlier turns no longer play."""
+    unheard_from: int = 0
+    """In turns before this one every reply was heard to its end or interrupted."""
+    speaking: dict[str, int] = {}
+    """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
+    finals: dict[str, str] = {}
+    """Each such user's newest final, the newest last; what it already contains is no new utterance."""
+    newest_reply: tuple[int, int] | None = None
+    """Turn and order of the reply that the LLM began last."""
+    closed_ts: int | None = None
+    summary: Summary | None = None
+    """The newest one; none shortens the history."""
+    document: Document | None = None
+    """The working memory of the session, or of the user whose stream this is."""
+    data: Fields = {}
+    """The session's own, which no LLM is shown unless somebody asks for it."""
+    forgotten: Forgotten | None = None
+    forgotten_items: set[str] = set()
+    """Of a fork: what of its original was forgotten, and did not come with it."""
+    carried: tuple[CarriedSession, ...] | None = None
+    """What is known from earlier sessions; None until it was looked for."""
+    dirty: set[int] = set()
+    """Turns that changed since their messages were last made."""
+
+    def turn(self, number: int) -> Turn:
+        turn = self.turns.get(number)
+        if turn is None:
+            turn = self.turns[number] = Turn(number)
+            insort(self.numbers, number)
+        return turn
+
+
+def added(items: list[T] | None, item: T) -> list[T]:
+    """A list that most records do not have, with one more item."""
+    if items is None:
+        return [item]
+    items.append(item)
+    return items
+
+
+def column_to_bytes(column: Any) -> bytes:
+    if isinstance(column, array):
+        return column.tobytes()
+    raise NotImplementedError  # as msgspec wants it for what it should refuse
+
+
+def column_from_bytes(kind: type, value: Any) -> Any:
+    return array("q", value) if value else EMPTY
+
+
+ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)
+DECODER = msgspec.msgpack.Decoder(State, dec_hook=column_from_bytes)
+
+
+def snapshot(state: State) -> bytes:
+    """The state as bytes, for `restore`."""
+    return ENCODER.encode(state)
+
+
+def restore(blob: bytes) -> State:
+    """The state that `snapshot` encoded, with every turn to be read anew."""
+    state = DECODER.decode(blob)
+    state.dirty = set(state.turns)
+    return state

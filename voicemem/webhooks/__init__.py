@@ -1,0 +1,1 @@
+"""Webhooks: what they say, how they are signed, attempted, and managed."""

@@ -1,0 +1,194 @@
+"""A project's endpoints: made, changed, tried out, and what was sent to them (design, section 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from voicemem.errors import Refused
+from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.store.port import Endpoints
+from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
+from voicemem.webhooks.attempts import Answer, Shipment
+from voicemem.webhooks.outbox import addressed
+from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
+
+MAX_ENDPOINTS = 50
+"""Of one project: every session makes notices for each of them."""
+SECRET_BYTES = 24
+OPERATORS = "operator"
+"""The id of the operator's endpoint, which the project `default` sees, and cannot change."""
+
+
+class Tried(NamedTuple):
+    """What came of one test callback."""
+
+    event_type: int
+    answer: Answer
+
+
+class Webhooks:
+    """Endpoints by project and id.
+
+    `clock` gives Unix ms, `new_id` a fresh random text, `wake` tells the outbox that something is due; `check_address`
+    raises `Refused` for a URL that may not be called.
+    """
+
+    def __init__(
+        self,
+        store: Endpoints,
+        send: Callable[[Shipment], Awaitable[Answer]],
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        wake: asyncio.Event,
+        check_address: Callable[[str], None],
+    ) -> None:
+        self.store = store
+        self.send = send
+        self.clock = clock
+        self.new_id = new_id
+        self.wake = wake
+        self.check_address = check_address
+
+    async def create(self, project: str, endpoint: Endpoint) -> Endpoint:
+        """Keep a new endpoint, with a secret if it has none. Raises `Refused` (`too_many_webhooks`)."""
+        self.check_address(endpoint.url)
+        now = self.clock()
+        made = replace(
+            endpoint,
+            id=self.new_id(),
+            project=project,
+            secret=endpoint.secret or new_secret(),
+            public_only=True,
+            created_ms=now,
+            disabled_ms=None if endpoint.disabled_ms is None else now,
+        )
+        kept = await self.store.add_endpoint(made, MAX_ENDPOINTS)
+        if kept is None:
+            raise Refused("too_many_webhooks")
+        return kept
+
+    async def list(self, project: str) -> Sequence[Endpoint]:
+        operators = await self.operators() if project == DEFAULT_PROJECT else None
+        return [*([operators] if operators else []), *await self.store.endpoints(project)]
+
+    async def get(self, project: str, endpoint_id: str) -> Endpoint:
+        """Raises `Refused` (`unknown_webhook`)."""
+        if is_operators(project, endpoint_id):
+            return found(await self.operators())
+        return found(await self.store.endpoint(project, endpoint_id))
+
+    async def operators(self) -> Endpoint | None:
+        """The one that the command line gave."""
+        endpoint = await self.store.operator_endpoint()
+        return None if endpoint is None else replace(endpoint, id=OPERATORS)
+
+    async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
+        """Change fields of an endpoint; `enabled` None leaves it on or off. Raises `Refused`."""
+        check_changeable(project, endpoint_id)
+        if "url" in changes:
+            self.check_address(changes["url"])
+        now = self.clock()
+        return await self.put(project, endpoint_id, lambda old: switched(replace(old, **changes), enabled, now))
+
+    async def delete(self, project: str, endpoint_id: str) -> None:
+        """Raises `Refused` (`unknown_webhook`, `forbidden`)."""
+        check_changeable(project, endpoint_id)
+        if not await self.store.delete_endpoint(project, endpoint_id):
+            raise Refused("unknown_webhook")
+
+    async def rotate_secret(self, project: str, endpoint_id: str, secret: str | None, overlap_s: int) -> Endpoint:
+        """A new secret; the old one signs as well for a while. Raises `Refused`."""
+        check_changeable(project, endpoint_id)
+        new, until = secret or new_secret(), self.clock() + 1000 * overlap_s
+
+        def rotated(old: Endpoint) -> Endpoint:
+            before = old.old_secret if old.secret == new else old.secret  # a repeat of the request changes nothing
+            if not (overlap_s and before):
+                return replace(old, secret=new, old_secret=None, old_secret_until_ms=None)
+            return replace(old, secret=new, old_secret=before, old_secret_until_ms=until)
+
+        return await self.put(project, endpoint_id, rotated)
+
+    async def put(self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]) -> Endpoint:
+        return found(await self.store.change_endpoint(project, endpoint_id, change))
+
+    async def test(self, project: str, endpoint_id: str) -> Sequence[Tried]:
+        """Agora's health check: one callback for each event type, sent at once, once, and kept nowhere."""
+        endpoint = await self.get(project, endpoint_id)
+        answers = await asyncio.gather(*(self.send(self.health_check(endpoint, one)) for one in endpoint.event_types))
+        return [Tried(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
+
+    def health_check(self, endpoint: Endpoint, event_type: int) -> Shipment:
+        notice, now = self.new_id(), self.clock()
+        body = envelope(
+            notice_id=notice, event_type=event_type, notify_ms=now, session_id=HEALTH_CHECK_SID, payload=HEALTH_CHECK
+        )
+        return addressed(endpoint, notice, body, now)
+
+    async def deliveries(
+        self, project: str, endpoint_id: str, wanted: DeliveryFilter
+    ) -> tuple[Sequence[EndpointDelivery], int | None]:
+        """A page of deliveries, the newest first, and the `before` of the next page. Raises `Refused`."""
+        endpoint = await self.get(project, endpoint_id)
+        page = await self.store.endpoint_deliveries(endpoint.key, replace(wanted, limit=wanted.limit + 1))
+        if len(page) <= wanted.limit:
+            return page, None
+        return page[: wanted.limit], page[wanted.limit - 1].key
+
+    async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
+        """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""
+        endpoint = await self.get_enabled(project, endpoint_id)
+        again = await self.store.send_again(endpoint.key, delivery, self.clock())
+        if again is None:
+            raise Refused("unknown_delivery")
+        self.wake.set()
+        return again
+
+    async def recover(self, project: str, endpoint_id: str, since_ms: int) -> int:
+        """Make all failed deliveries since a time due now; how many. Raises `Refused`."""
+        endpoint = await self.get_enabled(project, endpoint_id)
+        count = await self.store.recover(endpoint.key, since_ms, self.clock())
+        self.wake.set()
+        return count
+
+    async def get_enabled(self, project: str, endpoint_id: str) -> Endpoint:
+        endpoint = await self.get(project, endpoint_id)
+        if endpoint.disabled_ms is not None:
+            raise Refused("webhook_disabled")
+        return endpoint
+
+
+def new_secret() -> str:
+    """In the form of Standard Webhooks."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
+
+
+def is_operators(project: str, endpoint_id: str) -> bool:
+    return project == DEFAULT_PROJECT and endpoint_id == OPERATORS
+
+
+def check_changeable(project: str, endpoint_id: str) -> None:
+    """Raises `Refused` (`forbidden`) for the operator's."""
+    if is_operators(project, endpoint_id):
+        raise Refused("forbidden", "The operator's webhook is set where the service is started.")
+
+
+def found(endpoint: Endpoint | None) -> Endpoint:
+    if endpoint is None:
+        raise Refused("unknown_webhook")
+    return endpoint
+
+
+def switched(endpoint: Endpoint, enabled: bool | None, now_ms: int) -> Endpoint:
+    """An endpoint that is turned on or off; turned on, it is as good as new."""
+    if enabled is None or (not enabled and endpoint.disabled_ms is not None):
+        return endpoint
+    if enabled:
+        return replace(endpoint, disabled_ms=None, disabled_reason=None, failing_since_ms=None)
+    return replace(endpoint, disabled_ms=now_ms, disabled_reason="request")

@@ -1,0 +1,222 @@
+"""The outbox: finished sessions go to their receivers, at least once, with one frozen body (design, section 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from voicemem.config import session as config
+from voicemem.errors import StoreUnavailable
+from voicemem.sessions.cache import Memories
+from voicemem.sessions.read_model import Memory
+from voicemem.store.port import Store
+from voicemem.store.records import Attempt, Endpoint, Export
+from voicemem.webhooks.attempts import DAY_S, Answer, Shipment, next_delay_s, verdict
+from voicemem.webhooks.payloads import (
+    about,
+    envelope,
+    history_payload,
+    left_payload,
+    metrics_payload,
+    started_payload,
+    turns_payload,
+)
+
+LOG = logging.getLogger("voicemem")
+MAX_IN_FLIGHT = 8
+"""To one endpoint at a time."""
+REFILL = 5
+"""While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
+once: each claim is a commit."""
+MOMENT_S = 0.02
+MAX_TASKS = 2_000
+"""Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
+LEASE_MS = 60_000
+"""Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
+FAILING_MS = 5 * DAY_S * 1000
+"""A project's endpoint to which nothing gets through for so long is disabled."""
+LONGEST_WAIT_S = 1.0
+"""Between two looks at the store, when nobody wakes the outbox."""
+
+Send = Callable[[Shipment], Awaitable[Answer]]
+
+
+class Outbox:
+    """Delivers exports with `send`, one loop per outbox. `clock` gives Unix ms, `jitter` a number in [0, 1)."""
+
+    def __init__(
+        self, store: Store, memories: Memories, send: Send, clock: Callable[[], int], jitter: Callable[[], float]
+    ) -> None:
+        self.store = store
+        self.memories = memories
+        self.send = send
+        self.clock = clock
+        self.jitter = jitter
+        self.in_flight: Counter[str] = Counter()
+        """Attempts by URL: many sessions may have the same receiver."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
+        self.full = REFILL
+        """How many attempts of a URL are enough, when the store is looked at next."""
+        self.filling_up = False
+
+    async def run(self, wake: asyncio.Event) -> None:
+        """Deliver whatever is due, for ever; `wake` says that there is something new."""
+        self.wake = wake
+        while True:
+            full, self.full = self.full, REFILL
+            with suppress(StoreUnavailable):
+                while await self.start_due(full):
+                    full = REFILL
+            await self.rest()
+
+    async def finish_running(self, timeout_s: float) -> None:
+        """Let the attempts that are under way come to their end."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=timeout_s)
+
+    async def rest(self) -> None:
+        """Wait until there is something new, or room, or something has become due."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await self.wake.wait()
+                self.wake.clear()
+                return
+            with suppress(StoreUnavailable):
+                due = await self.store.next_export_ms()
+                if due is not None and due <= self.clock():
+                    self.fill_up()
+
+    def fill_up(self) -> None:
+        """The next look at the store is for every free place."""
+        self.full, self.filling_up = MAX_IN_FLIGHT, False
+        self.wake.set()
+
+    async def start_due(self, full: int = MAX_IN_FLIGHT) -> int:
+        """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
+        busy = [url for url, count in self.in_flight.items() if count >= full]
+        most = max((count for count in self.in_flight.values() if count < full), default=0)
+        limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
+        exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
+        for export in exports:
+            self.in_flight[export.endpoint.url] += 1
+            task = asyncio.create_task(self.deliver(export))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        return len(exports)
+
+    async def deliver(self, export: Export) -> None:
+        """One attempt of one export, and what comes of it."""
+        try:
+            payload = await self.store.freeze(export, export.payload or await self.make_payload(export))
+            if payload is None:
+                return  # erased meanwhile
+            started = self.clock()
+            answer = await self.send(shipment(export, payload, started))
+            await self.finish(export, answer, started)
+        except StoreUnavailable:
+            return  # the lease runs out, and it is tried again
+        finally:
+            self.let_go(export.endpoint.url)
+
+    def let_go(self, url: str) -> None:
+        """An attempt is over: claim several for the places that it and others leave, or after a moment, fewer."""
+        self.in_flight[url] -= 1
+        left = self.in_flight[url]
+        if not left:
+            del self.in_flight[url]
+        if left == REFILL - 1:
+            self.wake.set()
+        elif left >= REFILL and not self.filling_up:
+            self.filling_up = True
+            asyncio.get_running_loop().call_later(MOMENT_S, self.fill_up)
+
+    async def make_payload(self, export: Export) -> bytes:
+        """What a notice says, at the position of the close, whatever has followed since."""
+        closing, contents = export.closing, export.endpoint.contents
+        session = about(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
+        match export.event_type:
+            case config.STARTED_EVENT:
+                return started_payload(session)
+            case config.LEFT_EVENT:
+                return left_payload(session, closing.stopped_ms, closing.reason)
+            case config.HISTORY_EVENT:
+                messages = await self.memories.as_of(export.stream, export.position)
+                return history_payload(session, closing.stopped_ms, messages, contents)
+
+        def write(memory: Memory) -> bytes:
+            if export.event_type == config.METRICS_EVENT:
+                return metrics_payload(session, closing.stopped_ms, memory.state, contents)
+            return turns_payload(session, closing.stopped_ms, memory.state)
+
+        return await self.memories.made_as_of(export.stream, export.position, write)
+
+    async def finish(self, export: Export, answer: Answer, started_ms: int) -> None:
+        attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
+        match verdict(answer):
+            case "delivered":
+                await self.store.finish_export(export, attempt, "delivered", None)
+            case "gone":
+                LOG.warning("%s is disabled: it answered 410 to notice %s", named(export), export.notice_id)
+                await self.store.finish_export(export, attempt, "failed", None)
+                await self.store.disable_endpoint(export.endpoint, self.clock())
+            case "retry":
+                now = self.clock()
+                made = export.attempts + 1 - export.restarted_at
+                delay = next_delay_s(made, answer, self.jitter(), now // 1000)
+                due = None if delay is None else now + int(delay * 1000)
+                then = "given up" if delay is None else f"the next in {delay:.0f} s"
+                which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
+                host = urlsplit(export.endpoint.url).hostname
+                LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, then)
+                await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+                if due == now:
+                    self.wake.set()
+                since = export.endpoint.failing_since_ms
+                if since is not None and since <= now - FAILING_MS:
+                    await self.disable_failing(export, now)
+
+    async def disable_failing(self, export: Export, now_ms: int) -> None:
+        """Disable an endpoint that has failed for days, unless something got through meanwhile."""
+        if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
+            LOG.warning("%s is disabled: it failed for days, last for notice %s", named(export), export.notice_id)
+
+
+def named(export: Export) -> str:
+    """The endpoint of an export for the log: whose it is and its host, since a path or query may hold secrets."""
+    endpoint = export.endpoint
+    whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
+    if endpoint.stream is not None:
+        whose = f"The webhook of session {export.closing.session_id}"
+    return f"{whose} to {urlsplit(endpoint.url).hostname}"
+
+
+def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:
+    """One attempt: the frozen payload, with the time of this attempt around it."""
+    body = envelope(
+        notice_id=export.notice_id,
+        event_type=export.event_type,
+        notify_ms=now_ms,
+        session_id=export.closing.session_id,
+        payload=payload,
+    )
+    return addressed(export.endpoint, export.notice_id, body, now_ms)
+
+
+def addressed(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> Shipment:
+    """A body on its way to an endpoint."""
+    overlap = now_ms < (endpoint.old_secret_until_ms or 0)
+    return Shipment(
+        url=endpoint.url,
+        secret=endpoint.secret,
+        public_only=endpoint.public_only,
+        notice_id=notice_id,
+        body=body,
+        timestamp_s=now_ms // 1000,
+        old_secret=endpoint.old_secret if overlap else None,
+    )

@@ -1,0 +1,131 @@
+"""What is told of a session, and when: the notices with Agora's numbers and payloads (reference: agora.md, 2.4).
+
+The payload of a notice is made once, of the journal up to one position, and frozen. The history's (103) stands in
+`voicemem.webhooks.signing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import orjson
+
+from voicemem.transcript.messages import Message, ordered_metadata
+from voicemem.transcript.state import Latency, State
+from voicemem.transcript.turns import is_end_to_end, plain_number, turns
+
+MAX_TURNS = 200
+"""In one notice."""
+MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
+"""What Agora says of an end, by its reason here."""
+ALIASES = {"llm_ttft": "llm_ttfb"}
+"""Latencies that Agora knows by another name."""
+STANDARD = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
+"""The latencies that Agora's notices have."""
+HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
+"""The payload of Agora's test callbacks."""
+HEALTH_CHECK_SID = "test_webhook"
+
+
+def about(
+    session_id: str, name: str | None, channel: str | None, labels: dict[str, str], started_ms: int
+) -> dict[str, Any]:
+    """What every payload says of its session; times are Unix seconds."""
+    return {
+        "agent_id": session_id,
+        "name": name or "",
+        "channel": channel or "",
+        "start_ts": started_ms // 1000,
+        "labels": labels,
+    }
+
+
+def started_payload(session: dict[str, Any]) -> bytes:
+    return orjson.dumps(session)
+
+
+def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -> bytes:
+    message = MESSAGES.get(reason or "", "OK")
+    return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "status": "STOPPED", "message": message})
+
+
+def metrics_payload(
+    session: dict[str, Any], stopped_ms: int, state: State, fields: Literal["full", "standard"] = "full"
+) -> bytes:
+    """The latencies of each turn that has some, in ms. `standard` leaves those that Agora has."""
+    measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.numbers}
+    if fields == "standard":
+        measured = {number: {name: one[name] for name in STANDARD if name in one} for number, one in measured.items()}
+    metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
+    return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
+
+
+def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
+    """The newest of each name."""
+    newest = {one.name: plain_number(one.latency_ms) for one in latencies if not is_end_to_end(one.name)}
+    newest.pop("turn_id", None)
+    for ours, theirs in ALIASES.items():
+        if ours in newest:
+            newest.setdefault(theirs, newest.pop(ours))
+    return newest
+
+
+def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
+    """The first turns, in the shape of `/turns`, but with latencies by name as Agora has them here."""
+    told = turns(state)
+    given = told[:MAX_TURNS]
+    for turn in given:
+        segments = turn["metrics"]["segmented_latency_ms"]
+        turn["metrics"]["segmented_latency_ms"] = {one["name"]: one["latency"] for one in segments}
+    return orjson.dumps(
+        {
+            **session,
+            "stop_ts": stopped_ms // 1000,
+            "total_turn_count": len(told),
+            "is_truncated": len(told) > MAX_TURNS,
+            "turns": given,
+        }
+    )
+
+
+PRODUCT_ID = 17
+"""Agora's number for conversational agents; stands in every envelope."""
+
+
+def history_payload(
+    session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Literal["full", "standard"]
+) -> bytes:
+    """The memory at the close. `standard` leaves only role and content of each message."""
+    item = full_item if fields == "full" else standard_item
+    start = {key: value for key, value in session.items() if key != "labels"}
+    end = {"stop_ts": stopped_ms // 1000, "labels": session["labels"]}
+    return orjson.dumps({**start, **end, "contents": [item(message) for message in messages]})
+
+
+def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str, payload: bytes) -> bytes:
+    """The whole body around a frozen payload, whose bytes stand in it unchanged: only `notifyMs` differs by attempt."""
+    return orjson.dumps(
+        {
+            "noticeId": notice_id,
+            "productId": PRODUCT_ID,
+            "eventType": event_type,
+            "notifyMs": notify_ms,
+            "sid": session_id,
+            "payload": orjson.Fragment(payload),
+        }
+    )
+
+
+def full_item(message: Message) -> dict[str, Any]:
+    return {
+        "role": message.role,
+        "content": message.content,
+        "turn_id": message.turn_id,
+        "timestamp": message.timestamp,
+        "metadata": ordered_metadata(message.metadata),
+    }
+
+
+def standard_item(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "content": message.content}

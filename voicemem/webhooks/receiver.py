@@ -1,0 +1,56 @@
+"""A webhook receiver that verifies what it gets: for trying out, for the demo, and as an example to copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from voicemem.config.service import Address
+from voicemem.webhooks.signing import verify
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""A long call's history is larger than what aiohttp takes by default."""
+
+
+class Notice(NamedTuple):
+    """One webhook as it arrived: its headers, its body decoded, and which of its signatures are right."""
+
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+    verified: dict[str, bool]
+
+
+class Receiver:
+    """Listens for webhooks and hands each to `told`; a wrong signature is answered with 401, a broken body with 400."""
+
+    def __init__(self, secret: str | None, told: Callable[[Notice], Any]) -> None:
+        self.secret = secret
+        self.told = told
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_post("/{path:.*}", self.receive)
+        self.runner = web.AppRunner(app, access_log=None)
+
+    async def start(self, address: Address) -> Address:
+        """Listen; the address with the port that was taken. Raises `OSError`."""
+        await self.runner.setup()
+        await web.TCPSite(self.runner, address.host, address.port).start()
+        return Address(address.host, self.runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        await self.runner.cleanup()
+
+    async def receive(self, request: web.Request) -> web.Response:
+        raw = await request.read()
+        verified = verify(request.headers, raw, self.secret, time.time())
+        try:
+            body = msgspec.json.decode(raw, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return web.json_response({"detail": "The body is no JSON object."}, status=400)
+        self.told(Notice(request.headers, body, verified))
+        if self.secret is not None and not all(verified.values()):
+            return web.json_response({"detail": "A signature is missing or wrong."}, status=401)
+        return web.json_response({})

@@ -1,0 +1,226 @@
+"""One signed POST of one notice to its receiver (design, section 8). Whatever happens, it comes back as an `Answer`."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace, TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+
+from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
+from voicemem.telemetry.metrics import Metrics
+from voicemem.telemetry.tracing import Tracer
+from voicemem.webhooks.attempts import Answer, Shipment, verdict
+from voicemem.webhooks.signing import signature_headers
+
+EXCERPT_BYTES = 256
+READ_BYTES = 4096
+"""So much of an answer is read: enough for most to end, after which their connection can be used again."""
+KEEPALIVE_S = 2.0
+"""Long enough for sessions that end together to share a connection, shorter than receivers keep an idle one."""
+log = logging.getLogger(__name__)
+_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+    (AddressNotAllowedError, "address_not_allowed"),
+    (TimeoutError, "timeout"),
+    (ConnectionRefusedError, "refused"),
+    ((ConnectionError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError), "reset"),
+    (OSError, "unreachable"),
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError), "invalid_url"),
+    (aiohttp.ClientResponseError, "bad_answer"),
+)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known so far; it outlives a timeout in the middle."""
+
+    status: int | None = None
+    error: str | None = None
+    retry_after: str | None = None
+    body: bytearray = field(default_factory=bytearray)
+    reused: bool = False
+    """Whether the connection had served before."""
+
+
+class WebhookSender:
+    """Posts shipments until it is closed; two pools of connections, since what may be called differs.
+
+    `allowed` are networks that count as public, `timeout_s` bounds one attempt from the DNS query to the answer,
+    `more_headers` gives what goes beside the signatures.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed: Sequence[Network] = (),
+        timeout_s: float = 15.0,
+        resolver: AbstractResolver | None = None,
+        more_headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._allowed = tuple(allowed)
+        self._timeout_s = timeout_s
+        self._resolver = resolver
+        self._more_headers = more_headers
+        self._public: aiohttp.ClientSession | None = None
+        self._any: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Needs a running event loop; no connection is made yet."""
+        self._public = _session(
+            guarded_connector(allowed=self._allowed, resolver=self._resolver, keepalive_s=KEEPALIVE_S)
+        )
+        self._any = _session(aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S))
+
+    async def close(self) -> None:
+        """Drops all connections; may be called twice."""
+        for session in (self._public, self._any):
+            if session is not None:
+                await session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(self, shipment: Shipment) -> Answer:
+        """Makes one attempt. Never raises for what a receiver or the network does; cancellation passes through."""
+        session = self._public if shipment.public_only else self._any
+        if session is None:
+            raise RuntimeError("the sender is not open")
+        attempt = _Attempt()
+        began = time.monotonic()
+        try:
+            # One bound over everything: DNS, a second connection, an answer that drips.
+            async with asyncio.timeout(self._timeout_s):
+                await _deliver(session, shipment, attempt, self._more_headers())
+        # This is the outermost edge: a peer can make the stack below fail in more ways than a list would hold, and an
+        # attempt that raised would be neither logged nor tried again.
+        except Exception as error:
+            if attempt.status is None:  # else the receiver has answered; what broke later only shortens the excerpt
+                attempt.error = _word(error)
+        return _answer(attempt, time.monotonic() - began)
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    async def note_reuse(
+        _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
+    ) -> None:
+        context.trace_request_ctx.reused = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note_reuse)
+    return aiohttp.ClientSession(
+        connector=connector,
+        trust_env=False,  # a proxy would connect for us, past the guard
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        auto_decompress=False,
+        read_bufsize=READ_BYTES,
+        trace_configs=[trace],
+        headers={"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"},
+    )
+
+
+async def _deliver(
+    session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]
+) -> None:
+    while True:
+        attempt.reused = False
+        try:
+            return await _post(session, shipment, attempt, more)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            # The receiver may have closed an idle connection just as it was used again. That is no failure of the
+            # receiver, so only a fresh connection decides. A notice that did arrive twice has one webhook-id.
+            if attempt.status is not None or not attempt.reused:
+                raise
+
+
+async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]) -> None:
+    headers = signature_headers(
+        shipment.body,
+        secret=shipment.secret,
+        notice_id=shipment.notice_id,
+        timestamp_s=shipment.timestamp_s,
+        old_secret=shipment.old_secret,
+    )
+    response = await session.post(
+        shipment.url,
+        data=io.BytesIO(shipment.body),  # in pieces: a long call's history in one write would hold up the event loop
+        headers={**more, **headers},
+        allow_redirects=False,
+        trace_request_ctx=attempt,
+    )
+    try:
+        attempt.status = response.status
+        attempt.error = "redirect" if 300 <= response.status < 400 else None
+        attempt.retry_after = response.headers.get("Retry-After")
+        while piece := await response.content.read(READ_BYTES - len(attempt.body)):
+            attempt.body += piece
+    finally:
+        response.close()  # one that was read to its end has given its connection back before
+
+
+def _answer(attempt: _Attempt, seconds: float) -> Answer:
+    # Undecodable header bytes come as surrogates, and no database takes those or a NUL.
+    retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
+    excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return Answer(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
+
+
+def _word(error: Exception) -> str:
+    """The stable short word for what went wrong (`Answer.error`)."""
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "tls"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "dns"
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    for kinds, word in _WORDS:
+        if isinstance(cause, kinds):
+            return word
+    log.warning("webhook attempt ended by %s", type(error).__qualname__)
+    return "error"
+
+
+WEBHOOKS = logging.getLogger("voicemem.webhooks")
+Send = Callable[[Shipment], Awaitable[Answer]]
+
+
+def observe_webhooks(send: Send, metrics: Metrics, tracer: Tracer) -> Send:
+    """The same as `send`, with every attempt counted and traced."""
+
+    async def observed(shipment: Shipment) -> Answer:
+        host = host_of(shipment.url)
+        with tracer.span("webhook", "client", {"http.request.method": "POST", "server.address": host}, []) as span:
+            answer = await send(shipment)
+            result = "failed" if (meaning := verdict(answer)) == "retry" else meaning
+            if answer.status is not None:
+                span.set_attribute("http.response.status_code", answer.status)
+            if result != "delivered":
+                span.fail(answer.error or str(answer.status))
+            fields = {"host": host, "status": answer.status, "result": result, "ms": answer.duration_ms}
+            WEBHOOKS.info("Webhook to %s: %s", host, answer.error or answer.status, extra=fields)
+        metrics.webhook_attempts.labels(result).inc()
+        metrics.webhook_attempt_seconds.observe(answer.duration_ms / 1000)
+        return answer
+
+    return observed
+
+
+def host_of(url: str) -> str:
+    """Without path and query, which may hold a secret."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,82 @@
+"""A finished session on its way to a webhook: the body, its signatures, and when to try again (design, section 8).
+
+The payload is made once per close and frozen; `envelope` puts the time of one attempt around it, `signature_headers`
+signs exactly those bytes, a sender turns a `Shipment` into an `Answer`, and `verdict` and `next_delay_s` say what the
+answer means. `verify` is the receiver's side.
+
+Two signature schemes go out with every request: Agora's notification callbacks (HMAC over the body, in hex) and
+Standard Webhooks 1.0.0 (HMAC over id, time and body, in base64).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from collections.abc import Mapping
+
+from voicemem.config.secrets import _decoded
+
+AGORA_SHA1 = "Agora-Signature"
+AGORA_SHA256 = "Agora-Signature-V2"
+WEBHOOK_ID = "webhook-id"
+WEBHOOK_TIMESTAMP = "webhook-timestamp"
+WEBHOOK_SIGNATURE = "webhook-signature"
+
+
+def signature_headers(
+    body: bytes, *, secret: str | None, notice_id: str, timestamp_s: int, old_secret: str | None = None
+) -> dict[str, str]:
+    """The headers that identify and sign one attempt; without a secret they only identify it.
+
+    With an old secret Standard Webhooks' header holds both signatures; Agora's hold one, since receivers compare all
+    of it.
+    """
+    headers = {WEBHOOK_ID: notice_id, WEBHOOK_TIMESTAMP: str(timestamp_s)}
+    if secret:
+        headers |= _signatures(body, secret, notice_id, str(timestamp_s))
+    if secret and old_secret:
+        old = _signatures(body, old_secret, notice_id, str(timestamp_s))
+        headers[WEBHOOK_SIGNATURE] += f" {old[WEBHOOK_SIGNATURE]}"
+    return headers
+
+
+def verify(
+    headers: Mapping[str, str], body: bytes, secret: str | None, now_s: float, tolerance_s: float = 300
+) -> dict[str, bool]:
+    """Which signatures a request carries rightly, by the headers' names: False where one is absent, wrong or too old.
+
+    The age (`webhook-timestamp` against `now_s`) counts for the Standard Webhooks signature only: Agora signs no time.
+    """
+    given = {name.lower(): value for name, value in headers.items()}
+    timestamp = given.get(WEBHOOK_TIMESTAMP, "")
+    right = dict.fromkeys((AGORA_SHA1, AGORA_SHA256, WEBHOOK_SIGNATURE), False)
+    if not secret:  # an empty key would let anyone sign
+        return right
+    for name, expected in _signatures(body, secret, given.get(WEBHOOK_ID, ""), timestamp).items():
+        # A list of signatures, old and new, lets a secret be changed without a gap.
+        right[name] = any(
+            hmac.compare_digest(_octets(one), expected.encode()) for one in given.get(name.lower(), "").split()
+        )
+    right[WEBHOOK_SIGNATURE] &= _is_recent(timestamp, now_s, tolerance_s)
+    return right
+
+
+def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dict[str, str]:
+    text_key = secret.encode("utf-8", "surrogateescape")  # as written, also when an environment variable is not UTF-8
+    signed = b".".join((_octets(notice_id), _octets(timestamp), body))
+    standard = hmac.digest(_decoded(secret) or text_key, signed, "sha256")
+    return {
+        AGORA_SHA1: hmac.digest(text_key, body, "sha1").hex(),
+        AGORA_SHA256: hmac.digest(text_key, body, "sha256").hex(),
+        WEBHOOK_SIGNATURE: "v1," + base64.b64encode(standard).decode("ascii"),
+    }
+
+
+def _octets(text: str) -> bytes:
+    """A header's value as bytes, whatever it holds: servers hand on undecodable bytes as surrogates."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _is_recent(timestamp: str, now_s: float, tolerance_s: float) -> bool:
+    return re.fullmatch("[0-9]{1,12}", timestamp) is not None and abs(now_s - int(timestamp)) <= tolerance_s
