@@ -66,7 +66,7 @@ def options_of(arguments: Sequence[str]) -> Options:
     parser.add_argument("--reads", type=int, default=300, help="of a history of 200 messages (300)")
     parser.add_argument("--runs", type=int, default=2, help="of each system; the better figure of each counts (2)")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has the peers (this one)")
-    parser.add_argument("--markdown", action="store_true", help="print the rows of the README's table, too")
+    parser.add_argument("--markdown", action="store_true", help="also print the rows of the table in bench/README.md")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -178,7 +178,7 @@ def unit(name: str) -> str:
 
 
 def markdown(found: dict[str, Figures]) -> str:
-    """Rows for the README: appends of one session and how long they take as it grows, many sessions, reading."""
+    """Rows for bench/README.md: appends of one session and how long they take as it grows, many sessions, reading."""
     rows = []
     for what, one in found.items():
         growth = " → ".join(number(one[name]) for name in ("at_10_ms", "at_1000_ms", "at_end_ms"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -16,13 +17,14 @@ import msgspec
 import pytest
 from callers import Caller
 from llm_server import Script, llm_server
+from processes import free_ports, running_process
 from producers import over_its_rate
+from programs import shell
 from services import Serve
 
 from voicemem import client
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
-from voicemem.client.replay import Replay, load
 from voicemem.client.session import Facts
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.context.formats import ENRICHERS
@@ -48,7 +50,9 @@ from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 from voicemem.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
-DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "README.md"]
+INDEX = (ROOT / "docs" / "README.md").read_text()
+DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *PAGES]}
 EVENTS = Producible.__args__
 
 
@@ -195,12 +199,37 @@ def test_every_metric_is_documented_with_its_labels_and_type() -> None:
     assert [n for n, (labels, _) in expected.items() if not labels <= documented[n][0]] == []
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    """Relative links in README and docs name files (and headings) that exist."""
-    for name, text in DOCS.items():
-        folder = ROOT if name == "README.md" else ROOT / "docs"
-        for target in re.findall(r"\]\((?!http)([^)#]*)(?:#[^)]*)?\)", text):
-            assert not target or (folder / target).exists(), f"{name}: {target}"
+LINKED = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def without_code(path: Path) -> str:
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link can name in this page: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", without_code(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    """Relative links in README and docs name files and headings that exist."""
+    links = [((page.parent / file) if file else page, anchor) for file, anchor in LINK.findall(without_code(page))]
+    assert [str(target) for target, _ in links if not target.exists()] == []
+    assert [(target.name, anchor) for target, anchor in links if anchor and anchor not in anchors(target)] == []
+
+
+def test_the_readme_is_short() -> None:
+    """A newcomer reads it in one go: at most 1,200 words, as `wc -w` counts them."""
+    assert len(DOCS["README.md"].split()) <= 1200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_is_in_the_index(page: Path) -> None:
+    """docs/README.md, which finds pages by task, leads to each of them."""
+    assert f"]({page.name})" in INDEX
 
 
 def test_nobody_is_told_to_install_another_project() -> None:
@@ -237,45 +266,62 @@ async def test_the_follower_of_the_docs_runs(serve: Serve) -> None:
             assert (await history.json())["contents"] == shown[-1]
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 async def test_the_gateway_of_the_readme_answers(serve: Serve) -> None:
     """OpenAI's client, made as the README shows, gets the LLM's answer."""
-    shown = blocks(DOCS["README.md"], "python")[2]
+    _, shown = blocks(DOCS["README.md"], "python")
     async with llm_server(Script(["Hello."])) as llm:
         app = await serve(llm_url=llm.url)
-        await Caller(app).create("call-1")
+        await Caller(app).create("call-2")
         ask = 'print(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}]).choices)'
         asking = await start(shown.replace("127.0.0.1:8080", str(app.rest_address)) + ask)
         printed, _ = await asyncio.wait_for(asking.communicate(), 60)
         assert b"content='Hello.'" in printed
 
 
-async def test_the_readme_programs_run(serve: Serve) -> None:
-    """The README's client and receiver work as printed, and the history is the one that the README shows."""
-    sender, _, _, receiver = blocks(DOCS["README.md"], "python")
-    port = free_port()
-    app = await serve(webhook_url=f"http://127.0.0.1:{port}/", webhook_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    listening = await start(receiver.replace("port=9000", f"port={port}, print=None"))
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+async def test_the_call_of_the_readme_goes_as_shown(tmp_path: Path) -> None:
+    """Service, receiver, program and requests as the README gives them: they print what it shows, times apart."""
+    readme, commands = DOCS["README.md"], blocks(DOCS["README.md"], "sh")
+    serving, receiving = (
+        shlex.split(next(text for text in commands if f"voicemem {name} " in text).replace("\\\n", " "))
+        for name in ("serve", "receive")
+    )
+    (shown_history,) = blocks(readme, "json")
+    (port,) = free_ports(1)
+    listening = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-u", "-m", *receiving, "--listen", f"127.0.0.1:{port}"), stdout=asyncio.subprocess.PIPE
+    )
     try:
-        sending = await start(sender.replace("127.0.0.1:8765", str(app.ingest_address)))
-        printed, _ = await asyncio.wait_for(sending.communicate(), 20)
-        assert (sending.returncode, json.loads(printed.splitlines()[-1].replace(b"'", b'"'))["seq"]) == (0, 6)
-        url = f"http://{app.rest_address}/v1/sessions/call-1/history"
-        async with aiohttp.ClientSession() as http, http.get(url) as response:
-            shown = json.loads(next(b for b in blocks(DOCS["README.md"], "json") if "contents" in b))
-            assert shown["contents"] == (await response.json())["contents"]
-        assert listening.stdout is not None
-        notice = await asyncio.wait_for(listening.stdout.readline(), 20)
-        assert notice.split()[1:] == [b"call-1", b"2", b"messages"]
+        options = [option.replace("127.0.0.1:9000", f"127.0.0.1:{port}") for option in serving[4:]]
+        async with running_process(tmp_path / "calls.db", *options) as process:
+            program = blocks(readme, "python")[0].replace("127.0.0.1:8765", str(process.ingest_address))
+            calling = await start(program.replace("http://127.0.0.1:8080", process.rest))
+            printed, errors = await asyncio.wait_for(calling.communicate(), 60)
+            assert (calling.returncode, printed.decode()) == (0, blocks(readme, "text")[1]), errors
+            answers = [
+                json.loads(await shell(text.replace("http://127.0.0.1:8080", process.rest), tmp_path))
+                for text in commands
+                if text.startswith("curl")
+            ]
+            assert without_times(answers[0]) == without_times(json.loads(shown_history))
+            assert answers[1]["config"]["memory"] == {"policy": "window", "max_tokens": 4000}
+            assert listening.stdout is not None
+            seen = b""
+            while seen.count(b"verified") < 3 or b"Why did the scarecrow win an award?" not in seen:
+                line = await asyncio.wait_for(listening.stdout.readline(), 60)
+                assert line, seen
+                seen += line
     finally:
         listening.terminate()
         await listening.communicate()
+
+
+def without_times(answer: Any) -> Any:
+    """An answer with every time in ms made the same."""
+    return json.loads(re.sub(r"\b\d{13}\b", "0", json.dumps(answer)))
+
+
+SENDER = blocks(DOCS["first-client-python.md"], "python")[0]
 
 
 @pytest.mark.parametrize(
@@ -288,10 +334,10 @@ async def test_the_readme_programs_run(serve: Serve) -> None:
     ],
     ids=["as printed", "the last refused", "another refused", "a gap"],
 )
-async def test_the_readme_s_sender_ends(serve: Serve, change: dict[str, str], code: int, told: str) -> None:
-    """The first example comes to its end, whatever is refused; run once more it says that its call has ended."""
+async def test_the_first_sender_ends(serve: Serve, change: dict[str, str], code: int, told: str) -> None:
+    """The sender of the first client ends, whatever is refused; run again it says that its call has ended."""
     app = await serve()
-    program = blocks(DOCS["README.md"], "python")[0].replace("127.0.0.1:8765", str(app.ingest_address))
+    program = SENDER.replace("127.0.0.1:8765", str(app.ingest_address))
     for old, new in change.items():
         assert old in program
         program = program.replace(old, new)
@@ -304,11 +350,11 @@ async def test_the_readme_s_sender_ends(serve: Serve, change: dict[str, str], co
         assert (again.returncode, errors.splitlines()[-1].startswith(b"call-1 has ended.")) == (1, True)
 
 
-async def test_the_readme_s_sender_waits_when_its_key_is_over_its_rate(serve: Serve) -> None:
-    """A `rate_limited` before `session.ready` is no refusal: the example waits, and comes to its end."""
+async def test_the_first_sender_waits_when_its_key_is_over_its_rate(serve: Serve) -> None:
+    """A `rate_limited` before `session.ready` is not a refusal: the sender waits, and comes to its end."""
     key = "an operator's own key"
     app = await serve(admin_key=key, event_rate=20.0)
-    program = blocks(DOCS["README.md"], "python")[0].replace("127.0.0.1:8765", str(app.ingest_address))
+    program = SENDER.replace("127.0.0.1:8765", str(app.ingest_address))
     program = program.replace('/ingest")', f'/ingest", additional_headers={{"Authorization": "Bearer {key}"}})')
     told = 'if frame["type"] in types and'
     assert told in program
@@ -321,21 +367,10 @@ async def test_the_readme_s_sender_waits_when_its_key_is_over_its_rate(serve: Se
     assert (sending.returncode, b"'seq': 6" in rest) == (0, True), errors
 
 
-async def test_the_readme_s_context_is_that_of_the_recorded_call(serve: Serve) -> None:
-    """What the README shows of `enrich` is what the call that it replays gives."""
-    app = await serve()
-    replay = Replay(load(ROOT / "fixtures" / "voicemem" / "seed_call.jsonl"))
-    await replay.run(f"ws://{app.ingest_address}/v1/ingest", "my-first-call")
-    shown = next(block for block in blocks(DOCS["README.md"], "json") if "messages" in block)
-    (path,) = re.findall(r"http://127.0.0.1:8080(/\S*enrich\S*)'", DOCS["README.md"])
-    async with aiohttp.ClientSession() as http, http.get(f"http://{app.rest_address}{path}") as response:
-        assert json.loads(shown) == await response.json()
-
-
 PROGRAMS = [block for name in ("README.md", "client.md") for block in blocks(DOCS[name], "python")]
 CLIENTS = [program for program in PROGRAMS if "voicemem.client" in program]
 SHOWN = [
-    ("2 events on disk", "[{'role': 'user', 'content': 'Tell me a joke.'}, {'role': 'assistant',"),
+    ("user 'Tell me a joke.'", "assistant 'Why did the '", "A story, please."),
     ("on disk: 1", "assistant 'Why did the '", "messages for the next LLM call: 3"),
     ("seq 1 turn 1", "seq 2 turn 2"),
     ("1 invalid_field", "The session has ended"),

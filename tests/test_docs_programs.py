@@ -121,7 +121,7 @@ async def test_a_client_goes_on_after_the_server_was_killed(tmp_path: Path, clie
             await runs_to_its_end(program)
             assert await spoken(again.api, client) == SPOKEN
             assert await seqs(again.api, client) == [*range(1, 9)]
-    assert "connection lost, once more" in program.out + program.errors
+    assert "connection lost, reconnecting" in program.out + program.errors
 
 
 @clients
@@ -213,7 +213,7 @@ import asyncio
 from recorder import Recorder
 
 async def main():
-    recorder = Recorder("ws://127.0.0.1:9/v1/ingest", "full", most=2)
+    recorder = Recorder("ws://127.0.0.1:9/v1/ingest", "full", max_events=2)
     for text in "one", "two", "three":
         try:
             recorder.record("asr", turn_id=1, text=text)
@@ -225,7 +225,7 @@ asyncio.run(main())
     "full.mjs": """
 import { Recorder } from "./recorder.mjs";
 
-const recorder = new Recorder("ws://127.0.0.1:9/v1/ingest", "full", { most: 2 });
+const recorder = new Recorder("ws://127.0.0.1:9/v1/ingest", "full", { maxEvents: 2 });
 for (const text of ["one", "two", "three"]) {
   try {
     recorder.record("asr", { turn_id: 1, text });
@@ -271,6 +271,6 @@ def test_every_program_of_a_page_is_one_that_runs(tmp_path: Path, page: str) -> 
     saved_files = {path.name for path in tmp_path.iterdir()}
     assert len(printed(page, "python", "js", "html")) == len(saved_files)
     assert saved_files <= {
-        *("recorder.py", "call.py", "recorder.mjs", "call.mjs"),
-        *("server.mjs", "index.html", "receiver.py", "receiver.mjs"),
+        *("sender.py", "recorder.py", "call.py", "recorder.mjs", "call.mjs"),
+        *("server.mjs", "index.html", "receiver.py", "receiver.mjs", "verify.py"),
     }

@@ -53,7 +53,8 @@ class Receiver:
 async def receiving(folder: Path, file: str, **changes: str) -> AsyncIterator[Receiver]:
     """One of the page's receivers, on a free port."""
     (port,) = free_ports(1)
-    save(PAGE, folder, {'("127.0.0.1", 9000)': f'("127.0.0.1", {port})', "(9000,": f"({port},", **changes})
+    ports = {'("127.0.0.1", 9000)': f'("127.0.0.1", {port})', "(9000,": f"({port},", "port=9000": f"port={port}"}
+    save(PAGE, folder, {**ports, **changes})
     async with running_program(folder, file) as program:
         receiver = Receiver(program, f"http://127.0.0.1:{port}/")
         for _ in range(int(END_S / 0.05)):
@@ -92,6 +93,17 @@ async def test_a_receiver_refuses_what_is_not_signed_rightly(tmp_path: Path, fil
         assert await receiver.posts(signed()) == 200
         await receiver.program.says(SHOWN)
     assert receiver.program.out == SHOWN
+
+
+async def test_the_verifier_of_a_web_framework_refuses_what_is_not_signed_rightly(tmp_path: Path) -> None:
+    """The shortest program answers 401 to a missing or a wrong signature, and prints what is genuine."""
+    async with receiving(tmp_path, "verify.py") as receiver:
+        assert await receiver.posts({}) == 401
+        assert await receiver.posts(signed(), BODY + b" ") == 401
+        assert await receiver.posts(signed(secret="whsec_" + "A" * 32)) == 401
+        assert await receiver.posts(signed()) == 200
+        await receiver.program.says("8737d9a2 hook-call 1 messages\n")
+    assert receiver.program.out.count("messages") == 1
 
 
 @receivers
