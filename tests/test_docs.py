@@ -117,15 +117,15 @@ def test_every_common_field_is_documented() -> None:
 
 
 def test_every_error_code_is_documented_with_its_numbers() -> None:
-    """Each code stands in docs/operations.md with HTTP status, close code and sentence, and no others do."""
-    rows = [line for line in DOCS["operations.md"].splitlines() if re.match(r"\| `[a-z_]+` \| \d", line)]
+    """Each code stands in docs/errors.md with HTTP status, close code and sentence, and no others do."""
+    rows = [line for line in DOCS["errors.md"].splitlines() if re.match(r"\| `[a-z_]+` \| \d", line)]
     expected = [f"| `{code}` | {c.status} | {c.close or ''} | {c.sentence} |" for code, c in CODES.items()]
     assert expected == rows
 
 
 def test_every_act_of_the_audit_is_documented() -> None:
-    """Each stands in a table of docs/operations.md."""
-    rows = " ".join(line.split("|")[1] for line in DOCS["operations.md"].splitlines() if line.startswith("| `"))
+    """Each stands in a table of docs/access.md."""
+    rows = " ".join(line.split("|")[1] for line in DOCS["access.md"].splitlines() if line.startswith("| `"))
     assert [act for act in get_args(Act) if f"`{act}`" not in rows] == []
 
 
@@ -191,8 +191,8 @@ def test_enrichers_and_metadata_keys_are_documented() -> None:
 
 
 def test_every_metric_is_documented_with_its_labels_and_type() -> None:
-    """Each metric stands in the table of docs/operations.md with its labels and type, and no others do."""
-    rows = re.findall(r"^\| `(voicemem_\w+)` \| (.*?) ?\| (\w+) \| .+ \|$", DOCS["operations.md"], re.MULTILINE)
+    """Each metric stands in the table of docs/monitoring.md with its labels and type, and no others do."""
+    rows = re.findall(r"^\| `(voicemem_\w+)` \| (.*?) ?\| (\w+) \| .+ \|$", DOCS["monitoring.md"], re.MULTILINE)
     documented = {name: (set(re.findall(r"`(\w+)`(?= \(|, `|$)", labels)), kind) for name, labels, kind in rows}
     expected = {name: (set(labels), kind) for name, labels, kind in Metrics().described()}
     assert {name: kind for name, (_, kind) in expected.items()} == {n: kind for n, (_, kind) in documented.items()}

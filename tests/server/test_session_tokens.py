@@ -48,7 +48,7 @@ GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not 
 
 
 def sign(key: str, session_id: str = "s", lasts_s: float = 600, **more: Any) -> str:
-    """A token by the recipe of docs/operations.md."""
+    """A token by the recipe of docs/access.md."""
     _, key_id, secret = key.split("_")
     claims = {"sub": session_id, "exp": time.time() + lasts_s, **more}
     return jwt.encode(claims, hashlib.sha256(secret.encode()).digest(), "HS256", headers={"kid": key_id})
@@ -81,8 +81,8 @@ async def made_and_signed(app: App) -> list[str]:
 
 
 async def test_the_recipe_of_the_docs(app: App) -> None:
-    """The function in docs/operations.md, as printed, signs tokens that hold."""
-    recipe = re.findall(r"```python\n(.*?)```", (DOCS / "operations.md").read_text(), re.DOTALL)[0]
+    """The function in docs/access.md, as printed, signs tokens that hold."""
+    recipe = re.findall(r"```python\n(.*?)```", (DOCS / "access.md").read_text(), re.DOTALL)[0]
     known: dict[str, Any] = {}
     exec(recipe, known)
     text = known["session_token"](await make_key(app, "read"), "s")

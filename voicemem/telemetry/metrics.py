@@ -1,4 +1,4 @@
-"""What the service counts for Prometheus, in a registry of its own; docs/operations.md explains every metric.
+"""What the service counts for Prometheus, in a registry of its own; docs/monitoring.md explains every metric.
 
 Labels have few values, known beforehand: never an id, a project, a URL or a text. What happens often is counted once
 for each commit, not for each event.
