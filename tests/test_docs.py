@@ -199,8 +199,16 @@ def test_links_between_documents_lead_somewhere() -> None:
     """Relative links in README and docs name files (and headings) that exist."""
     for name, text in DOCS.items():
         folder = ROOT if name == "README.md" else ROOT / "docs"
-        for target in re.findall(r"\]\((?!http)([^)#]*)(?:#[^)]*)?\)", text):
-            assert not target or (folder / target).exists(), f"{name}: {target}"
+        for target, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+            page = folder / (target or name)
+            assert page.exists(), f"{name}: {target}"
+            assert not heading or heading in anchors(page.read_text()), f"{name}: {target} has no heading {heading}"
+
+
+def anchors(text: str) -> set[str]:
+    """What links name the headings of a page by, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_nobody_is_told_to_install_another_project() -> None:
