@@ -371,7 +371,7 @@ PROGRAMS = [block for name in ("README.md", "client.md") for block in blocks(DOC
 CLIENTS = [program for program in PROGRAMS if "voicemem.client" in program]
 SHOWN = [
     ("user 'Tell me a joke.'", "assistant 'Why did the '", "A story, please."),
-    ("on disk: 1", "assistant 'Why did the '", "messages for the next LLM call: 3"),
+    ("on disk: 1", "assistant 'Why did the '", "messages for the next LLM request: 3"),
     ("seq 1 turn 1", "seq 2 turn 2"),
     ("1 invalid_field", "The session has ended"),
     ("on disk: 1", "1 message"),
