@@ -23,7 +23,7 @@ from voicemem.config.session import validate_config
 from voicemem.context.builder import Wishes, context
 from voicemem.context.policies import Policies
 from voicemem.protocol import codec
-from voicemem.runtime import now_ms
+from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.batches import Line
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
@@ -31,6 +31,7 @@ from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream
+from voicemem.telemetry import Telemetry
 from voicemem.transcript.state import State, restore, snapshot
 
 EARLY_CYCLES = 1
@@ -104,7 +105,7 @@ async def late_record(events: int) -> list[Measured]:
     store = MemoryStore()
     try:
         memories = Memories(store)
-        recorder = Recorder(store, memories, now_ms, lambda settled: None)
+        recorder = Recorder(store, memories, Runtime(), lambda settled: None, Telemetry.untraced())
         lines = [await recorded(recorder, memories, store, length) for length in (early, events)]
         times: tuple[list[float], list[float]] = ([], [])
         for at in range(0, BATCH, APPENDED):

@@ -150,7 +150,7 @@ async def service(**settings: Any) -> AsyncIterator[App]:
 
 async def make_key(app: App, *scopes: str, project: str = "default") -> str:
     """The text of a new key."""
-    _, text = await app.access.create_key(project, "test", scopes)
+    _, text = await app.services.access.create_key(project, "test", scopes)
     return text
 
 
@@ -193,7 +193,7 @@ async def closed(app: App, session_id: str = "s") -> None:
     """Wait for the close of a session; its end is acknowledged before."""
 
     async def state() -> str | None:
-        stream = await app.store.stream("default", session_id)
+        stream = await app.services.store.stream("default", session_id)
         return None if stream is None else stream.state
 
     await until("ended", state)

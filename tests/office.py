@@ -11,6 +11,7 @@ from callers import Fields
 from calls import delta, final
 
 from voicemem.config.session import validate_config
+from voicemem.runtime import Runtime
 from voicemem.sessions.cache import Memories
 from voicemem.store.admission import Offer
 from voicemem.store.port import Store
@@ -47,7 +48,7 @@ class Office:
     def another(self, store: Store | None = None, sender: WebhookSender | None = None) -> Outbox:
         """One more outbox, as another process would have it."""
         store = store or self.store
-        return Outbox(store, Memories(store), (sender or self.sender).send, self.clock, lambda: 0.5)
+        return Outbox(store, Memories(store), (sender or self.sender).send, Runtime(self.clock, random=lambda: 0.5))
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
         """The key of a new session."""

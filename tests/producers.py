@@ -179,8 +179,8 @@ async def over_its_rate(app: App, key: str) -> AsyncIterator[None]:
 
 def database_of(app: App) -> Database:
     """The database of a service."""
-    assert isinstance(app.store, SqliteStore)
-    return app.store.database
+    assert isinstance(app.services.store, SqliteStore)
+    return app.services.store.database
 
 
 @asynccontextmanager

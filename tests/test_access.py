@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from voicemem.app import make_access
 from voicemem.errors import Refused
 from voicemem.security.access import EVERYTHING, SCOPES, Access, Grant, token_of
 from voicemem.store.port import Store
@@ -31,7 +30,7 @@ async def store() -> AsyncIterator[Store]:
 @pytest.fixture
 def access(store: Store) -> Access:
     """The keys of an empty store."""
-    return make_access(store)
+    return Access(store)
 
 
 def every_byte(folder: Path) -> bytes:
@@ -78,7 +77,7 @@ async def test_only_a_hash_is_stored(access: Access, store: Store) -> None:
 async def test_no_file_holds_the_secret(tmp_path: Path) -> None:
     """Neither the database nor its log has the key's text."""
     store = SqliteStore(str(tmp_path / "keys.db"))
-    _, text = await make_access(store).create_key("shop", "", ["read"])
+    _, text = await Access(store).create_key("shop", "", ["read"])
     secret = text.rpartition("_")[2].encode()
     assert secret not in every_byte(tmp_path)
     await store.close_store()
@@ -183,7 +182,7 @@ async def test_a_scope_given_twice_counts_once(access: Access) -> None:
 
 async def test_the_operators_key_gives_everything_in_the_default_project(store: Store) -> None:
     """The key from the environment works where no command can make one, and closes the service."""
-    access = make_access(store, ADMIN_KEY)
+    access = Access(store, admin_key=ADMIN_KEY)
     assert await access.needed()
     grant = await access.grant(ADMIN_KEY)
     assert ("default", SCOPES) == (grant.project, grant.scopes)
@@ -192,7 +191,7 @@ async def test_the_operators_key_gives_everything_in_the_default_project(store: 
 
 async def test_the_operators_key_stands_beside_stored_keys(store: Store) -> None:
     """With the operator's key, keys of the store work as well."""
-    access = make_access(store, ADMIN_KEY)
+    access = Access(store, admin_key=ADMIN_KEY)
     _, text = await access.create_key("shop", "", ["read"])
     assert "shop" == (await access.grant(text)).project
     assert "default" == (await access.grant(ADMIN_KEY)).project

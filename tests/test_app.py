@@ -318,8 +318,8 @@ async def test_a_stop_while_the_store_is_down(path: str) -> None:
         async with producing(app) as producer:
             await producer.store(*(said(seq) for seq in range(1, 150)))
             await Caller(app).contents()
-        assert isinstance(app.store, SqliteStore)
-        await app.store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+        assert isinstance(app.services.store, SqliteStore)
+        await app.services.store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     async with service(store=f"sqlite:{path}") as app, connected(app) as producer:
         assert 150 == (await producer.open())["next_seq"]
 

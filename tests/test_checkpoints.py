@@ -22,7 +22,7 @@ from voicemem.errors import Refused
 from voicemem.memory.checkpoint import read, restore, written
 from voicemem.protocol.codec import Arrived, decode_event
 from voicemem.protocol.events import SessionUpdate
-from voicemem.runtime import new_id
+from voicemem.runtime import Runtime, new_id
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
@@ -79,7 +79,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         assert b"secret" not in document
         if pretty:
             document = json.dumps(json.loads(document), indent=1).encode()
-        copy = await restore(Sessions(there, lambda: NOW + 1000, new_id, no_check), "q", "r", await read(document))
+        copy = await restore(Sessions(there, Runtime(lambda: NOW + 1000), no_check), "q", "r", await read(document))
         assert [getattr(original, name) for name in SAME] == [getattr(copy, name) for name in SAME]
         assert await shown(here, original) == await shown(there, copy)
         rows = [row._replace(payload=b"") for row in await here.rows(key, 0, 100)]

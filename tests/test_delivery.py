@@ -36,6 +36,7 @@ from calls import delta, done, final, message
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from voicemem.app import App
+from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import Delivery
@@ -66,9 +67,9 @@ def frozen(notice: Notice) -> bytes:
 
 
 async def deliveries(app: App, session_id: str = "s") -> list[Delivery]:
-    stream = await app.store.stream("default", session_id)
+    stream = await app.services.store.stream("default", session_id)
     assert stream is not None
-    return await app.store.deliveries(stream.key)
+    return await app.services.store.deliveries(stream.key)
 
 
 async def log(app: App) -> list[tuple[str, list[int | None]]]:
@@ -402,7 +403,7 @@ async def test_what_a_dead_process_did_not_send_is_sent_by_the_next(tmp_path: Pa
     """A close that was committed just before its process died is delivered by the next, once."""
     store = SqliteStore(str(tmp_path / "v.db"))
     await store.set_operator_endpoint(hook.url(), None)
-    sessions = Sessions(store, lambda: 1_778_390_400_000, lambda: "n1", lambda settled: None)
+    sessions = Sessions(store, Runtime(lambda: 1_778_390_400_000, lambda: "n1"), lambda settled: None)
     stream, _ = await sessions.create("default", "s", {"name": "Call"})
     await sessions.end(stream, "left")
     await store.close_store()
@@ -442,7 +443,7 @@ async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Pa
     await killed_in_the_middle(tmp_path, hook)
     store = SqliteStore(str(tmp_path / "v.db"))
     async with WebhookSender() as sender:
-        later = Outbox(store, Memories(store), sender.send, lambda: time.time_ns() // 10**6 + LEASE_MS, lambda: 0.5)
+        later = Outbox(store, Memories(store), sender.send, Runtime(lambda: now_ms() + LEASE_MS))
         assert 1 == await later.start_due()
         await asyncio.gather(*later.tasks)
     await store.close_store()

@@ -19,6 +19,7 @@ from producers import BIG
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.runtime import Runtime
 from voicemem.sessions.batches import Line
 from voicemem.sessions.cache import IDLE_ROUNDS, LAG, PAGE, PRESSED_ROUNDS, SNAPSHOT_EVERY, Memories
 from voicemem.sessions.recorder import Recorder
@@ -26,6 +27,7 @@ from voicemem.store.admission import Offer
 from voicemem.store.records import Appended, Snapshot
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream
+from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import Entry, fold_all
 from voicemem.transcript.messages import Message
@@ -306,7 +308,7 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemorySt
     await append(store, stream, *talk(3))
     for one in (stream, other):
         await memories.at(one)
-    recorder = Recorder(store, memories, lambda: NOW, lambda settled: None)
+    recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda settled: None, Telemetry.untraced())
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     line = Line(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):

@@ -73,8 +73,8 @@ async def test_a_commit_that_fails_is_seen(serve: Serve, tmp_path: Path) -> None
     app = await serve(store=f"sqlite:{tmp_path}/db")
     await Caller(app).create()
     assert 1 == (await figures(app))["last_commit_ok"]
-    assert isinstance(app.store, SqliteStore)
-    await app.store.database.write(lambda connection: connection.set_busy_timeout(0))
+    assert isinstance(app.services.store, SqliteStore)
+    await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
     with held_store(f"{tmp_path}/db"):
         assert 503 == (await Caller(app).post("/v1/sessions/s/events", [final(1, "x")])).status
         now = await figures(app)
@@ -146,7 +146,7 @@ async def test_memories_in_use_and_packed_and_behind(serve: Serve) -> None:
     app = await serve()
     await produce(app, [final(1, "Hi.")])
     await Caller(app).contents()
-    for memory in app.memories.cached.values():
+    for memory in app.services.memories.cached.values():
         memory.pack()
     await Caller(app).send(final(2, "x"), final(3, "x"), query="?producer=other")
     now = await figures(app)
@@ -185,7 +185,7 @@ async def test_webhooks_are_counted_by_result_and_gauged_while_they_wait(serve: 
 async def test_what_is_due_and_not_under_way_is_a_queue(serve: Serve) -> None:
     """Webhooks that wait for a receiver that takes its time are due, and the oldest says since when."""
     app = await serve()
-    await app.store.set_operator_endpoint("http://127.0.0.1:9/", None)
+    await app.services.store.set_operator_endpoint("http://127.0.0.1:9/", None)
     for task in app.tasks:
         task.cancel()
     await asyncio.gather(*app.tasks, return_exceptions=True)
@@ -193,7 +193,7 @@ async def test_what_is_due_and_not_under_way_is_a_queue(serve: Serve) -> None:
     for session_id in "ab":
         await Caller(app).create(session_id)
         await Caller(app).end(session_id)
-    app.gauges.clock = lambda: app.clock() + 60_000
+    app.gauges.clock = lambda: app.services.runtime.clock() + 60_000
     now = await figures(app)
     assert (2, 2) == (now["outbox_pending"], now["outbox_due"])
     assert 60 <= now["outbox_oldest_seconds"] < 120
@@ -253,7 +253,7 @@ async def test_draining_is_seen(serve: Serve) -> None:
     """While the service stops the gauge is 1."""
     app = await serve()
     assert 0 == (await figures(app))["draining"]
-    app.draining.set()
+    app.services.draining.set()
     assert 1 == (await figures(app))["draining"]
 
 

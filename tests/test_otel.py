@@ -133,14 +133,14 @@ async def test_a_commit_of_several_links_to_the_others(tmp_path: Path) -> None:
             path = f"/v1/sessions/{session_id}/events"
             assert 200 == (await api.call("POST", path, headers=headers, json=[final(1, "x")])).status
 
-        assert isinstance(app.store, SqliteStore)
+        assert isinstance(app.services.store, SqliteStore)
         release = threading.Event()
-        held = asyncio.create_task(app.store.database.write(lambda _: release.wait(10)))
+        held = asyncio.create_task(app.services.store.database.write(lambda _: release.wait(10)))
         try:
             first = asyncio.create_task(append("a", {}))
-            await until(True, lambda: asyncio.sleep(0, app.recorder.committing is not None))
+            await until(True, lambda: asyncio.sleep(0, app.services.recorder.committing is not None))
             others = [asyncio.create_task(append("b", parent(TRACE))), asyncio.create_task(append("c", parent(OTHER)))]
-            await until(2, lambda: asyncio.sleep(0, len(app.recorder.waiting)))
+            await until(2, lambda: asyncio.sleep(0, len(app.services.recorder.waiting)))
         finally:
             release.set()
             await held
@@ -153,8 +153,8 @@ async def test_failures_are_seen_without_their_words(tmp_path: Path) -> None:
     """A span that failed says so by a code; nothing of the request stands in it."""
     async with traced(store=f"sqlite:{tmp_path}/db") as (app, spans):
         await Caller(app).create()
-        assert isinstance(app.store, SqliteStore)
-        await app.store.database.write(lambda connection: connection.set_busy_timeout(0))
+        assert isinstance(app.services.store, SqliteStore)
+        await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
         with held_store(f"{tmp_path}/db"):
             await Caller(app).post("/v1/sessions/s/events", [final(1, "hush")])
         (commit,), (request,) = spans.named("commit"), spans.named("POST /v1/sessions/{id}/events")

@@ -255,7 +255,7 @@ async def test_a_policy_that_is_gone_does_not_end_the_call(serve: Serve, tmp_pat
     await Caller(app).create(memory={"policy": "newest"})
     await talk(Caller(app), 2)
     await app.stop()
-    await app.store.close_store()
+    await app.services.store.close_store()
     api = Caller(await serve(store=store))
     assert ["Q1", "A1", "Q2", "A2"] == shown(await api.context())
     assert 400 == (await api.get("/v1/sessions/s/context?policy=newest")).status

@@ -144,8 +144,8 @@ async def one_end(app: App, hook: Receiver, project: str, status: int) -> None:
 async def test_revoking_a_key_of_one_project_closes_nothing_in_the_other(serve: Serve) -> None:
     """Keys of projects come and go alone."""
     app = await serve()
-    keys = [await app.access.create_key(project, "test", ["admin"]) for project in PROJECTS]
-    await app.store.revoke_key(keys[0][0].id, app.clock())
+    keys = [await app.services.access.create_key(project, "test", ["admin"]) for project in PROJECTS]
+    await app.services.store.revoke_key(keys[0][0].id, app.services.runtime.clock())
     assert [401, 200] == [(await Caller(app, text).get("/v1/sessions")).status for _, text in keys]
 
 
@@ -153,7 +153,7 @@ async def test_what_is_cached_of_one_project_is_not_served_to_the_other(both: tu
     """After the store is forgotten and read again, and with each other's ETags, answers are the caller's own."""
     app, one, other = both
     tags = [(await api.get("/v1/sessions/s/history")).headers["ETag"] for api in (one, other)]
-    app.memories.forget_all()
+    app.services.memories.forget_all()
     for api, own, stranger, project in zip((one, other), tags, reversed(tags), PROJECTS, strict=True):
         assert 304 == (await api.get("/v1/sessions/s/history", {"If-None-Match": own})).status
         answered = await api.get("/v1/sessions/s/history", {"If-None-Match": stranger})

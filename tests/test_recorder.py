@@ -19,6 +19,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
 from voicemem.protocol.events import SessionOpen
+from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_REASON, Line, Problem, Recorded
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.recorder import Recorder
@@ -27,6 +28,7 @@ from voicemem.store.records import Row
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Ending, Stream
+from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import Entry, fold_all
 from voicemem.transcript.messages import Message
@@ -85,7 +87,7 @@ class Node(NamedTuple):
 
 def node(store: Store) -> Node:
     memories = Memories(store)
-    return Node(store, memories, Recorder(store, memories, lambda: NOW, anything))
+    return Node(store, memories, Recorder(store, memories, Runtime(lambda: NOW), anything, Telemetry.untraced()))
 
 
 @pytest.fixture(params=["memory:", "sqlite:"])

@@ -112,12 +112,12 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     await recorded_call(app, "compacted", reopen_window=0)
 
     async def waiting() -> list[int]:
-        return await app.store.to_compact(2**53, 10)
+        return await app.services.store.to_compact(2**53, 10)
 
-    plain = await app.store.stream("default", "plain")
+    plain = await app.services.store.stream("default", "plain")
     assert plain is not None
     await until([plain.key], waiting)
-    app.memories.forget_all()
+    app.services.memories.forget_all()
     for view in ("/history", "/context"):
         before, after = [await api.get(f"/v1/sessions/{name}{view}") for name in ("plain", "compacted")]
         assert without_times(before.json) == without_times(after.json)
@@ -154,7 +154,7 @@ async def test_an_export_after_the_compaction_has_the_whole_call(serve: Serve) -
         receiver.replies = [Reply(status=500, gate=gate)]
         await recorded_call(app, "s", reopen_window=0, webhook=hook)
         first = (await receiver.one()).payload
-        await until([], lambda: app.store.to_compact(2**53, 10))
+        await until([], lambda: app.services.store.to_compact(2**53, 10))
         gate.set()
         assert first == (await receiver.wait(2))[1].payload
         assert await Caller(app).contents() == first["contents"]

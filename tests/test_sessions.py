@@ -17,6 +17,7 @@ from services import Serve
 from voicemem.app import App
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
+from voicemem.runtime import Runtime
 from voicemem.sessions.batches import Line
 from voicemem.sessions.lifecycle import AWAITED_MS, SWEEP_BATCH, Sessions
 from voicemem.store.admission import Offer
@@ -70,7 +71,7 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 def nodes(both: tuple[Store, Store], clock: Clock) -> list[Sessions]:
     """Two nodes on one store."""
     numbers = itertools.count()
-    return [Sessions(store, clock, lambda: f"id{next(numbers)}", anything) for store in both]
+    return [Sessions(store, Runtime(clock, lambda: f"id{next(numbers)}"), anything) for store in both]
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ async def test_after_a_start_an_end_waits_for_all_that_were_connected(sessions: 
     for name in ("asr", "llm"):
         await opened(sessions, producer=name)
     await sessions.store.restart(clock.now)
-    again = Sessions(sessions.store, clock, sessions.new_id, sessions.check_settings)
+    again = Sessions(sessions.store, Runtime(clock, sessions.new_id), sessions.check_settings)
     assert 0 == await again.sweep()
     asr = await opened(again, producer="asr")
     await ended(again, asr)
@@ -433,7 +434,7 @@ async def test_a_producer_that_lost_its_connection_has_its_last_words(app: App, 
         await llm.store(said(1))
         llm.socket.transport.abort()
         await llm.socket.wait_closed()
-        await until(0, lambda: asyncio.sleep(0, app.sessions.connected["default", "s"]["llm"]))
+        await until(0, lambda: asyncio.sleep(0, app.services.sessions.connected["default", "s"]["llm"]))
         await asr.store(end(1))
         async with producing(app, producer="llm") as back:
             await back.store(said(2), end(3))

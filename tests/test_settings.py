@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from callers import Caller, Serve
 
-from voicemem.app import make_access
 from voicemem.config.service import Address, Settings, check, check_binding, is_loopback, parse_address
 from voicemem.errors import CannotStart
+from voicemem.security.access import Access
 from voicemem.store.sqlite import SqliteStore
 
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -175,7 +175,7 @@ async def test_a_stored_key_lets_the_service_listen_on_the_network(serve: Serve,
     """A key that was made before the start counts, also when it was revoked."""
     path = str(tmp_path / "v.db")
     store = SqliteStore(path)
-    key, _ = await make_access(store).create_key("default", "", ["read"])
+    key, _ = await Access(store).create_key("default", "", ["read"])
     await store.revoke_key(key.id, 1)
     await store.close_store()
     assert (await serve(store=f"sqlite:{path}", rest=EVERYWHERE)).rest_address.port

@@ -206,14 +206,18 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
         beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
         try:
             other = summaries.Summaries(
-                beside, Memories(beside), app.summaries.policies, app.summaries.write, app.clock, float
+                beside,
+                Memories(beside),
+                app.services.summaries.policies,
+                app.services.summaries.write,
+                app.services.runtime._replace(random=float),
             )
             stream = await beside.stream("default", "s")
             assert stream is not None
             await other.look_at(stream)
             await until(2, lambda: count_of(llm))
             llm.go_on.set()
-            await until([], lambda: asyncio.sleep(0, [*other.running(), *app.summaries.running()]))
+            await until([], lambda: asyncio.sleep(0, [*other.running(), *app.services.summaries.running()]))
         finally:
             await other.stop()
             await beside.close_store()
@@ -234,7 +238,7 @@ async def test_a_restart_shows_the_same(serve: Serve, tmp_path: Path) -> None:
         await summed_up(api)
         before = (await api.get("/v1/sessions/s/context")).body
         await app.stop()
-        await app.store.close_store()
+        await app.services.store.close_store()
     again = Caller(await serve(store=f"sqlite:{tmp_path}/v.db"))
     assert before == (await again.get("/v1/sessions/s/context")).body
 
@@ -255,8 +259,8 @@ async def test_nothing_is_done_for_other_policies(serve: Serve) -> None:
         api = Caller(app)
         await api.create(memory={"policy": "window", "max_tokens": 50})
         await talk(api, 1, 8)
-        await app.summaries.look()
-        assert ([], {}) == (llm.requests, app.summaries.works)
+        await app.services.summaries.look()
+        assert ([], {}) == (llm.requests, app.services.summaries.works)
 
 
 async def test_tools_are_summarised(serve: Serve) -> None:
@@ -302,7 +306,7 @@ async def test_an_llm_that_hangs_holds_up_nobody_else(serve: Serve) -> None:
         await talk(api, 1, 8)
         assert "Quick." == (await summed_up(api))[0]["text"]
         await until(summaries.MOST_IN_LANE, lambda: count_of(slow))
-        assert summaries.MOST_IN_LANE == len(app.summaries.running())
+        assert summaries.MOST_IN_LANE == len(app.services.summaries.running())
 
 
 async def test_no_summary_is_promised_where_none_is_made(serve: Serve) -> None:

@@ -1,11 +1,13 @@
-"""What is not pure, handed in: the clock, and the making of ids and secrets."""
+"""What is not pure, handed in: the clock, randomness, and the making of ids and secrets."""
 
 from __future__ import annotations
 
+import random
 import secrets
 import string
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 LETTERS = string.ascii_letters + string.digits
 Clock = Callable[[], int]
@@ -22,3 +24,15 @@ def new_id() -> str:
 
 def new_secret(length: int) -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(length))
+
+
+class Runtime(NamedTuple):
+    """The world outside; a test replaces what it wants to decide."""
+
+    clock: Clock = now_ms
+    new_id: Callable[[], str] = new_id
+    """Gives a fresh random text of safe characters."""
+    new_secret: Callable[[int], str] = new_secret
+    """Gives a secret of so many letters and digits."""
+    random: Callable[[], float] = random.random
+    """Gives a number in [0, 1)."""

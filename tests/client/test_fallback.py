@@ -102,7 +102,7 @@ async def test_the_websocket_takes_over_again(app: App, network: Network) -> Non
     assert [*range(1, 151)] == await settled(acks)
     await network.uses("websocket")
     assert [151, 152] == await settled(send_lines(session, [151, 152]))
-    assert (1, app.store.incarnation) == (session.epoch, session.incarnation)
+    assert (1, app.services.store.incarnation) == (session.epoch, session.incarnation)
     assert lines_up_to(152) == await stored(app)
 
 
@@ -202,8 +202,8 @@ async def test_a_key_may_be_revoked_in_the_middle(serve: Serve) -> None:
         session = await network.client.open("s")
         assert 1 == session.next_turn
         await settled(send_lines(session, [1]))
-        (one,) = [one for one in await app.store.keys() if one.name == "test"]
-        await app.store.revoke_key(one.id, now_ms())
+        (one,) = [one for one in await app.services.store.keys() if one.name == "test"]
+        await app.services.store.revoke_key(one.id, now_ms())
         with pytest.raises(RequestRefused) as refused:
             await session.send(line(2))
         assert "unauthorized" == refused.value.code

@@ -152,7 +152,7 @@ async def test_an_empty_store(tmp_path: Path) -> None:
         async with service(store="memory:") as app:
             proxy.target = app.ingest_address
             assert [4, 5] == await settled(send_lines(session, [4, 5]))
-            assert before != session.incarnation == app.store.incarnation
+            assert before != session.incarnation == app.services.store.incarnation
             assert [(4, "Line 4."), (5, "Line 5.")] == await stored(app)
             assert {"name": "Call"} == (await Caller(app).session())["config"]
 

@@ -232,7 +232,7 @@ async def test_a_tail_is_told_at_once_and_goes_on(serve: Serve, tmp_path: Path, 
             await anext(telling)
             assert "Line 3." == json.loads((await anext(telling))[1])["event"]["text"]
         many = Several(10**9, {10**9 - number: 10**6 for number in range(256)})
-        place = write_several(app.store.incarnation, many)
+        place = write_several(app.services.store.incarnation, many)
         async with aclosing(told(front, key, "/v1/events", place)) as telling:
             await anext(telling)
 

@@ -17,13 +17,16 @@ from producers import connected, end, producing, said
 
 from voicemem.app import App
 from voicemem.config.service import Address, Settings
+from voicemem.context.policies import Policies
+from voicemem.runtime import Runtime
+from voicemem.services import Services
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.rows import one
 from voicemem.store.streams import Ending
+from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS
-from voicemem.webhooks.sender import WebhookSender
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -97,7 +100,7 @@ async def test_a_call_goes_on(serve: Serve, wall: Wall, hook: Receiver, jump_ms:
     journal = await Caller(app).journal()
     assert [1, 2, 3, 4, 5, None] == [row["seq"] for row in journal]
     assert ["Line 1.", "Line 2.", "Line 3.", "Line 4."] == [one["content"] for one in await Caller(app).contents()]
-    assert [(1, "delivered")] == [(len(one.attempts), one.state) for one in await deliveries(app.store)]
+    assert [(1, "delivered")] == [(len(one.attempts), one.state) for one in await deliveries(app.services.store)]
 
 
 @pytest.mark.fault(63)
@@ -146,7 +149,7 @@ async def test_a_session_that_seems_silent_for_a_day_comes_back(serve: Serve, wa
 
 
 async def is_connected(app: App) -> bool:
-    return bool(app.sessions.connected)
+    return bool(app.services.sessions.connected)
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
@@ -169,11 +172,11 @@ async def test_a_retry_comes_once(serve: Serve, wall: Wall, hook: Receiver, jump
 
 
 async def attempts(app: App) -> int:
-    return sum(len(one.attempts) for one in await deliveries(app.store))
+    return sum(len(one.attempts) for one in await deliveries(app.services.store))
 
 
 async def statuses(app: App) -> list[list[int | None]]:
-    return [[attempt.status for attempt in one.attempts] for one in await deliveries(app.store)]
+    return [[attempt.status for attempt in one.attempts] for one in await deliveries(app.services.store)]
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
@@ -202,8 +205,8 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
     """A key that was made or revoked before the jump is so after it."""
     app = await serve()
     good, text = await keyed(app, "admin"), await make_key(app, "admin")
-    revoked = next(key for key in await app.store.keys() if text.split("_")[1] == key.id)
-    assert await app.store.revoke_key(revoked.id, wall())
+    revoked = next(key for key in await app.services.store.keys() if text.split("_")[1] == key.id)
+    assert await app.services.store.revoke_key(revoked.id, wall())
     wall.off_ms += jump_ms
     assert 200 == (await good.get("/v1/sessions")).status
     assert 401 == (await Caller(app, text).get("/v1/sessions")).status
@@ -218,7 +221,8 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
 async def node(store: Store, hook: Receiver, clock: Wall) -> AsyncIterator[App]:
     """One of several services on a store."""
     free = Address("127.0.0.1", 0)
-    app = App(Settings(rest=free, ingest=free, webhook_url=hook.url()), store, WebhookSender(), clock)
+    settings = Settings(rest=free, ingest=free, webhook_url=hook.url())
+    app = App(settings, Services(store, settings, Policies(), Runtime(clock), Telemetry.untraced()))
     try:
         await app.start()
         yield app

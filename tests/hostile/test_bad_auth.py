@@ -23,8 +23,8 @@ from raw_socket import head as handshake
 from services import Serve
 from websockets.exceptions import InvalidStatus
 
-from voicemem.app import App, make_access
-from voicemem.security.access import ASK_AGAIN_MS
+from voicemem.app import App
+from voicemem.security.access import ASK_AGAIN_MS, Access
 from voicemem.store.sqlite import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"
@@ -135,7 +135,7 @@ async def test_95_a_revoked_key(serve: Serve, caplog: pytest.LogCaptureFixture, 
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     beside = SqliteStore(f"{tmp_path}/v.db", exclusive=False)
     try:
-        key, text = await make_access(beside).create_key("default", "", ["admin"])
+        key, text = await Access(beside).create_key("default", "", ["admin"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         api = Caller(app, text)
         await api.create()

@@ -151,7 +151,7 @@ async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str
         shown = (await api.session(agent))["config"]["llm"]
         assert llm["url"].replace("&key=hush", "") == shown["url"]
         assert b"hush" not in (await api.get(f"/v1/sessions/{agent}")).body
-        secrets = app.store.database.writer.execute("select name, value from secrets").fetchall()  # type: ignore[attr-defined]
+        secrets = app.services.store.database.writer.execute("select name, value from secrets").fetchall()  # type: ignore[attr-defined]
         keys = [(name, value) for name, value in secrets if name != "llm.headers"]
         assert ([] if vendor == "AmazonBedrock" else [("llm.api_key", "hush")]) == keys
         assert ("llm.headers" in dict(secrets)) == (vendor == "Anthropic")

@@ -13,8 +13,7 @@ import pytest
 from callers import Caller, Fields, Serve, keyed, make_key, talk
 from calls import final
 
-from voicemem.app import make_access
-from voicemem.security.access import ASK_AGAIN_MS, SCOPES
+from voicemem.security.access import ASK_AGAIN_MS, SCOPES, Access
 from voicemem.server.rest import ROUTES
 from voicemem.store.sqlite import SqliteStore
 
@@ -256,7 +255,7 @@ async def test_a_revoked_key_is_refused_at_once(serve: Serve, tmp_path: Path) ->
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
-        key, text = await make_access(beside).create_key("default", "", ["read"])
+        key, text = await Access(beside).create_key("default", "", ["read"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         url, headers = f"http://{app.rest_address}/v1/sessions", {"Authorization": f"Bearer {text}"}
         async with aiohttp.ClientSession(headers=headers) as session:
@@ -275,7 +274,7 @@ async def test_the_first_key_closes_a_running_service(serve: Serve, tmp_path: Pa
     await Caller(app).create()
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
-        key, _ = await make_access(beside).create_key("default", "", ["read"])
+        key, _ = await Access(beside).create_key("default", "", ["read"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         assert (401, "unauthorized") == (await Caller(app).get("/v1/sessions/s")).told
         await beside.revoke_key(key.id, 1)

@@ -128,7 +128,7 @@ async def test_ready_says_where_to_go_on(app: App) -> None:
         "epoch": 1,
         "next_seq": 1,
         "next_turn": 1,
-        "incarnation": app.store.incarnation,
+        "incarnation": app.services.store.incarnation,
         "window": MIB,
     } == ready
 
@@ -857,7 +857,7 @@ async def test_an_open_that_fails_does_not_hide_a_silence(on_file: App, tmp_path
 
 async def producers(app: App) -> Fields:
     """Who is connected to session "s", and how often."""
-    return dict(app.sessions.connected.get(("default", "s"), {}))
+    return dict(app.services.sessions.connected.get(("default", "s"), {}))
 
 
 async def connections(app: App) -> int:

@@ -66,13 +66,13 @@ async def error_of(api: Caller) -> Fields:
 
 
 async def patient(app: App, **patience: float) -> None:
-    app.llm.patience = Patience(**patience)
+    app.services.llm.patience = Patience(**patience)
     await reopened(app)
 
 
 async def reopened(app: App) -> None:
-    await app.llm.close()
-    await app.llm.open()
+    await app.services.llm.close()
+    await app.services.llm.open()
 
 
 # Upstream errors
@@ -305,8 +305,8 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(tmp_path: Path, serve:
         app = await serve(store=f"sqlite:{store}", llm_url=llm.url)
         api = Caller(app)
         await api.create()
-        assert isinstance(app.store, SqliteStore)
-        await app.store.database.write(lambda connection: connection.set_busy_timeout(0))
+        assert isinstance(app.services.store, SqliteStore)
+        await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
         async with client_of(app) as client:
             llm.go_on.clear()
             with held_store(store):
@@ -350,15 +350,15 @@ async def test_an_llm_of_a_session_must_be_public(serve: Serve) -> None:
         assert (400, "invalid_field") == (await api.post("/v1/sessions", {"llm": {"url": "http://a.example:25"}})).told
         await api.create(llm={"url": llm.url.replace("127.0.0.1", "llm.example"), "failure_message": ""})
         assert (400, "address_not_allowed") == (await api.patch("/v1/sessions/s", {"llm": {"url": llm.url}})).told
-        app.llm.resolver = Here()
+        app.services.llm.resolver = Here()
         await reopened(app)
         async with client_of(app) as client:
             error = await failed(client)
         assert (400, "address_not_allowed") == (error.status_code, problem(error)["reason"])
         assert "address_not_allowed" == (await error_of(api))["code"]
         assert [] == llm.requests
-        await app.llm.close()
-        app.llm.allowed = ()
+        await app.services.llm.close()
+        app.services.llm.allowed = ()
 
 
 async def test_allowed_networks_are_open(serve: Serve) -> None:

@@ -81,7 +81,7 @@ async def test_what_has_ended_has_ended_and_is_not_told_again(serve: Serve) -> N
         assert (409, "session_ended") == (
             await api.post(f"/v1/sessions/{again['session_id']}/messages", {"role": "user", "content": "x"})
         ).told
-        figures = await app.store.figures(app.clock())
+        figures = await app.services.store.figures(app.services.runtime.clock())
         assert (1, 0) == (len(receiver.notices), figures.pending)
 
 
@@ -293,16 +293,16 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     await api.create(memory={"policy": "summary"})
     await api.send(*dialogue(3))
     for turn in (1, 2, 3):
-        stream = await app.sessions.get("default", "s")
+        stream = await app.services.sessions.get("default", "s")
         text = b'{"type":"memory.summary","through_turn":%d,"text":"Up to %d.","messages":%d}' % (turn, turn, 2 * turn)
-        await app.store.append_own(stream.key, text, stream.position, app.clock())
+        await app.services.store.append_own(stream.key, text, stream.position, app.services.runtime.clock())
     await forked(api, 2)
     context = said(await api.context(session_id="f"))
     assert "Up to 2." in context[0]
     assert 1 == len(context)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
-    stream = await app.sessions.get("default", "s")
-    await app.store.append_own(stream.key, text, stream.position, app.clock())
+    stream = await app.services.sessions.get("default", "s")
+    await app.services.store.append_own(stream.key, text, stream.position, app.services.runtime.clock())
     await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
     assert ["Q2", "A2"] == said(await api.context(session_id="g"))
 
@@ -349,7 +349,7 @@ async def test_a_fork_keeps_the_secrets(serve: Serve) -> None:
         await api.create(webhook={"url": receiver.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
         await api.send(*dialogue(1))
         await forked(api, 1)
-        (endpoint,) = [one async for one in endpoints_of(app.store, "f")]
+        (endpoint,) = [one async for one in endpoints_of(app.services.store, "f")]
         assert "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" == endpoint
         await api.end("f")
         assert "f" == (await receiver.one()).json["sid"]
@@ -451,9 +451,9 @@ async def test_a_summary_is_carried_with_what_it_does_not_stand_for(serve: Serve
     api = Caller(app)
     await api.create("one", user_id="ann")
     await api.send(*dialogue(3), session_id="one")
-    stream = await app.sessions.get("default", "one")
+    stream = await app.services.sessions.get("default", "one")
     summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":4}'
-    await app.store.append_own(stream.key, summary, stream.position, app.clock())
+    await app.services.store.append_own(stream.key, summary, stream.position, app.services.runtime.clock())
     await api.end("one")
     await api.create("two", user_id="ann", memory_from={})
     await api.create("three", user_id="ann", memory_from={"what": "messages", "max_messages": 2})
@@ -543,9 +543,9 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
         texts = [f"{number:02}".ljust(length, "x") for number in range(1, 17)]
         messages = [{"role": "user", "content": text} for text in texts]
         await api.post(f"/v1/sessions/{session_id}/messages", messages)
-        stream = await app.sessions.get("default", session_id)
+        stream = await app.services.sessions.get("default", session_id)
         summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":2}'
-        await app.store.append_own(stream.key, summary, stream.position, app.clock())
+        await app.services.store.append_own(stream.key, summary, stream.position, app.services.runtime.clock())
         await api.end(session_id)
         await api.create(f"after-{session_id}", user_id=session_id, memory_from={"max_messages": 3})
     (text,) = await known(api, "after-short")

@@ -502,8 +502,8 @@ async def test_a_journal_that_cannot_be_read_on_breaks_off(
     """When the store goes away in the middle, the answer ends without its end, and nothing else is written into it."""
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     reader, writer = await reading(app, monkeypatch)
-    assert isinstance(app.store, SqliteStore)
-    await app.store.database.read(lambda connection: connection.close())
+    assert isinstance(app.services.store, SqliteStore)
+    await app.services.store.database.read(lambda connection: connection.close())
     rest = b""
     try:
         with suppress(ConnectionError):

@@ -99,11 +99,11 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     api = Caller(app)
     await api.create(memory={"policy": "summary", "max_tokens": 1000})
     await api.send(*dialogue(3))
-    stream = await app.sessions.get("default", "s")
-    chosen = await choose(app.memories, app.summaries.policies, stream, Wishes(memory=MemoryConfig()))
+    stream = await app.services.sessions.get("default", "s")
+    chosen = await choose(app.services.memories, app.services.summaries.policies, stream, Wishes(memory=MemoryConfig()))
     due = Due(None, chosen.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
-    await app.summaries.append(stream, due, Written("All of it."))
+    await app.services.summaries.append(stream, due, Written("All of it."))
     assert ["Q2", "A2", "Q3", "A3"] == said(await api.context())
 
 

@@ -22,8 +22,8 @@ KEY = "an operator's own key"
 
 def sqlite_of(app: App) -> SqliteStore:
     """The store of a service that runs on a file."""
-    assert isinstance(app.store, SqliteStore)
-    return app.store
+    assert isinstance(app.services.store, SqliteStore)
+    return app.services.store
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ async def test_reads_without_a_store_are_503(serve: Serve, tmp_path: Path) -> No
 async def test_a_service_that_stops_is_not_ready(serve: Serve) -> None:
     """While it drains it is alive, and gets no new traffic."""
     app = await serve()
-    app.draining.set()
+    app.services.draining.set()
     assert (503, "draining") == (await Caller(app).get("/readyz")).told
     assert 200 == (await Caller(app).get("/livez")).status
 

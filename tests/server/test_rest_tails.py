@@ -44,7 +44,7 @@ async def api(app: App) -> Caller:
 
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
-    await until([app.summaries.note], lambda: asyncio.sleep(0, app.recorder.listeners))
+    await until([app.services.summaries.note], lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
 
 
 @pytest.fixture
@@ -166,10 +166,10 @@ async def test_memories_of_any_events_are_those_of_the_history(serve: Serve) -> 
 
 async def compare(app: App, name: str, told: Told, reader: Reader, unfinished: bool) -> None:
     """Hold what a reader has to the history of the position that it was told."""
-    stream = await app.store.stream("default", name)
+    stream = await app.services.store.stream("default", name)
     assert stream is not None
-    memory = await app.memories.load(stream.key, told.data["position"])
-    await app.memories.catch_up(stream.key, memory, told.data["position"])
+    memory = await app.services.memories.load(stream.key, told.data["position"])
+    await app.services.memories.catch_up(stream.key, memory, told.data["position"])
     expected = json.loads(msgspec.json.encode(memory.messages(unfinished)))
     assert plain(expected) == plain(reader.shown(name))
 
@@ -251,7 +251,7 @@ async def test_places_of_another_incarnation_are_told_apart(tmp_path: Path) -> N
 async def test_what_is_no_place_of_this_tail_is_refused(api: Caller, app: App) -> None:
     """Garbage, a place of another session, one beyond the end, and one of the other kind of tail."""
     await api.create("other")
-    here = app.store.incarnation
+    here = app.services.store.incarnation
     for place in ("7", "ü", f"{here}.1-1", f"{here}.2-0", f"{here}.1_1-0", f"{here}.1-{10**15}"):
         assert (400, "invalid_position") == await refused(api, last_id=place), place
     for place in ("7", f"{here}.1-0", f"{here}.1_1-5"):
@@ -283,11 +283,11 @@ async def test_a_quiet_tail_is_kept_alive(api: Caller) -> None:
 
 async def test_nobody_is_told_when_nobody_tails(api: Caller, app: App) -> None:
     """Commits tell of themselves while there is a tail; a reader that has gone is noticed without anything to tell."""
-    assert [app.summaries.note] == app.recorder.listeners
+    assert [app.services.summaries.note] == app.services.recorder.feed.listeners
     async with tailing(api), tailing(api, SEVERAL) as tail:
         await api.send(final(1, "One."))
         await tail.some(1)
-        assert 2 == len(app.recorder.listeners)
+        assert 2 == len(app.services.recorder.feed.listeners)
     await nobody_tails(app)
 
 
@@ -299,7 +299,7 @@ async def test_a_revoked_key_ends_its_tails(serve: Serve) -> None:
     async with tailing(reader) as tail, tailing(admin) as other:
         await admin.send(final(1, "One."))
         await tail.some(1)
-        await app.store.revoke_key(key.split("_")[1], 1)
+        await app.services.store.revoke_key(key.split("_")[1], 1)
         assert [("error", "unauthorized")] == [(one.event, one.data["reason"]) for one in await tail.rest()]
         await admin.send(final(2, "Two."))
         assert 2 == (await other.some(2))[-1].data["position"]
@@ -324,7 +324,7 @@ async def test_a_store_in_trouble_ends_a_tail(api: Caller, app: App) -> None:
     await api.send(*CALL[:2])
     async with tailing(api) as tail:
         await tail.some(2)
-        stream = await app.store.stream("default", "s")
+        stream = await app.services.store.stream("default", "s")
         assert stream is not None
         await damage(app, stream.key)
         await api.send(CALL[2])

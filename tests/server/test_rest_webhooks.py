@@ -36,13 +36,14 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from voicemem.app import App, running
 from voicemem.config.service import Settings
-from voicemem.runtime import now_ms
-from voicemem.security.address_guard import allowed_networks
+from voicemem.context.policies import Policies
+from voicemem.runtime import Runtime
+from voicemem.services import Services
 from voicemem.store.sqlite.store import MemoryStore
+from voicemem.telemetry import Telemetry
 from voicemem.webhooks import outbox
 from voicemem.webhooks.endpoints import MAX_ENDPOINTS
 from voicemem.webhooks.outbox import FAILING_MS
-from voicemem.webhooks.sender import WebhookSender
 
 ALL = [101, 102, 103, 111, 112]
 CALL: list[Fields] = [
@@ -880,9 +881,9 @@ async def test_a_receiver_that_drips(said: bytes, state: str, status: int | None
             await writer.wait_closed()
 
     receiver = await asyncio.start_server(drip, "127.0.0.1", 0)
-    sender = WebhookSender(allowed=allowed_networks(LOOPBACK), timeout_s=0.3)
     settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
-    app = App(settings, MemoryStore(), sender, now_ms)
+    app = App(settings, Services(MemoryStore(), settings, Policies(), Runtime(), Telemetry.untraced()))
+    app.services.sender.timeout_s = 0.3
     try:
         await app.start()
         caller = Caller(app)
@@ -891,7 +892,7 @@ async def test_a_receiver_that_drips(said: bytes, state: str, status: int | None
         delivery = await attempted(caller, made, 1)
     finally:
         await app.stop()
-        await app.store.close_store()
+        await app.services.store.close_store()
         over.set()
         await asyncio.gather(*(call for call in calls if call is not None))
         receiver.close()

@@ -106,7 +106,7 @@ async def test_a_store_that_hangs_holds_up_no_closing(app: App, tmp_path: Path) 
     key = await make_key(app, "ingest")
     async with connected(app, bearer(key)) as producer:
         await producer.open("s")
-        app.access.directory = Revoked(key.split("_")[1])  # type: ignore[assignment]
+        app.services.access.directory = Revoked(key.split("_")[1])  # type: ignore[assignment]
         with held_store(f"{tmp_path}/v.db"):
             await producer.send(said(1))
             async with asyncio.timeout(SOON_S + 4):

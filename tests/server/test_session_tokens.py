@@ -237,7 +237,7 @@ async def test_a_token_goes_with_its_key(app: App) -> None:
     key = await make_key(app, "admin")
     api = Caller(app, sign(key))
     assert 200 == (await api.get("/v1/sessions/s")).status
-    await app.access.revoke_key("default", key.split("_")[1])
+    await app.services.access.revoke_key("default", key.split("_")[1])
     assert (401, "unauthorized") == (await api.get("/v1/sessions/s")).told
 
 

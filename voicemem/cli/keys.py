@@ -9,11 +9,10 @@ from typing import TypeVar
 
 import click
 
-from voicemem.app import make_access
 from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
 from voicemem.config.service import SQLITE, Settings
 from voicemem.runtime import now_ms
-from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES
+from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
@@ -56,7 +55,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
         click.echo(f"{path} does not exist yet; it is made, as a new store.", err=True)
 
     async def work(opened: Store) -> str:
-        key, text = await make_access(opened).create_key(project, name, scopes)
+        key, text = await Access(opened).create_key(project, name, scopes)
         await asyncio.sleep(ASK_AGAIN_MS / 1000)  # a service beside this knows of a first key when it is shown
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)

@@ -179,7 +179,7 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
         click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
         click.echo(f"  llm      {host_of(app.settings.llm_url) or 'none (--llm-url)'}")
-        if not await app.access.needed():
+        if not await app.services.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}

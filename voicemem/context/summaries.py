@@ -26,6 +26,7 @@ from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
+from voicemem.runtime import Runtime
 from voicemem.sessions.cache import Memories, append_made
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Journal
@@ -74,7 +75,7 @@ class Work(Struct):
 
 
 class Summaries:
-    """Makes summaries where they are due. `clock` gives Unix ms."""
+    """Makes summaries where they are due."""
 
     def __init__(
         self,
@@ -82,15 +83,14 @@ class Summaries:
         memories: Memories,
         policies: Policies,
         write: Write,
-        clock: Callable[[], int],
-        random: Callable[[], float],
+        runtime: Runtime,
     ) -> None:
         self.journal = journal
         self.memories = memories
         self.policies = policies
         self.write = write
-        self.clock = clock
-        self.random = random
+        self.clock = runtime.clock
+        self.random = runtime.random
         self.changed: dict[int, Stream] = {}
         """Sessions in which something was journaled since the last look, by key."""
         self.works: dict[int, Work] = {}

@@ -20,8 +20,8 @@ from voicemem.protocol.types import Fields
 from voicemem.sessions.batches import Line
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import Span, Tracer
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.tracing import Span
 
 LOG = logging.getLogger("voicemem.llm")
 DONE = b"[DONE]"
@@ -68,8 +68,7 @@ class Tools(Struct, frozen=True):
     models: Models
     names: Names
     recorder: Recorder
-    metrics: Metrics
-    tracer: Tracer
+    telemetry: Telemetry
 
 
 class Plan(Struct, frozen=True):
@@ -180,7 +179,7 @@ class Call:
 
     def span(self) -> AbstractContextManager[Span]:
         host = urlsplit(self.plan.target.url).hostname or ""
-        return self.tools.tracer.span("llm", "client", {"voicemem.use": USE, "server.address": host})
+        return self.tools.telemetry.tracer.span("llm", "client", {"voicemem.use": USE, "server.address": host})
 
     def note(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
@@ -196,7 +195,7 @@ class Call:
         if self.item is None:
             self.item = self.name(self.answer.id)
         if self.began and (self.answer.size or self.answer.calls):
-            self.tools.metrics.llm_first_token_seconds.labels(USE).observe(time.monotonic() - self.began)
+            self.tools.telemetry.metrics.llm_first_token_seconds.labels(USE).observe(time.monotonic() - self.began)
             self.began = 0.0
 
     async def finish(self) -> None:
@@ -240,7 +239,7 @@ class Call:
 
     async def close(self) -> None:
         """Count the call, and when nobody wants more of it, let what was generated be the reply."""
-        self.tools.metrics.llm_calls.labels(USE, self.result).inc()
+        self.tools.telemetry.metrics.llm_calls.labels(USE, self.result).inc()
         if not self.over and self.answer.size:
             self.over = True
             self.writer.add(self.end())

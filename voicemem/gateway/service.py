@@ -8,7 +8,7 @@ the reply.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -30,12 +30,9 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import Producible, ToolResult, Whole
 from voicemem.protocol.types import Fields
 from voicemem.sessions.batches import Line
-from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import Tracer
 from voicemem.transcript.speech import spoken_text
 from voicemem.transcript.state import Turn
 
@@ -65,28 +62,23 @@ class Question(NamedTuple):
 
 
 class Gateway:
-    """Answers chat completions of sessions. `clock` gives Unix ms, `new_id` a fresh random text of safe characters."""
+    """Answers chat completions of sessions."""
 
     def __init__(
         self,
-        memories: Memories,
+        recorder: Recorder,
         policies: Policies,
         working_memory: WorkingMemory,
-        recorder: Recorder,
         targets: Targets,
         models: Models,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        metrics: Metrics,
-        tracer: Tracer,
     ) -> None:
-        self.memories = memories
+        self.memories = recorder.memories
         self.policies = policies
         self.working_memory = working_memory
         self.targets = targets
-        self.clock = clock
-        self.new_id = new_id
-        self.tools = Tools(models, Names(clock, new_id), recorder, metrics, tracer)
+        self.clock = recorder.runtime.clock
+        self.new_id = recorder.runtime.new_id
+        self.tools = Tools(models, Names(self.clock, self.new_id), recorder, recorder.telemetry)
         self.taking: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """Held, by key of the session, from the look at its memory until what a request adds to it is there."""
         self.running: set[asyncio.Task[Any]] = set()

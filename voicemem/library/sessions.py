@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.service import check_store
+from voicemem.config.service import Settings, check_store
 from voicemem.context.builder import Chosen, Wishes, body_of, choose
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
@@ -32,23 +31,25 @@ from voicemem.memory.checkpoint import read, restore, written
 from voicemem.memory.forget import Forget, Forgot, forget
 from voicemem.memory.fork import fork
 from voicemem.memory.statistics import Statistics, statistics_of
-from voicemem.memory.working_memory import Owner, WorkingMemory, of_session
+from voicemem.memory.working_memory import Owner, of_session
 from voicemem.protocol.codec import Rejected, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import Fields
-from voicemem.runtime import new_id, now_ms
+from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.services import Services
 from voicemem.sessions.batches import Line
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
+from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turns
+
+SETTINGS = Settings(allow_addresses=("0.0.0.0/0", "::/0"))
+"""The library sends no request, so any address may stand in a configuration."""
 
 
 @asynccontextmanager
@@ -81,17 +82,19 @@ class Library:
     """The sessions of a project. Whatever is asked of it or of them raises `Refused` where it cannot be."""
 
     def __init__(self, store: Store, policies: Policies, project: str) -> None:
-        def check(settled: SessionPatch) -> None:
+        def check_memory(memory: Any) -> None:
             with why_told():
-                policies.check(settled.public.get("memory"))
+                policies.check(memory)
 
-        self.store = store
+        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory)
+        self.services = services
         self.project = project
+        self.store = store
         self.policies = policies
-        self.memories = Memories(store)
-        self.sessions = Sessions(store, now_ms, new_id, check)
-        self.recorder = Recorder(store, self.memories, now_ms, check)
-        self.documents = WorkingMemory(store, self.memories, now_ms)
+        self.memories = services.memories
+        self.sessions = services.sessions
+        self.recorder = services.recorder
+        self.documents = services.working_memory
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> Session:
         """A session with this configuration, new or the one that is there with the same (else `session_exists`)."""
@@ -129,7 +132,7 @@ class Library:
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all of their sessions in the project; how many these were."""
-        return await erase_user(self.store, self.memories, self.project, named(user_id), now_ms)
+        return await erase_user(self.store, self.memories, self.project, named(user_id), self.services.runtime.clock)
 
 
 class Session:
@@ -153,7 +156,9 @@ class Session:
         stream = await self.info()
         added = [converted(plain_json(one), Added) for one in given]
         library = self.library
-        return await add(library.recorder, library.memories, self.line(stream, PRODUCER), added, new_id)
+        return await add(
+            library.recorder, library.memories, self.line(stream, PRODUCER), added, library.services.runtime.new_id
+        )
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
         """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
@@ -210,7 +215,7 @@ class Session:
         library = self.library
         chosen = await self.chosen(Wishes())
         stream = await self.info()
-        return statistics_of(stream, await library.memories.at(stream), chosen, None, now_ms())
+        return statistics_of(stream, await library.memories.at(stream), chosen, None, library.services.runtime.clock())
 
     @property
     def working_memory(self) -> Documents:
@@ -240,7 +245,9 @@ class Session:
         given = {name: value for name, value in given.items() if value is not None}
         if not given:
             raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
-        return await forget(self.library.memories, await self.info(), converted(given, Forget), now_ms)
+        return await forget(
+            self.library.memories, await self.info(), converted(given, Forget), self.library.services.runtime.clock
+        )
 
     async def checkpoint(self) -> bytes:
         """The session in one portable document."""

@@ -10,12 +10,13 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.runtime import Runtime
 from voicemem.security.rate_limits import Caller
 from voicemem.security.session_tokens import looks_like_token, read_token, sign_token, signer_of
 from voicemem.store.port import Directory
@@ -80,18 +81,13 @@ EVERYTHING = Grant(DEFAULT_PROJECT, SCOPES)
 
 
 class Access:
-    """Keys of all projects. `new_secret(n)` gives n random letters and digits, `clock` Unix ms."""
+    """Keys of all projects."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        clock: Callable[[], int],
-        new_secret: Callable[[int], str],
-        admin_key: str | None = None,
-    ) -> None:
+    def __init__(self, directory: Directory, runtime: Runtime | None = None, admin_key: str | None = None) -> None:
+        runtime = runtime or Runtime()
         self.directory = directory
-        self.clock = clock
-        self.new_secret = new_secret
+        self.clock = runtime.clock
+        self.new_secret = runtime.new_secret
         self.seen_key = admin_key is not None
         """Whether a key was ever found, which no revoking undoes."""
         self.asked_ms = -ASK_AGAIN_MS

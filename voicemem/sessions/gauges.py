@@ -9,7 +9,6 @@ from contextlib import suppress
 from voicemem.errors import StoreUnavailable
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.port import Store
 from voicemem.telemetry.metrics import Metrics
 
 
@@ -19,18 +18,16 @@ class Gauges:
     def __init__(
         self,
         metrics: Metrics,
-        store: Store,
-        memories: Memories,
         sessions: Sessions,
-        clock: Callable[[], int],
+        memories: Memories,
         connections: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
     ) -> None:
         self.metrics = metrics
-        self.store = store
-        self.memories = memories
+        self.store = sessions.store
+        self.clock = sessions.clock
         self.sessions = sessions
-        self.clock = clock
+        self.memories = memories
         self.connections = connections
         self.draining = draining
 

@@ -17,6 +17,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import Fields
+from voicemem.runtime import Runtime
 from voicemem.sessions.batches import Line
 from voicemem.store.port import Store
 from voicemem.store.records import Restored, StreamFilter
@@ -52,20 +53,13 @@ class Waiting(NamedTuple):
 class Sessions:
     """The life of sessions.
 
-    `clock` gives Unix ms, `new_id` a fresh random text of safe characters; `check_settings` raises `Refused` for
-    settings that may not be set.
+    `check_settings` raises `Refused` for settings that may not be set.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        check_settings: Callable[[SessionPatch], None],
-    ) -> None:
+    def __init__(self, store: Store, runtime: Runtime, check_settings: Callable[[SessionPatch], None]) -> None:
         self.store = store
-        self.clock = clock
-        self.new_id = new_id
+        self.clock = runtime.clock
+        self.new_id = runtime.new_id
         self.check_settings = check_settings
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
@@ -77,7 +71,7 @@ class Sessions:
         """Until when producers without a connection are waited for (Unix ms), by project and session id."""
         self.waiting: dict[tuple[str, str], Waiting] = {}
         """Sessions whose end has come, and that are not closed yet, by project and id."""
-        self.began_ms = clock()
+        self.began_ms = self.clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
         """Producers that were connected since then, by project and session id; kept for a while."""
         self.joining = asyncio.Lock()

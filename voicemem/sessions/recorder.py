@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from voicemem.config.secrets import SessionPatch, patch_calls_out
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import Arrived, Rejected
 from voicemem.protocol.events import Auth, Incoming, RefusedEvent, SessionOpen, SessionUpdate
+from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.batches import OWN_PRODUCERS, Batch, Line, Recorded, answer, outcomes_of
 from voicemem.sessions.cache import Memories
+from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 from voicemem.store.admission import Outcome
 from voicemem.store.port import Journal
 from voicemem.store.records import Appended, Opened
 from voicemem.store.streams import Stream
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import NoTracer, Tracer
+from voicemem.telemetry import Telemetry
 
 LOG = logging.getLogger("voicemem")
 DEFAULT_PRODUCER = "main"
@@ -40,30 +41,29 @@ MOST_BATCHES = 1_000
 class Recorder:
     """Takes events of many lines, and commits whatever waits together.
 
-    `clock` gives Unix ms; `check_settings` raises `Refused` for settings that may not be set.
+    `check_settings` raises `Refused` for settings that may not be set.
     """
 
     def __init__(
         self,
         journal: Journal,
         memories: Memories,
-        clock: Callable[[], int],
+        runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
-        metrics: Metrics | None = None,
-        tracer: Tracer | None = None,
+        telemetry: Telemetry,
     ) -> None:
         self.journal = journal
         self.memories = memories
-        self.clock = clock
+        self.runtime = runtime
+        self.clock = runtime.clock
         self.check_settings = check_settings
-        self.metrics = metrics or Metrics()
-        self.tracer = tracer or NoTracer()
+        self.telemetry = telemetry
+        self.metrics, self.tracer = telemetry
         self.waiting: list[Batch] = []
         self.waiting_since = 0.0
         """When the first of them came, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
-        self.listeners: list[Callable[[Sequence[Appended]], None]] = []
-        """Told after every commit."""
+        self.feed = CommitFeed()
 
     async def open(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -179,8 +179,7 @@ class Recorder:
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
         size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
         self.metrics.committed(batches, appended, answers, size)
-        for tell in self.listeners:
-            tell(appended)
+        self.feed.publish(appended)
         return True
 
     def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:

@@ -1,1 +1,19 @@
 """Metrics and traces of the service itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from voicemem.telemetry.metrics import Metrics
+from voicemem.telemetry.tracing import NoTracer, Tracer
+
+
+class Telemetry(NamedTuple):
+    """Where the service counts, and where it traces."""
+
+    metrics: Metrics
+    tracer: Tracer
+
+    @classmethod
+    def untraced(cls) -> Telemetry:
+        return cls(Metrics(), NoTracer())

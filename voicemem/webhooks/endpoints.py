@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
+from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
@@ -35,23 +36,21 @@ class Tried(NamedTuple):
 class Webhooks:
     """Endpoints by project and id.
 
-    `clock` gives Unix ms, `new_id` a fresh random text, `wake` tells the outbox that something is due; `check_address`
-    raises `Refused` for a URL that may not be called.
+    `wake` says to the outbox that something is due; `check_address` raises `Refused` for a URL that may not be called.
     """
 
     def __init__(
         self,
         store: Endpoints,
         send: Callable[[Shipment], Awaitable[Answer]],
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
+        runtime: Runtime,
         wake: asyncio.Event,
         check_address: Callable[[str], None],
     ) -> None:
         self.store = store
         self.send = send
-        self.clock = clock
-        self.new_id = new_id
+        self.clock = runtime.clock
+        self.new_id = runtime.new_id
         self.wake = wake
         self.check_address = check_address
 

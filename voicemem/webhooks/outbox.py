@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from voicemem.config import session as config
 from voicemem.errors import StoreUnavailable
+from voicemem.runtime import Runtime
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Store
@@ -46,16 +47,14 @@ Send = Callable[[Shipment], Awaitable[Answer]]
 
 
 class Outbox:
-    """Delivers exports with `send`, one loop per outbox. `clock` gives Unix ms, `jitter` a number in [0, 1)."""
+    """Delivers exports with `send`, one loop per outbox."""
 
-    def __init__(
-        self, store: Store, memories: Memories, send: Send, clock: Callable[[], int], jitter: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, memories: Memories, send: Send, runtime: Runtime) -> None:
         self.store = store
         self.memories = memories
         self.send = send
-        self.clock = clock
-        self.jitter = jitter
+        self.clock = runtime.clock
+        self.random = runtime.random
         self.in_flight: Counter[str] = Counter()
         """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -168,7 +167,7 @@ class Outbox:
             case "retry":
                 now = self.clock()
                 made = export.attempts + 1 - export.restarted_at
-                delay = next_delay_s(made, answer, self.jitter(), now // 1000)
+                delay = next_delay_s(made, answer, self.random(), now // 1000)
                 due = None if delay is None else now + int(delay * 1000)
                 then = "given up" if delay is None else f"the next in {delay:.0f} s"
                 which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status

@@ -16,8 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import Tracer
+from voicemem.telemetry import Telemetry
 from voicemem.webhooks.attempts import Answer, Shipment, verdict
 from voicemem.webhooks.signing import signature_headers
 
@@ -66,7 +65,7 @@ class WebhookSender:
         more_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._allowed = tuple(allowed)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._resolver = resolver
         self._more_headers = more_headers
         self._public: aiohttp.ClientSession | None = None
@@ -103,7 +102,7 @@ class WebhookSender:
         began = time.monotonic()
         try:
             # One bound over everything: DNS, a second connection, an answer that drips.
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 await _deliver(session, shipment, attempt, self._more_headers())
         # This is the outermost edge: a peer can make the stack below fail in more ways than a list would hold, and an
         # attempt that raised would be neither logged nor tried again.
@@ -197,8 +196,9 @@ WEBHOOKS = logging.getLogger("voicemem.webhooks")
 Send = Callable[[Shipment], Awaitable[Answer]]
 
 
-def observe_webhooks(send: Send, metrics: Metrics, tracer: Tracer) -> Send:
+def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
     """The same as `send`, with every attempt counted and traced."""
+    metrics, tracer = telemetry
 
     async def observed(shipment: Shipment) -> Answer:
         host = host_of(shipment.url)

@@ -11,7 +11,7 @@ from voicemem.config.session import parse_config
 from voicemem.protocol.types import Fields, matching
 from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
 from voicemem.server.agora.requests import Join, Update, body_as, configuration, patch
-from voicemem.server.http.request import NoQuery, answer, parts_of
+from voicemem.server.http.request import NoQuery, answer, services_of
 from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.server.rest.sessions import check_calling_out, note_calling_out
 from voicemem.store.records import StreamFilter
@@ -98,7 +98,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     project = project_of(request)
     given = configuration(await body_as(request, Join))
     check_calling_out(request, given)
-    stream = await parts_of(request).sessions.join(project, given)
+    stream = await services_of(request).sessions.join(project, given)
     note_calling_out(request, given, stream)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
@@ -106,7 +106,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
 async def list_agents(request: web.Request, query: ListQuery) -> web.Response:
     """The agents of the project that meet all conditions, the newest first."""
     project = project_of(request)
-    sessions = parts_of(request).sessions
+    sessions = services_of(request).sessions
     states = set(query.state.split(","))
     wanted = wanted_agents(project, query, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
@@ -152,14 +152,14 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     stream = await running_agent_of(request)
     changes: Fields = patch(await body_as(request, Update), parse_config(stream.config).llm)
     if changes:
-        stream = await parts_of(request).sessions.change(stream, changes)
+        stream = await services_of(request).sessions.change(stream, changes)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
 
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
     """End and close the session at once; whatever stands in the body is passed over."""
     stream = await running_agent_of(request)
-    await parts_of(request).sessions.end(stream, LEFT)
+    await services_of(request).sessions.end(stream, LEFT)
     return web.Response(content_type=JSON)
 
 

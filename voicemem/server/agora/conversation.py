@@ -16,7 +16,7 @@ from voicemem.protocol.events import Interrupt, Producible, Whole
 from voicemem.server.agora.agents import AGENT, FIELDS, UNKNOWN
 from voicemem.server.agora.auth import agent_of, running_agent_of
 from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
-from voicemem.server.http.request import NoQuery, answer, parts_of
+from voicemem.server.http.request import NoQuery, answer, services_of
 from voicemem.server.http.routes import JSON, Body, Route, one
 from voicemem.server.rest.history import Spoken, Turn
 from voicemem.sessions.batches import Line
@@ -94,7 +94,7 @@ class Told(Struct, frozen=True):
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """The memory of an agent, while it runs."""
     stream = await running_agent_of(request)
-    memory = await parts_of(request).memories.at(stream)
+    memory = await services_of(request).memories.at(stream)
     start_ts = stream.started_ms // 1000
     if request.app[CONTENTS] == "standard":
         spoken = [Spoken(message.role, message.content) for message in memory.messages()]
@@ -106,7 +106,7 @@ async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Each turn's start, end, cause and latencies, while the call runs and after."""
     stream = await agent_of(request)
-    memory = await parts_of(request).memories.at(stream)
+    memory = await services_of(request).memories.at(stream)
     settings = parse_config(stream.config)
     channel = settings.channel or ""
     every = turns(memory.state)
@@ -130,7 +130,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     asked = await body_as(request, Speak)
     if len(asked.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
-    newest = (await parts_of(request).memories.at(stream)).state.newest_turn
+    newest = (await services_of(request).memories.at(stream)).state.newest_turn
     return await record(request, stream, Whole(role="assistant", text=asked.text, source="command", turn_id=newest))
 
 
@@ -149,13 +149,13 @@ async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
 
 async def record(request: web.Request, stream: Stream, event: Producible) -> web.Response:
     """Journal an event of the application's, and say so when it is on disk. Raises `Refused`."""
-    parts = parts_of(request)
+    services = services_of(request)
     line = Line(stream, PRODUCER, None, may_call_out=False)
-    recorded = await parts.recorder.record(line, [decode_event(msgspec.json.encode(event))])
+    recorded = await services.recorder.record(line, [decode_event(msgspec.json.encode(event))])
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
     channel = parse_config(stream.config).channel or ""
-    return answer(Told(stream.id, channel, parts.sessions.clock() // 1000))
+    return answer(Told(stream.id, channel, services.sessions.clock() // 1000))
 
 
 RECORDING = (*UNKNOWN, "session_ended", "seq_required")

@@ -25,7 +25,7 @@ from voicemem.server.http.problems import SERVER, problem_response
 
 
 class Deadlines(NamedTuple):
-    """How long a peer may keep a connection waiting, in seconds. A body's deadline is `parts.BODY_TIMEOUT_S`."""
+    """How long a peer may keep a connection waiting, in seconds. A body's deadline is `request.BODY_TIMEOUT_S`."""
 
     head: float = 10.0
     """From connecting to the end of the first request's head."""

@@ -9,8 +9,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from voicemem.server.http.problems import Handler
-from voicemem.telemetry.metrics import METHODS, Metrics
-from voicemem.telemetry.tracing import Tracer
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import METHODS
 
 LOG = logging.getLogger("voicemem.requests")
 NO_ROUTE = "none"
@@ -25,8 +25,9 @@ def route_of(request: web.Request) -> str:
     return NO_ROUTE if resource is None else resource.canonical
 
 
-def observe_requests(metrics: Metrics, tracer: Tracer) -> Middleware:
+def observe_requests(telemetry: Telemetry) -> Middleware:
     """The middleware around all others."""
+    metrics, tracer = telemetry
 
     @web.middleware
     async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from voicemem.context.policies import Policies
-from voicemem.context.summaries import Summaries
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.gateway.service import Gateway
-from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.explain import plain
 from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import SESSION_ID_PATTERN, Fields
-from voicemem.security.access import Access, Grant
-from voicemem.security.rate_limits import Limits
+from voicemem.security.access import Grant
 from voicemem.server.http.listener import NOT_AS_SAID, unpacked
-from voicemem.sessions.cache import Memories
+from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.recorder import Recorder
-from voicemem.sessions.tails.hub import Tails
-from voicemem.store.port import Store
 from voicemem.store.streams import Stream
-from voicemem.telemetry.metrics import Metrics
-from voicemem.webhooks.endpoints import Webhooks
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -36,36 +25,15 @@ BODY_TIMEOUT_S = 30.0
 """aiohttp itself waits for a slow body for ever."""
 
 
-class Parts(NamedTuple):
-    """The use cases that the routes translate to."""
-
-    store: Store
-    memories: Memories
-    recorder: Recorder
-    sessions: Sessions
-    draining: asyncio.Event
-    access: Access
-    limits: Limits
-    metrics: Metrics
-    gauges: Gauges
-    tails: Tails
-    webhooks: Webhooks
-    policies: Policies
-    summaries: Summaries
-    gateway: Gateway
-    working_memory: WorkingMemory
-    restoring: asyncio.Semaphore
-    """Turns for restores."""
-
-
-PARTS = web.AppKey("parts", Parts)
+SERVICES = web.AppKey("services", Services)
+GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 DOCUMENT = web.AppKey("document", bytes)
 ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
 
 
-def parts_of(request: web.Request) -> Parts:
-    return request.app[PARTS]
+def services_of(request: web.Request) -> Services:
+    return request.app[SERVICES]
 
 
 def checked_session_id(value: Any) -> str:
@@ -77,7 +45,7 @@ def checked_session_id(value: Any) -> str:
 
 async def stream_of(request: web.Request) -> Stream:
     """The session that the path names, in the caller's project. Raises `Refused`."""
-    return await parts_of(request).sessions.get(request[GRANT].project, checked_session_id(request.match_info["id"]))
+    return await services_of(request).sessions.get(request[GRANT].project, checked_session_id(request.match_info["id"]))
 
 
 def query_of(request: web.Request, kind: type[T]) -> T:

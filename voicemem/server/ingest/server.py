@@ -55,7 +55,7 @@ class Ingest:
     def __init__(self, recorder: Recorder, sessions: Sessions, gate: Gate, incarnation: str) -> None:
         self.recorder = recorder
         self.sessions = sessions
-        self.metrics = recorder.metrics
+        self.metrics = recorder.telemetry.metrics
         self.gate = gate
         self.incarnation = incarnation
         self.connections: set[Connection] = set()
@@ -111,7 +111,7 @@ class Ingest:
         """One connection, from its first frame until everything that came was answered."""
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
-        origin = self.recorder.tracer.origin(websocket.request.headers)
+        origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
         connection = Connection(websocket, self, self.grants.pop(websocket, None), origin)
         self.connections.add(connection)
         try:

@@ -14,7 +14,7 @@ from voicemem.server.http.listener import expect
 from voicemem.server.http.observe import observe_requests
 from voicemem.server.http.openapi import document
 from voicemem.server.http.problems import problems
-from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, PARTS, Parts
+from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, SERVICES
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     asyncapi,
@@ -34,7 +34,7 @@ from voicemem.server.rest import (
     working_memory,
 )
 from voicemem.server.rest.chat_errors import chat_errors
-from voicemem.telemetry.tracing import Tracer
+from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
     *history.ROUTES,  # what is asked for most is looked for first
@@ -54,17 +54,17 @@ ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def application(parts: Parts, gate: Gate, tracer: Tracer, beside: Iterable[Route[Any]] = ()) -> web.Application:
+def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = ()) -> web.Application:
     """The REST application; whoever has none of a route's scope gets 401 or 403.
 
     Routes `beside` its own are documented with them, and mounted by others.
     """
     app = web.Application(
-        middlewares=[observe_requests(parts.metrics, tracer), chat_errors(chat.PATH), problems],
+        middlewares=[observe_requests(services.telemetry), chat_errors(chat.PATH), problems],
         client_max_size=MAX_FRAME_BYTES,
     )
     app.on_response_prepare.append(name_server)
-    app[PARTS] = parts
+    app[SERVICES] = services
     app[DOCUMENT] = document([*ROUTES, *beside])
     app[ASYNC_DOCUMENT] = asyncapi.document()
     for route in ROUTES:

@@ -14,7 +14,7 @@ from voicemem.gateway.tool_loop import Rounds
 from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol.types import Fields
 from voicemem.server.http.listener import ProblemHandler
-from voicemem.server.http.request import GRANT, NoQuery, object_of, parts_of, stream_of
+from voicemem.server.http.request import GRANT, NoQuery, object_of, services_of, stream_of
 from voicemem.server.http.routes import EVENT_STREAM, JSON, Answer, Body, Route
 from voicemem.server.rest.chat_errors import ERRORS, WHY, error_chunk, why
 
@@ -45,7 +45,7 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
     """
     stream = await stream_of(request)
     asked = read_request(await object_of(request))
-    gateway = parts_of(request).gateway
+    gateway = services_of(request).gateway
     call = await gateway.begin(stream, asked, request[GRANT].key_id)
     task = gateway.start(streamed(request, call) if asked.stream else whole(call))
     try:
@@ -94,7 +94,7 @@ async def streamed(request: web.Request, call: Call | Rounds) -> web.StreamRespo
             raise
         await write_quietly(response, event(error_chunk(why(error), error.detail, error.code)))
     except asyncio.CancelledError:
-        if response is None or not parts_of(request).gateway.draining:
+        if response is None or not services_of(request).gateway.draining:
             raise
         await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence, "draining")))
     except ConnectionResetError:

@@ -23,8 +23,8 @@ from voicemem.server.http.request import (
     answer,
     checked_session_id,
     object_of,
-    parts_of,
     read_as,
+    services_of,
     stream_of,
 )
 from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
@@ -76,7 +76,7 @@ async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamRespons
     response = web.StreamResponse(headers={"Content-Type": JSON})
     await response.prepare(request)
     try:
-        async for piece in written(parts_of(request).store, stream):
+        async for piece in written(services_of(request).store, stream):
             await response.write(piece)
         await response.write_eof()
     except StoreUnavailable:
@@ -92,7 +92,7 @@ async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
     The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
     """
     request[GRANT].require_setting()
-    async with turn_of(parts_of(request).restoring):
+    async with turn_of(services_of(request).restoring):
         return await restored(request)
 
 
@@ -121,7 +121,7 @@ async def restored(request: web.Request) -> web.Response:
     session_id = None if given.session_id is None else checked_session_id(given.session_id)
     checkpoint = await read(given.checkpoint)
     check_calling_out(request, checkpoint.config)
-    stream = await restore(parts_of(request).sessions, request[GRANT].project, session_id, checkpoint)
+    stream = await restore(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_calling_out(request, checkpoint.config, stream)
     return answer(shown(stream), 201)
 
@@ -154,8 +154,8 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     wanted = read_as({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPlace)
     session_id = None if wanted.session_id is None else checked_session_id(wanted.session_id)
     check_calling_out(request, given)
-    parts = parts_of(request)
-    made = await fork(parts.sessions, parts.memories, stream, wanted.at_turn, session_id, given)
+    services = services_of(request)
+    made = await fork(services.sessions, services.memories, stream, wanted.at_turn, session_id, given)
     note_calling_out(request, given, made)
     return answer(shown(made), 201)
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.request import NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.request import NoQuery, answer, object_of, read_as, services_of
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
 from voicemem.server.rest.webhooks import HOOK, UNKNOWN, note, place_of
 from voicemem.store.records import DeliveryFilter, EndpointDelivery
@@ -95,7 +95,7 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
         before=None if query.before is None else int(query.before),
         limit=query.limit,
     )
-    page, following = await parts_of(request).webhooks.deliveries(*place_of(request), wanted)
+    page, following = await services_of(request).webhooks.deliveries(*place_of(request), wanted)
     return answer(DeliveryPage([shown_delivery(one) for one in page], None if following is None else str(following)))
 
 
@@ -104,7 +104,7 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     place, delivery = place_of(request), request.match_info["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
-    resent = await parts_of(request).webhooks.resend(*place, int(delivery))
+    resent = await services_of(request).webhooks.resend(*place, int(delivery))
     note(request, "delivery_resent", request.match_info["id"], delivery=delivery)
     return answer(shown_delivery(resent), 202)
 
@@ -112,7 +112,7 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again what has failed of the notices made since a time."""
     given = read_as(await object_of(request), Since)
-    count = await parts_of(request).webhooks.recover(*place_of(request), given.since)
+    count = await services_of(request).webhooks.recover(*place_of(request), given.since)
     note(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
     return answer(Recovered(count), 202)
 

@@ -15,7 +15,7 @@ from voicemem.documents.tools import GET, CalledTool
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import Change, Owner, View
 from voicemem.protocol.types import MAX_INTEGER, Fields
-from voicemem.server.http.request import GRANT, answer, object_of, parts_of, read_as
+from voicemem.server.http.request import GRANT, answer, object_of, read_as, services_of
 
 TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
 """A version as an ETag; without its quotes too, as people write it."""
@@ -136,11 +136,11 @@ def expected(request: web.Request) -> Collection[int] | None:
 
 
 async def read(request: web.Request, owner: Owner, query: VersionQuery) -> web.Response:
-    return shown(await parts_of(request).working_memory.read(owner, query.version))
+    return shown(await services_of(request).working_memory.read(owner, query.version))
 
 
 async def versions(request: web.Request, owner: Owner, query: VersionsQuery) -> web.Response:
-    found = await parts_of(request).working_memory.versions(owner, query.before, query.limit)
+    found = await services_of(request).working_memory.versions(owner, query.before, query.limit)
     return answer(DocumentVersions([DocumentVersion(*one) for one in found]))
 
 
@@ -154,27 +154,27 @@ async def replace(request: web.Request, owner: Owner) -> web.Response:
     if content is None and form is None:
         raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
     change = Change("form" if content is None else "replace", content, form)
-    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def append(request: web.Request, owner: Owner) -> web.Response:
     given = read_as(await object_of(request), AppendedDocument)
     change = Change("append", given.content)
-    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def clear(request: web.Request, owner: Owner) -> web.Response:
     change = Change("clear")
-    return updated(request, await parts_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
 async def list_tools(request: web.Request, owner: Owner) -> web.Response:
-    return answer(Tools(await parts_of(request).working_memory.tools(owner)))
+    return answer(Tools(await services_of(request).working_memory.tools(owner)))
 
 
 async def execute(request: web.Request, owner: Owner) -> web.Response:
     call = read_as(await object_of(request), CalledTool)
     if call.function.name == GET:
         request[GRANT].require("read", request.match_info.get("id"))
-    message = await parts_of(request).working_memory.execute(owner, call)
+    message = await services_of(request).working_memory.execute(owner, call)
     return answer(msgspec.convert(message, ToolMessage))

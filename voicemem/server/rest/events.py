@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_event, split_lines
 from voicemem.protocol.types import MAX_INTEGER, Fields, Name, Reason
-from voicemem.server.http.request import GRANT, answer, body_of, parts_of, stream_of
+from voicemem.server.http.request import GRANT, answer, body_of, services_of, stream_of
 from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import TAIL_CODES, JournalEntry, Streamed, TailQuery, spliced, tail_session, wants_tail
@@ -63,24 +63,24 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     An event that cannot be taken is told in `errors`, and does not hold up the others.
     """
     stream = await stream_of(request)
-    parts = parts_of(request)
-    await parts.recorder.check_producer(stream, query.producer)
+    services = services_of(request)
+    await services.recorder.check_producer(stream, query.producer)
     grant = request[GRANT]
     line = Line(stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     pieces = split_lines(await body_of(request))
-    wait_s = parts.limits.take_events(grant.caller, len(pieces))
+    wait_s = services.limits.take_events(grant.caller, len(pieces))
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []
     for first in range(0, max(1, len(pieces)), SLICE):
-        recorded = await parts.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
+        recorded = await services.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
         errors += map(event_error, recorded.problems)
         if recorded.acked is not None:  # it counts its events, so it has a buffer, which may hold more
-            parts.sessions.wait_for(line)
+            services.sessions.wait_for(line)
         if stream.state != "running":  # it may run again
-            parts.sessions.notices_due.set()
+            services.sessions.notices_due.set()
         if recorded.ended:
-            await parts.sessions.close_when_ended(line)
+            await services.sessions.close_when_ended(line)
         if len(errors) == first + SLICE > FLOOD:
             raise InvalidFrame("flood")
     return answer(Appended(recorded.next_seq, errors))
@@ -103,7 +103,7 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
         return await tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
-    store = parts_of(request).store
+    store = services_of(request).store
     response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
     await response.prepare(request)
     after, left = query.after, query.limit or MAX_INTEGER

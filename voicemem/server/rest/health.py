@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, GRANT, NoQuery, answer, parts_of
+from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, GAUGES, GRANT, NoQuery, answer, services_of
 from voicemem.server.http.routes import JSON, Answer, Route, one
 from voicemem.telemetry.metrics import TEXT_FORMAT
 
@@ -39,10 +39,10 @@ async def livez(_: web.Request, __: NoQuery) -> web.Response:
 
 async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     """Whether this process should get traffic: the last commit's outcome, and draining."""
-    parts = parts_of(request)
-    if parts.draining.is_set():
+    services = services_of(request)
+    if services.draining.is_set():
         raise Refused("draining")
-    if not parts.store.healthy:
+    if not services.store.healthy:
         raise StoreUnavailable
     return answer(Health())
 
@@ -74,9 +74,9 @@ async def metrics(request: web.Request, _: NoQuery) -> web.Response:
     """
     if request[GRANT].project != DEFAULT_PROJECT:
         raise Refused("forbidden", "Metrics are of all projects: a key of the project default is needed.")
-    parts = parts_of(request)
-    await parts.gauges.read()
-    return web.Response(body=parts.metrics.text(), headers={"Content-Type": TEXT_FORMAT})
+    services = services_of(request)
+    await request.app[GAUGES].read()
+    return web.Response(body=services.telemetry.metrics.text(), headers={"Content-Type": TEXT_FORMAT})
 
 
 ROUTES = (

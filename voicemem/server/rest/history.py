@@ -16,7 +16,7 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, Fields, SessionId, matching
-from voicemem.server.http.request import NoQuery, answer, parts_of, stream_of
+from voicemem.server.http.request import NoQuery, answer, services_of, stream_of
 from voicemem.server.http.routes import JSON, Answer, Route, one
 from voicemem.server.rest.sessions import StateName
 from voicemem.store.streams import Stream
@@ -165,14 +165,14 @@ class Turns(Struct, frozen=True):
 async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
     """The memory, while the call runs and after: all of it, unless the query says otherwise."""
     stream = await stream_of(request)
-    parts = parts_of(request)
-    etag = etag_of(request, parts.store.incarnation, stream)
+    services = services_of(request)
+    etag = etag_of(request, services.store.incarnation, stream)
     if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
         return web.Response(status=304, headers={"ETag": etag})
-    memory = await parts.memories.at(stream)
+    memory = await services.memories.at(stream)
     if memory.stands_at > stream.position:  # more was committed meanwhile: let the row be of the same moment
         stream = await stream_of(request)
-        memory = await parts.memories.at(stream)
+        memory = await services.memories.at(stream)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
     if query == HistoryQuery():
         return answer(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
@@ -198,7 +198,7 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
     """The whole body of the next LLM call, in the style asked for, else in that of the session."""
     stream = await stream_of(request)
-    parts = parts_of(request)
+    services = services_of(request)
     wishes = Wishes(
         enrich=tuple(name for name in query.enrich.split(",") if name),
         style=query.style,
@@ -208,10 +208,10 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         memory=wished_memory(query),
         data=query.data,
     )
-    chosen = await choose(parts.memories, parts.policies, stream, wishes)
+    chosen = await choose(services.memories, services.policies, stream, wishes)
     body = body_of(chosen, wishes)
     if query.usage:
-        body |= msgspec.to_builtins(usage_of(chosen, parts.summaries.state_of(stream, chosen)))
+        body |= msgspec.to_builtins(usage_of(chosen, services.summaries.state_of(stream, chosen)))
     return answer(body)
 
 
@@ -228,7 +228,7 @@ def wished_memory(query: ContextQuery) -> MemoryConfig | None:
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Each turn's start, end, cause and latencies, in the shape of Agora's."""
     stream = await stream_of(request)
-    memory = await parts_of(request).memories.at(stream)
+    memory = await services_of(request).memories.at(stream)
     channel = parse_config(stream.config).channel or ""
     return answer(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, structs
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, read_as, services_of
 from voicemem.server.http.routes import JSON, Answer, Body, KeyId, Route, one
 from voicemem.store.records import Key
 
@@ -53,7 +53,7 @@ def shown(key: Key) -> ShownKey:
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
     """The keys of the project, revoked ones too; never their secrets."""
-    keys = await parts_of(request).access.keys_of(request[GRANT].project)
+    keys = await services_of(request).access.keys_of(request[GRANT].project)
     return answer(Keys([shown(key) for key in keys]))
 
 
@@ -67,7 +67,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     check_text(given.name)
     if grant.key_id is None:
         raise Refused("no_keys")
-    key, text = await parts_of(request).access.create_key(grant.project, given.name, given.scopes)
+    key, text = await services_of(request).access.create_key(grant.project, given.name, given.scopes)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
     return answer(MadeKey(**structs.asdict(shown(key)), key=text), 201)
 
@@ -75,7 +75,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     """Revoke a key of the project: it opens nothing more, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
-    await parts_of(request).access.revoke_key(grant.project, key_id)
+    await services_of(request).access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant.key_id, grant.project, key=key_id)
     return web.Response(status=204)
 

@@ -16,7 +16,7 @@ from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import plain
 from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import Natural
-from voicemem.server.http.request import GRANT, NoQuery, answer, body_of, object_of, parts_of, read_as, stream_of
+from voicemem.server.http.request import GRANT, NoQuery, answer, body_of, object_of, read_as, services_of, stream_of
 from voicemem.server.http.routes import JSON, Body, Route, one
 from voicemem.sessions.batches import Line
 
@@ -35,26 +35,26 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
     stream = await stream_of(request)
-    parts = parts_of(request)
+    services = services_of(request)
     if not (await body_of(request)).strip():
         raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
     given = read_as(await object_of(request), ToForget)
     wanted = msgspec.convert(msgspec.to_builtins(given), Forget)
-    return answer(await forget(parts.memories, stream, wanted, parts.sessions.clock))
+    return answer(await forget(services.memories, stream, wanted, services.sessions.clock))
 
 
 async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     """Add a message or a tool trace, or a list of them, all or none; answers when they are on disk."""
     stream = await stream_of(request)
-    parts, grant = parts_of(request), request[GRANT]
+    services, grant = services_of(request), request[GRANT]
     given = await list_of(request)
-    wait_s = parts.limits.take_events(grant.caller, len(given))
+    wait_s = services.limits.take_events(grant.caller, len(given))
     if wait_s:
         raise RateLimited(wait_s)
     line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    added = await add(parts.recorder, parts.memories, line, given, parts.sessions.new_id)
+    added = await add(services.recorder, services.memories, line, given, services.sessions.new_id)
     if stream.state != "running":  # it runs again
-        parts.sessions.notices_due.set()
+        services.sessions.notices_due.set()
     return answer(added)
 
 
@@ -81,12 +81,12 @@ async def list_of(request: web.Request) -> list[Added]:
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     """What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
     stream = await stream_of(request)
-    parts = parts_of(request)
-    chosen = await choose(parts.memories, parts.policies, stream, Wishes())
+    services = services_of(request)
+    chosen = await choose(services.memories, services.policies, stream, Wishes())
     stream = await stream_of(request)
-    memory = await parts.memories.at(stream)
-    summary = parts.summaries.state_of(stream, chosen)
-    return answer(statistics_of(stream, memory, chosen, summary, parts.sessions.clock()))
+    memory = await services.memories.at(stream)
+    summary = services.summaries.state_of(stream, chosen)
+    return answer(statistics_of(stream, memory, chosen, summary, services.sessions.clock()))
 
 
 ROUTES = (

@@ -19,8 +19,8 @@ from voicemem.server.http.request import (
     answer,
     checked_session_id,
     object_of,
-    parts_of,
     read_as,
+    services_of,
     stream_of,
 )
 from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
@@ -106,7 +106,7 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     if session_id is not None:
         session_id = checked_session_id(session_id)
     check_calling_out(request, given)
-    stream, new = await parts_of(request).sessions.create(request[GRANT].project, session_id, given)
+    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, given)
     if new:
         note_calling_out(request, given, stream)
     return answer(shown(stream), 201 if new else 200)
@@ -141,7 +141,7 @@ async def list_sessions(request: web.Request, query: ListQuery) -> web.Response:
         started_before=query.started_before,
         limit=query.limit,
     )
-    page, cursor = await parts_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
     return answer(SessionPage([shown(stream) for stream in page], cursor))
 
 
@@ -156,7 +156,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await stream_of(request)
     patch = await object_of(request)
     check_calling_out(request, patch)
-    changed = await parts_of(request).sessions.change(stream, patch)
+    changed = await services_of(request).sessions.change(stream, patch)
     note_calling_out(request, patch, stream)
     return answer(shown(changed))
 
@@ -166,15 +166,15 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await stream_of(request)
     ending = read_as(await object_of(request), Ending)
     check_text(ending.reason)
-    return answer(shown(await parts_of(request).sessions.end(stream, ending.reason)))
+    return answer(shown(await services_of(request).sessions.end(stream, ending.reason)))
 
 
 async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
     stream = await stream_of(request)
-    parts = parts_of(request)
-    await parts.sessions.erase(stream)
-    parts.memories.forget(stream.key)
+    services = services_of(request)
+    await services.sessions.erase(stream)
+    services.memories.forget(stream.key)
     audit("session_erased", request[GRANT].key_id, stream.project, stream.id)
     return web.Response(status=204)
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, parts_of
+from voicemem.server.http.request import GRANT, services_of
 from voicemem.server.http.routes import EVENT_STREAM, Answer, Route
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, label_of
@@ -116,7 +116,7 @@ def wants_tail(request: web.Request) -> bool:
 
 async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
-    tails = parts_of(request).tails
+    tails = services_of(request).tails
     tail = await tails.of_one(stream, View(query.view == "messages", query.open), place_of(request), after)
     if place_of(request) is not None and tail.is_told:
         return web.Response(status=204)  # which ends a browser's trying again
@@ -134,7 +134,7 @@ async def tail_sessions(request: web.Request, query: SeveralQuery) -> web.Stream
         project=request[GRANT].project, state=query.state, user_id=query.user_id, label=label_of(query.label)
     )
     view = View(query.view == "messages", query.open)
-    return await follow(request, await parts_of(request).tails.of_several(wanted, view, place_of(request)))
+    return await follow(request, await services_of(request).tails.of_several(wanted, view, place_of(request)))
 
 
 def place_of(request: web.Request) -> str | None:
@@ -144,7 +144,7 @@ def place_of(request: web.Request) -> str | None:
 
 async def follow(request: web.Request, tail: Tail) -> web.StreamResponse:
     """Answer with a tail until it is over, or its reader is gone."""
-    if parts_of(request).draining.is_set():
+    if services_of(request).draining.is_set():
         raise Refused("draining")
     response = web.StreamResponse(headers=HEADERS)
     await response.prepare(request)
@@ -161,7 +161,7 @@ async def write_all(request: web.Request, response: web.StreamResponse, tail: Ta
     time = asyncio.get_running_loop().time
     heard = time()
     try:
-        async with aclosing(parts_of(request).tails.tell(tail)) as telling:
+        async with aclosing(services_of(request).tails.tell(tail)) as telling:
             async for told in telling:
                 for piece in pieces(told):
                     await response.write(piece)
@@ -181,7 +181,7 @@ async def write_all(request: web.Request, response: web.StreamResponse, tail: Ta
 async def check_reader(request: web.Request) -> None:
     """Whether the reader is still there, and still allowed. Raises `ConnectionResetError`, `Refused`."""
     grant = request[GRANT]
-    over = await parts_of(request).access.over([grant])
+    over = await services_of(request).access.over([grant])
     if grant in over:
         raise over[grant]
     if request.transport is None or request.transport.is_closing():

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from voicemem.protocol.types import SessionId
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import LONGEST_S
-from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, read_as, stream_of
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, read_as, services_of, stream_of
 from voicemem.server.http.routes import JSON, Body, Route, one
 
 
@@ -35,7 +35,7 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     """
     grant, stream = request[GRANT], await stream_of(request)
     given = read_as(await object_of(request), NewToken)
-    token, expires_ms = await parts_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
+    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
     audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
     return answer(MadeToken(token, stream.id, expires_ms), 201)
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from voicemem.errors import Refused
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, answer, parts_of
+from voicemem.server.http.request import GRANT, NoQuery, answer, services_of
 from voicemem.server.http.routes import Route, one
 from voicemem.server.rest.sessions import SessionPage, shown
 from voicemem.sessions.retention import erase_user
@@ -31,7 +31,7 @@ async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> 
     wanted = StreamFilter(
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
-    page, cursor = await parts_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
     return answer(SessionPage([shown(stream) for stream in page], cursor))
 
 
@@ -66,8 +66,8 @@ def user_of(request: web.Request) -> str:
 
 async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
-    parts, grant = parts_of(request), request[GRANT]
-    clock = parts.working_memory.clock
-    sessions = await erase_user(parts.store, parts.memories, grant.project, user_of(request), clock)
+    services, grant = services_of(request), request[GRANT]
+    clock = services.working_memory.clock
+    sessions = await erase_user(services.store, services.memories, grant.project, user_of(request), clock)
     audit("user_erased", grant.key_id, grant.project, sessions=sessions)
     return web.Response(status=204)

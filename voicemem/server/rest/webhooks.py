@@ -15,7 +15,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import GRANT, SESSION_ID, NoQuery, answer, object_of, parts_of, read_as
+from voicemem.server.http.request import GRANT, SESSION_ID, NoQuery, answer, object_of, read_as, services_of
 from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.store.records import Endpoint
 
@@ -162,34 +162,34 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
         disabled_reason=None if disabled is None else "request",
         **{"secret": None, **values},
     )
-    created = await parts_of(request).webhooks.create(request[GRANT].project, new)
+    created = await services_of(request).webhooks.create(request[GRANT].project, new)
     note(request, "webhook_created", created.id)
     return answer(with_secret(created), 201)
 
 
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
     """The endpoints of the project; before those of `default`, the operator's."""
-    endpoints = await parts_of(request).webhooks.list(request[GRANT].project)
+    endpoints = await services_of(request).webhooks.list(request[GRANT].project)
     return answer(WebhookList([Webhook(**shown(endpoint)) for endpoint in endpoints]))
 
 
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """An endpoint, and whether it is well."""
-    return answer(Webhook(**shown(await parts_of(request).webhooks.get(*place_of(request)))))
+    return answer(Webhook(**shown(await services_of(request).webhooks.get(*place_of(request)))))
 
 
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Change an endpoint, turn it off or on. What waits for one that is turned off is failed."""
     changes = given_fields(read_as(await object_of(request), WebhookChange))
     enabled = changes.pop("enabled", None)
-    changed = await parts_of(request).webhooks.change(*place_of(request), changes, enabled)
+    changed = await services_of(request).webhooks.change(*place_of(request), changes, enabled)
     note(request, "webhook_changed", changed.id)
     return answer(Webhook(**shown(changed)))
 
 
 async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Forget an endpoint, its secret and its deliveries."""
-    await parts_of(request).webhooks.delete(*place_of(request))
+    await services_of(request).webhooks.delete(*place_of(request))
     note(request, "webhook_deleted", request.match_info["id"])
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
@@ -199,7 +199,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     given = read_as(await object_of(request), NewSecret)
     secret = None if given.secret is UNSET else given.secret
     check_secret(secret)
-    webhooks = parts_of(request).webhooks
+    webhooks = services_of(request).webhooks
     rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
     note(request, "webhook_secret_rotated", rotated.id)
     return answer(with_secret(rotated))
@@ -216,7 +216,7 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
             tried.answer.error,
             tried.answer.excerpt,
         )
-        for tried in await parts_of(request).webhooks.test(*place_of(request))
+        for tried in await services_of(request).webhooks.test(*place_of(request))
     ]
     note(request, "webhook_tested", request.match_info["id"])
     return answer(CheckResults(all(result.passed for result in results), results))

@@ -10,7 +10,7 @@ from voicemem.documents.tools import CalledTool
 from voicemem.memory.working_memory import Owner, of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import Fields
-from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, parts_of, stream_of
+from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, services_of, stream_of
 from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.server.rest import documents
 from voicemem.server.rest.documents import (
@@ -106,7 +106,7 @@ async def call_user_working_memory_tool(request: web.Request, _: NoQuery) -> web
 
 async def read_data(request: web.Request, _: NoQuery) -> web.Response:
     """The data of the session: any JSON object of the caller's."""
-    return answer(await parts_of(request).working_memory.data(await stream_of(request)))
+    return answer(await services_of(request).working_memory.data(await stream_of(request)))
 
 
 async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
@@ -120,7 +120,7 @@ async def change_data(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def changed_data(request: web.Request, event: MemoryData) -> web.Response:
-    return answer(await parts_of(request).working_memory.change_data(await stream_of(request), event))
+    return answer(await services_of(request).working_memory.change_data(await stream_of(request), event))
 
 
 def routes_of(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> tuple[Route[Any], ...]:

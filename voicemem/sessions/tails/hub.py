@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 
 from voicemem.errors import Refused
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.tails import cursor
 from voicemem.sessions.tails.session import Followed, Sources, Tail, Told, View
 from voicemem.sessions.tails.several import MOST_SESSIONS, TailOfSeveral
@@ -16,16 +16,16 @@ from voicemem.store.streams import Stream
 class Tails:
     """The tails that are open. While there are none, nothing is done for them."""
 
-    def __init__(self, sources: Sources, recorder: Recorder) -> None:
+    def __init__(self, sources: Sources, feed: CommitFeed) -> None:
         self.sources = sources
         self.store = sources.store
-        self.recorder = recorder
+        self.feed = feed
         self.open: set[Tail] = set()
 
     async def tell(self, tail: Tail) -> AsyncGenerator[list[Told], None]:
         """What a tail tells, told as soon as it is journaled. See `Tail.tell`."""
         if not self.open:
-            self.recorder.listeners.append(self.ring)
+            self.feed.subscribe(self.ring)
         self.open.add(tail)
         try:
             async for told in tail.tell():
@@ -33,7 +33,7 @@ class Tails:
         finally:
             self.open.discard(tail)
             if not self.open:
-                self.recorder.listeners.remove(self.ring)
+                self.feed.unsubscribe(self.ring)
 
     def ring(self, appended: Iterable[Appended]) -> None:
         """Wake those who follow these sessions, or would."""

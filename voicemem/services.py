@@ -1,0 +1,144 @@
+"""The use cases, put together once: the service and the library both use them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
+from voicemem.config.service import Settings
+from voicemem.context.policies import Policies
+from voicemem.context.summaries import Summaries, summarise_forever
+from voicemem.context.summary_writer import SummaryWriter
+from voicemem.errors import Refused
+from voicemem.gateway.service import Gateway
+from voicemem.llm.client import LanguageModels, Patience
+from voicemem.llm.targets import Target, Targets
+from voicemem.memory.working_memory import WorkingMemory
+from voicemem.runtime import Runtime
+from voicemem.security.access import Access
+from voicemem.security.address_guard import allowed_networks, check_url
+from voicemem.security.rate_limits import Limits
+from voicemem.sessions.cache import Memories, look_after_forever
+from voicemem.sessions.lifecycle import Sessions, sweep_forever
+from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.retention import Retention, compact_forever, erase_forever
+from voicemem.sessions.tails.hub import Tails
+from voicemem.sessions.tails.session import Sources
+from voicemem.store.port import Store
+from voicemem.telemetry import Telemetry
+from voicemem.webhooks.endpoints import Webhooks
+from voicemem.webhooks.outbox import Outbox
+from voicemem.webhooks.sender import WebhookSender, observe_webhooks
+
+LOG = logging.getLogger("voicemem")
+CONCURRENT_RESTORES = 2
+"""Each may have a body of up to 64 MiB."""
+GRACE_S = 2.0
+"""For what is under way when the services are closed."""
+
+
+class Services:
+    """Every use case of one store. Nothing runs by itself before `background` is started."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        policies: Policies,
+        runtime: Runtime,
+        telemetry: Telemetry,
+        check_memory: Callable[[Any], None] | None = None,
+    ) -> None:
+        """`check_memory` raises `Refused` for a section `memory` that cannot be; by default a cause is only logged."""
+        self.store = store
+        self.runtime = runtime
+        self.telemetry = telemetry
+        self.policies = policies
+        self.draining = asyncio.Event()
+        """Set when the service is about to end."""
+        self.restoring = asyncio.Semaphore(CONCURRENT_RESTORES)
+        check_address = address_check(settings)
+        check_patch = patch_check(check_address, check_memory or logged(policies.check))
+        allowed = allowed_networks(settings.allow_addresses)
+        self.access = Access(store, runtime, settings.admin_key)
+        self.limits = Limits(runtime.clock, settings.request_rate, settings.event_rate)
+        self.memories = Memories(store)
+        self.sessions = Sessions(store, runtime, check_patch)
+        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
+        self.tails = Tails(Sources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
+        self.retention = Retention(store, self.memories, runtime.clock)
+        self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
+        self.sender = WebhookSender(allowed=allowed, more_headers=telemetry.tracer.headers)
+        send = observe_webhooks(self.sender.send, telemetry)
+        self.outbox = Outbox(store, self.memories, send, runtime)
+        self.webhooks = Webhooks(store, send, runtime, self.sessions.notices_due, check_address)
+        patience = Patience(read_s=settings.llm_timeout)
+        self.llm = LanguageModels(allowed=allowed, patience=patience, more_headers=telemetry.tracer.headers)
+        targets = Targets(store, default_llm(settings))
+        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm)
+        write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
+        self.summaries = Summaries(store, self.memories, policies, write, runtime)
+        self.recorder.feed.subscribe(self.summaries.note)
+
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        """What must run all the time while the service does; none of it ends by itself."""
+        return [
+            sweep_forever(self.sessions),
+            self.outbox.run(self.sessions.notices_due),
+            erase_forever(self.retention),
+            compact_forever(self.retention),
+            look_after_forever(self.memories),
+            summarise_forever(self.summaries),
+        ]
+
+    async def close(self) -> None:
+        """Let what is under way come to its end, once nothing new can come in."""
+        await self.summaries.stop()
+        await self.outbox.finish_running(GRACE_S)
+        await self.memories.save_all(GRACE_S)
+        await self.sender.close()
+        await self.llm.close()
+
+
+def patch_check(
+    check_address: Callable[[str], None], check_memory: Callable[[Any], None]
+) -> Callable[[SessionPatch], None]:
+    """Refuses what only this service can tell: policies that it does not have, URLs that it may not call."""
+
+    def check(patch: SessionPatch) -> None:
+        for url in (webhook_url(patch), llm_url(patch)):
+            if url is not None:
+                check_address(url)
+        check_memory(patch.public.get("memory"))
+
+    return check
+
+
+def logged(check_memory: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same check, whose cause goes to the log: what a policy of the operator's own says is not for callers."""
+
+    def check(memory: Any) -> None:
+        try:
+            check_memory(memory)
+        except Refused as refused:
+            if refused.__cause__ is not None:
+                LOG.warning("%s %r", refused.detail, refused.__cause__)
+            raise
+
+    return check
+
+
+def default_llm(settings: Settings) -> Target | None:
+    """The LLM of sessions that name none, if the operator has one."""
+    if settings.llm_url is None:
+        return None
+    return Target(settings.llm_url, settings.llm_api_key, guarded=False, model=settings.llm_model)
+
+
+def address_check(settings: Settings) -> Callable[[str], None]:
+    """Refuses a URL that came through the API and may not be called, as far as its text shows."""
+    allowed = allowed_networks(settings.allow_addresses)
+    return lambda url: check_url(url, allowed)
