@@ -27,6 +27,7 @@ ORDER = (
     "webhooks",
     "memory",
     "gateway",
+    "services",
     "server",
     "client",
     "library",

@@ -155,10 +155,8 @@ class Session:
         """Add messages and tool traces, as `POST …/messages` takes them; they are on disk when it returns."""
         stream = await self.info()
         added = [converted(plain_json(one), Added) for one in given]
-        library = self.library
-        return await add(
-            library.recorder, library.memories, self.line(stream, PRODUCER), added, library.services.runtime.new_id
-        )
+        library, new_id = self.library, self.library.services.runtime.new_id
+        return await add(library.recorder, library.memories, self.line(stream, PRODUCER), added, new_id)
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
         """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
@@ -245,9 +243,8 @@ class Session:
         given = {name: value for name, value in given.items() if value is not None}
         if not given:
             raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
-        return await forget(
-            self.library.memories, await self.info(), converted(given, Forget), self.library.services.runtime.clock
-        )
+        library, wanted = self.library, converted(given, Forget)
+        return await forget(library.memories, await self.info(), wanted, library.services.runtime.clock)
 
     async def checkpoint(self) -> bytes:
         """The session in one portable document."""
