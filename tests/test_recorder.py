@@ -20,7 +20,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import DEFAULT_REASON, Line, Problem, Recorded
+from voicemem.sessions.batches import DEFAULT_REASON, BatchResult, Line, Problem
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
@@ -56,7 +56,7 @@ class Node(NamedTuple):
         opened, _ = await self.recorder.open("p", session_id, frame, admin)
         return Line(opened.stream, producer, opened.epoch, admin)
 
-    async def record(self, line: Line, *events: Fields) -> Recorded:
+    async def record(self, line: Line, *events: Fields) -> BatchResult:
         """What becomes of events that come in one batch."""
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
@@ -112,7 +112,7 @@ async def one() -> AsyncIterator[Node]:
     await store.close_store()
 
 
-def codes(recorded: Recorded) -> list[tuple[int | None, str]]:
+def codes(recorded: BatchResult) -> list[tuple[int | None, str]]:
     """Seq and code of every problem."""
     return [(problem.seq, problem.code) for problem in recorded.problems]
 

@@ -1,17 +1,15 @@
-"""A line into a session, the events that come over it together, and what its sender is told of them."""
+"""A line into a session, the events that come over it and wait for the next commit, and what became of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import Arrived, Rejected
-from voicemem.protocol.events import Incoming, Ordinary, SessionEnd, SessionUpdate
+from voicemem.protocol.events import Incoming, Ordinary, RefusedEvent, SessionEnd, SessionUpdate
 from voicemem.sessions.config_update import ConfigUpdate
-from voicemem.store import admission
-from voicemem.store.admission import Offer, Outcome, sentence
-from voicemem.store.records import Appended
+from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import Ending, Stream
 
 OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
@@ -29,17 +27,37 @@ class Problem(NamedTuple):
     expected: int | None = None
 
 
-class Recorded(NamedTuple):
+class FoldEntry(NamedTuple):
+    """Events that were committed in a row, the first at `position`; `size` is that of their payloads in bytes."""
+
+    position: int
+    events: Sequence[Incoming | RefusedEvent]
+    size: int
+
+
+class BatchResult(NamedTuple):
     """What became of a batch: `acked` is the highest seq that is on disk, `problems` go out before it."""
 
     acked: int | None
     problems: list[Problem]
     next_seq: int
     stream: Stream
-    stored: bool
-    """Whether anything of the batch was taken."""
-    ended: bool
+    offered: int
+    """Events that were put to the journal."""
+    stored: int
+    """Events that it took."""
+    repeated: int = 0
+    """Events that it had taken before."""
+    ended: bool = False
     """Whether the batch held the producer's end."""
+    entries: Sequence[FoldEntry] = ()
+    updates: Sequence[ConfigUpdate] = ()
+    """Changes of the configuration that were stored."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether anything of the batch is in the journal, now or from before."""
+        return self.stored + self.repeated > 0
 
 
 class Line:
@@ -69,11 +87,11 @@ class Line:
         """The seq that a reported gap waits for; what is higher is passed over in silence."""
 
 
-Answer = Callable[["Batch", Recorded | VoicememError], None]
+Answer = Callable[["PendingBatch", BatchResult | VoicememError], None]
 
 
-class Batch:
-    """Events of one line that wait for the next commit, and who is to be told what became of them."""
+class PendingBatch:
+    """Events of one line that wait for the next commit, and whom to answer after it."""
 
     def __init__(self, line: Line, answer: Answer, kind: str = "http", origin: object = None) -> None:
         self.line = line
@@ -116,13 +134,13 @@ class Batch:
             self.arrivals = [*map(Arrived, self.events, self.payloads)]
         self.arrivals.append(arrival)
 
-    def offered(self, now_ms: int) -> admission.Batch:
+    def offered(self, now_ms: int) -> Batch:
         """As the journal takes it, with nothing more to come."""
         line, self.committing = self.line, True
         if self.arrivals is None:
-            return admission.Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
+            return Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
         offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
-        return admission.Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
+        return Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
 
 
 def is_offered(arrival: Arrived | Rejected) -> bool:
@@ -140,45 +158,3 @@ def offer(arrival: Arrived | Rejected, now_ms: int) -> Offer:
     if isinstance(event, SessionEnd):
         ending = Ending(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_REASON)
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)
-
-
-def outcomes_of(batch: Batch, appended: Appended) -> list[tuple[Arrived | Rejected, Outcome | None]]:
-    """Each event with its outcome; None for what was not offered."""
-    arrivals = batch.arrivals if batch.arrivals is not None else [*map(Arrived, batch.events, batch.payloads)]
-    offered = iter(appended.outcomes)
-    return [(arrival, next(offered) if is_offered(arrival) else None) for arrival in arrivals]
-
-
-def answer(batch: Batch, appended: Appended) -> Recorded:
-    """What the line's sender is told; an error counts as the ack of its event."""
-    if appended.position is not None:
-        batch.line.waiting_for = None
-        return Recorded(batch.next_seq - 1, [], appended.next_seq, appended.stream, stored=True, ended=False)
-    acked, problems, stored, ended = None, [], False, False
-    for arrival, outcome in outcomes_of(batch, appended):
-        problem = problem_of(batch.line, arrival, outcome)
-        if problem is not None:
-            problems.append(problem)
-        if outcome is None or outcome.code is not None:
-            continue
-        stored = True
-        seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
-        acked = max(acked or 0, seq) if seq is not None else acked
-        ended = ended or (isinstance(arrival, Arrived) and isinstance(arrival.event, SessionEnd))
-    return Recorded(acked, problems, appended.next_seq, appended.stream, stored, ended)
-
-
-def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
-    """What to tell the sender of one event; None when all is well, or when a gap was told already."""
-    if outcome is not None and outcome.position is not None:
-        line.waiting_for = None
-    if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
-        return Problem(arrival.seq, arrival.code, arrival.detail)
-    if outcome is None or outcome.code is None:
-        return None
-    seq = arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
-    if outcome.code == "seq_gap":
-        if line.waiting_for == outcome.expected:
-            return None
-        line.waiting_for = outcome.expected
-    return Problem(seq, outcome.code, sentence(outcome), outcome.expected)

@@ -11,25 +11,24 @@ from voicemem.config.secrets import SessionPatch, patch_calls_out
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import Arrived, Rejected
-from voicemem.protocol.events import Auth, Incoming, RefusedEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
-from voicemem.sessions.batches import OWN_PRODUCERS, Batch, Line, Recorded, answer, outcomes_of
+from voicemem.sessions.batches import OWN_PRODUCERS, BatchResult, Line, PendingBatch
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
-from voicemem.store.admission import Outcome
+from voicemem.sessions.outcomes import result_of
 from voicemem.store.port import Journal
-from voicemem.store.records import Appended, Opened
+from voicemem.store.records import Opened
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import CommitCounts
 
 LOG = logging.getLogger("voicemem")
 DEFAULT_PRODUCER = "main"
 NEEDS_ADMIN = "Settings that make the server call out need the scope admin."
-REFUSED = RefusedEvent(code="")
-"""Stands in for any refused event: none of them changes a memory."""
 FLOOD = 1_000
 """Events in a row that could not be stored, after which their sender is not listened to any more."""
 SLICE = 500
@@ -59,7 +58,7 @@ class Recorder:
         self.check_settings = check_settings
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
-        self.waiting: list[Batch] = []
+        self.waiting: list[PendingBatch] = []
         self.waiting_since = 0.0
         """When the first of them came, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
@@ -102,10 +101,10 @@ class Recorder:
         if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
             raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
 
-    async def record(self, line: Line, arrivals: Iterable[Arrived | Rejected]) -> Recorded:
+    async def record(self, line: Line, arrivals: Iterable[Arrived | Rejected]) -> BatchResult:
         """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
-        answered: asyncio.Future[Recorded | VoicememError] = asyncio.get_running_loop().create_future()
-        batch = Batch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
+        answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
+        batch = PendingBatch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
         batch.origin = self.tracer.current()
         for arrival in arrivals:
             batch.add(self.vet(line, arrival))
@@ -138,7 +137,7 @@ class Recorder:
         self.check_settings(update.patch)
         return update
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: PendingBatch) -> None:
         """Commit a batch with whatever else waits; it may grow until then. Its answer tells what became of it."""
         if not self.waiting:
             self.waiting_since = time.monotonic()
@@ -158,7 +157,7 @@ class Recorder:
         finally:
             self.committing = None
 
-    async def commit(self, batches: list[Batch], since: float) -> bool:
+    async def commit(self, batches: list[PendingBatch], since: float) -> bool:
         """Journal, answer, then fold: nobody reads in between. Whether it is on disk; `since` somebody has waited."""
         now, began = self.clock(), time.monotonic()
         try:
@@ -171,41 +170,32 @@ class Recorder:
             for batch in batches:
                 batch.answer(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
             return False
-        written, answers = time.monotonic(), []
-        for batch, result in zip(batches, appended, strict=True):
-            answers.append(answer(batch, result))
-            batch.answer(batch, answers[-1])
+        written = time.monotonic()
+        results = []
+        for batch, one in zip(batches, appended, strict=True):
+            results.append(result_of(batch, one))
+            batch.answer(batch, results[-1])
         self.metrics.commit_seconds.observe(written - began)
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
-        size = sum([self.fold(batch, result, now) for batch, result in zip(batches, appended, strict=True)])
-        self.metrics.committed(batches, appended, answers, size)
+        counts = CommitCounts()
+        for batch, result in zip(batches, results, strict=True):
+            self.take_in(batch, result, now, counts)
+        self.metrics.committed(counts)
         self.feed.publish(appended)
         return True
 
-    def fold(self, batch: Batch, appended: Appended, received_ms: int) -> int:
-        """Fold what was stored, and say how many bytes it is; refused events change nothing in a memory."""
-        key = batch.line.key
-        if appended.position is not None:
-            size = sum(map(len, batch.payloads))
-            self.memories.note(key, appended.position, received_ms, batch.events, size)
-            return size
-        size = 0
-        for arrival, outcome in outcomes_of(batch, appended):
-            if outcome is not None and outcome.position is not None:
-                event: Incoming | RefusedEvent = REFUSED
-                if isinstance(arrival, Arrived) and outcome.code is None:
-                    event, size = arrival.event, size + len(arrival.payload)
-                self.memories.note(key, outcome.position, received_ms, [event])
-                note_calling_out(batch.line, arrival, outcome)
-        return size
-
-
-def note_calling_out(line: Line, arrival: Arrived | Rejected, outcome: Outcome) -> None:
-    """An update of what makes the server call out is an administrative act, once it is stored."""
-    if not isinstance(arrival, ConfigUpdate) or outcome.code is not None or outcome.duplicate:
-        return
-    if patch_calls_out(arrival.patch):
-        audit("calling_out_changed", line.key_id, line.project, line.session_id)
+    def take_in(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
+        """Fold what was stored of a batch, and count and audit it."""
+        key, line, size = batch.line.key, batch.line, 0
+        for entry in result.entries:
+            self.memories.note(key, entry.position, received_ms, entry.events, entry.size)
+            size += entry.size
+        counts.add(batch.kind, result.offered, result.stored, result.repeated, size)
+        for problem in result.problems:
+            counts.refuse(batch.kind, problem.code)
+        for update in result.updates:
+            if patch_calls_out(update.patch):  # an administrative act
+                audit("calling_out_changed", line.key_id, line.project, line.session_id)
 
 
 def check_line(line: Line, arrival: Arrived) -> None:

@@ -13,8 +13,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import generate_latest
 
 from voicemem.errors import CODES
-from voicemem.sessions.batches import Batch, Recorded
-from voicemem.store.records import Appended
 from voicemem.version import __version__
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,6 +27,31 @@ REQUEST_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 ATTEMPT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 TOKEN_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class CommitCounts:
+    """What one commit did, in numbers, over all its batches."""
+
+    def __init__(self) -> None:
+        self.events: Count[tuple[str, str]] = Count()
+        """By the way in and the result."""
+        self.codes: Count[str] = Count()
+        """Refused events by error code."""
+        self.offered = 0
+        """Events that were put to the journal."""
+        self.size = 0
+        """Bytes of the payloads that were stored."""
+
+    def add(self, kind: str, offered: int, stored: int, repeated: int, size: int) -> None:
+        """One batch, but for the events that were refused."""
+        self.events[kind, "stored"] += stored
+        self.events[kind, "repeated"] += repeated
+        self.offered += offered
+        self.size += size
+
+    def refuse(self, kind: str, code: str) -> None:
+        self.events[kind, "refused"] += 1
+        self.codes[code] += 1
 
 
 class Metrics:
@@ -118,33 +141,19 @@ class Metrics:
 
     # What the parts tell
 
-    def committed(
-        self, batches: Sequence[Batch], appended: Sequence[Appended], answers: Sequence[Recorded], size: int
-    ) -> None:
-        """A commit succeeded; `size` is that of the stored payloads in bytes."""
-        results: Count[tuple[str, str]] = Count()
-        rows = 0
-        for batch, result, recorded in zip(batches, appended, answers, strict=True):
-            if result.position is not None:
-                results[batch.kind, "stored"] += len(batch.events)
-                rows += len(batch.events)
-                continue
-            rows += len(result.outcomes)
-            for outcome in result.outcomes:
-                if outcome.code is None:
-                    results[batch.kind, "repeated" if outcome.duplicate else "stored"] += 1
-            results[batch.kind, "refused"] += len(recorded.problems)
-            for problem in recorded.problems:
-                self.refused(problem.code)
-        for (kind, result_name), count in results.items():
+    def committed(self, counts: CommitCounts) -> None:
+        """A commit succeeded."""
+        for (kind, result), count in counts.events.items():
             if count:
-                self.ingest_events.labels(kind, result_name).inc(count)
+                self.ingest_events.labels(kind, result).inc(count)
+        for code, count in counts.codes.items():
+            self.refused(code, count)
         self.commits.labels("committed").inc()
-        self.ingest_bytes.inc(size)
-        self.commit_batch_rows.observe(rows)
+        self.ingest_bytes.inc(counts.size)
+        self.commit_batch_rows.observe(counts.offered)
 
-    def refused(self, code: str) -> None:
-        self.refused_events.labels(code if code in CODES else "internal").inc()
+    def refused(self, code: str, count: int = 1) -> None:
+        self.refused_events.labels(code if code in CODES else "internal").inc(count)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """A REST request was answered; `route` is the path with placeholders."""

@@ -19,7 +19,7 @@ from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Lines, Queue
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.batches import Batch, Line, Problem, Recorded
+from voicemem.sessions.batches import BatchResult, Line, PendingBatch, Problem
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
 from voicemem.telemetry.metrics import Metrics
@@ -313,8 +313,8 @@ class Connection:
         batch.size += size
         self.unanswered += size
 
-    def begin_batch(self, queue: Queue) -> Batch:
-        batch = queue.batch = Batch(
+    def begin_batch(self, queue: Queue) -> PendingBatch:
+        batch = queue.batch = PendingBatch(
             queue.line, lambda batch, answer: self.answered(queue, batch, answer), "websocket", self.origin
         )
         self.host.recorder.take(batch)
@@ -375,7 +375,7 @@ class Connection:
 
     # Answers
 
-    def answered(self, queue: Queue, batch: Batch, answer: Recorded | VoicememError) -> None:
+    def answered(self, queue: Queue, batch: PendingBatch, answer: BatchResult | VoicememError) -> None:
         """Tell the client what became of a batch, after its commit."""
         self.in_flight -= 1
         self.unanswered -= batch.size
@@ -395,14 +395,14 @@ class Connection:
             self.quiet.set()
         self.make_room()
 
-    def acknowledge(self, queue: Queue, recorded: Recorded) -> None:
+    def acknowledge(self, queue: Queue, recorded: BatchResult) -> None:
         """The errors of a batch, then its ack. Raises `InvalidFrame` for a flood."""
         line = queue.line
-        if recorded.stored:
+        if recorded.taken:
             self.fruitless = 0
         for problem in recorded.problems:
             self.websocket.tell(error_frame(problem, line.session_id, line.producer))
-            if not recorded.stored and problem.code != "seq_gap":
+            if not recorded.taken and problem.code != "seq_gap":
                 self.count_fruitless()
         if recorded.acked is not None:
             self.websocket.tell(b"%b%d}" % (queue.ack, recorded.acked))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from voicemem.protocol.codec import Rejected
 from voicemem.protocol.events import Incoming
 from voicemem.server.ingest.answers import ack_prefix
-from voicemem.sessions.batches import Batch, Line
+from voicemem.sessions.batches import Line, PendingBatch
 
 
 class Queue:
@@ -15,7 +15,7 @@ class Queue:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.batch: Batch | None = None
+        self.batch: PendingBatch | None = None
         self.ack = ack_prefix(line)
         self.dead = False
         """Superseded or failed: what still comes for it is passed over."""
