@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,8 +29,10 @@ BODY_TIMEOUT_S = 30.0
 SERVICES = web.AppKey("services", Services)
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
-DOCUMENT = web.AppKey("document", bytes)
-ASYNC_DOCUMENT = web.AppKey("async_document", bytes)
+DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
+"""Makes /openapi.json, at its first request: that takes a tenth of a second."""
+ASYNC_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
+"""The same for /asyncapi.json."""
 
 
 def services_of(request: web.Request) -> Services:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache, partial
 from typing import Any
 
 from aiohttp import web
@@ -65,8 +66,8 @@ def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = (
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    app[DOCUMENT] = document([*ROUTES, *beside])
-    app[ASYNC_DOCUMENT] = asyncapi.document()
+    app[DOCUMENT] = cache(partial(document, (*ROUTES, *beside)))
+    app[ASYNC_DOCUMENT] = asyncapi.document
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 from aiohttp import web
@@ -59,12 +60,12 @@ class AsyncApi(Struct, frozen=True):
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
     """The websocket ingest for programs: its frames and what answers them."""
-    return web.Response(body=request.app[ASYNC_DOCUMENT], content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request.app[ASYNC_DOCUMENT]), content_type=JSON)
 
 
 async def openapi(request: web.Request, _: NoQuery) -> web.Response:
     """This document."""
-    return web.Response(body=request.app[DOCUMENT], content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request.app[DOCUMENT]), content_type=JSON)
 
 
 async def metrics(request: web.Request, _: NoQuery) -> web.Response:
