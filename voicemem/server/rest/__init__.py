@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -66,8 +66,9 @@ def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = (
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    app[DOCUMENT] = cache(partial(document, (*ROUTES, *beside)))
-    app[ASYNC_DOCUMENT] = asyncapi.document
+    openapi_json: Callable[[], bytes] = cache(partial(document, (*ROUTES, *beside)))
+    asyncapi_json: Callable[[], bytes] = cache(asyncapi.document)
+    app[DOCUMENT], app[ASYNC_DOCUMENT] = openapi_json, asyncapi_json
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
     return app

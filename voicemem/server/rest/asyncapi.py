@@ -6,7 +6,6 @@ https://www.asyncapi.com/docs/reference/specification/v3.0.0; its schemas are JS
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -39,7 +38,6 @@ REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = 
 SENT: tuple[type[Struct], ...] = (Ready, Ack, Error, GoAway)
 
 
-@cache
 def document() -> bytes:
     """The document as JSON."""
     schemas = Schemas(unions={})
