@@ -26,7 +26,7 @@ from bench.harness.crowds import crowd
 from bench.harness.folding import entries
 from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
 from bench.harness.servers import Server, serving
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
 from voicemem.context.builder import Wishes, context
 from voicemem.context.policies import MemoryConfig, Policies
@@ -36,7 +36,7 @@ from voicemem.runtime import now_ms
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.transcript.fold import Entry
+from voicemem.transcript.fold import DecodedRow
 
 POLICIES = (
     ("none", MemoryConfig()),
@@ -70,7 +70,7 @@ async def contexts(turns: int, count: int) -> list[Measured]:
             memory.fold(entries(calls.turns(turns)))
             if name == "summary":
                 journaled = decode_journaled(SUMMARY % (turns - 20, 2 * turns - 40))
-                memory.fold([Entry(memory.state.position + 1, now_ms(), journaled)])
+                memory.fold([DecodedRow(memory.state.position + 1, now_ms(), journaled)])
             by_hand = best(partial(written_by_hand, memory)) * 1e6
             following = entries(calls.turns(turns + 20)[len(calls.turns(turns)) :], memory.state.position + 1)[:count]
             taken = []
@@ -92,7 +92,7 @@ def live(sessions: int, rate: float, seconds: float) -> list[Measured]:
     """What one caller waits for over HTTP, of sessions with 40 messages each under the policy `window`."""
     with (
         tempfile.TemporaryDirectory(dir=disk_folder()) as folder,
-        serving("voicemem", f"{SQLITE}{folder}/b.db") as server,
+        serving("voicemem", f"{SQLITE_PREFIX}{folder}/b.db") as server,
     ):
         plan = Plan(
             host=server.host,

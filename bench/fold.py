@@ -32,7 +32,7 @@ from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.state import State, decode_state, encode_state
 
 EARLY_CYCLES = 1
 LATE_RATIO = 1.1
@@ -87,11 +87,11 @@ def not_dearer(late: float, early: float) -> Goal:
 
 
 def folded_until(cycles: int) -> bytes:
-    return snapshot(fold_into(State(), calls.turns(calls.CYCLE * cycles)))
+    return encode_state(fold_into(State(), calls.turns(calls.CYCLE * cycles)))
 
 
 def fold_time(blob: bytes, texts: Sequence[bytes]) -> float:
-    state = restore(blob)
+    state = decode_state(blob)
     gc.collect()
     return seconds(lambda: fold_into(state, texts))
 

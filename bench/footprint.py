@@ -14,7 +14,7 @@ from bench.harness import calls
 from bench.harness.folding import fold_into
 from bench.harness.report import Measured, at_most, best
 from voicemem.sessions.read_model import Memory
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.state import State, decode_state, encode_state
 
 IDLE_TURNS = 10
 """Of an idle session: twenty messages."""
@@ -25,7 +25,7 @@ TRACED_SHARE = 10
 def idle_memory(sessions: int) -> list[Measured]:
     """What a session of twenty messages keeps in memory, folded only, and with its messages made for a reader."""
     texts = calls.turns(IDLE_TURNS)
-    blob = snapshot(folded(texts))
+    blob = encode_state(folded(texts))
     before = rss_kib()
     kept = [packed(texts) for _ in range(sessions)]
     resident = (rss_kib() - before) / sessions
@@ -35,12 +35,12 @@ def idle_memory(sessions: int) -> list[Measured]:
         traced(lambda: packed(texts)),
         traced(lambda: read_once(texts)),
         traced(lambda: in_use(texts)),
-        traced(lambda: Memory(restore(blob))),
+        traced(lambda: Memory(decode_state(blob))),
     )
     journal = sum(map(len, texts)) / 1024
     sleeper, one = packed(texts), in_use(texts)
-    wake = best(lambda: restore(zlib.decompress(sleeper.packed))) * 1e6
-    pack = best(lambda: zlib.compress(snapshot(one.state), 1)) * 1e6
+    wake = best(lambda: decode_state(zlib.decompress(sleeper.packed))) * 1e6
+    pack = best(lambda: zlib.compress(encode_state(one.state), 1)) * 1e6
     return [
         Measured("idle_kib", "idle session of 20 messages, packed", idle_kib, "KiB", journal, at_most(idle_kib, 25)),
         Measured("idle_rss_kib", "the same by resident memory", resident, "KiB", journal),
@@ -99,9 +99,9 @@ def snapshots(turns: int) -> list[Measured]:
     for key, number in (("idle", IDLE_TURNS), ("long", turns)):
         texts = calls.turns(number)
         state = folded(texts)
-        blob = snapshot(state)
+        blob = encode_state(state)
         size, journal = len(blob) / 1024, sum(map(len, texts)) / 1024
-        save, load = best(partial(snapshot, state)) * 1e6, best(partial(restore, blob)) * 1e6
+        save, load = best(partial(encode_state, state)) * 1e6, best(partial(decode_state, blob)) * 1e6
         again = best(partial(folded, texts)) * 1e6
         measured += [
             Measured(f"snapshot_{key}_kib", f"snapshot of {number} turns, beside its journal", size, "KiB", journal),

@@ -27,7 +27,7 @@ from openai import AsyncOpenAI
 
 from bench.harness.report import Measured, disk_folder, machine, number, percentile, show, table
 from bench.harness.servers import Server, port_of, post, serving, started
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 QUESTION = "What would that cost all together, for the number {}?"
 Ways = dict[str, tuple[list[AsyncOpenAI], list[dict[str, str]]]]
@@ -198,7 +198,9 @@ def main(arguments: Sequence[str]) -> int:
     ):
         facts = machine(Path(folder))
         port = port_of(llm)
-        with serving("voicemem", f"{SQLITE}{folder}/bench.db", "--llm-url", f"http://127.0.0.1:{port}/v1") as server:
+        with serving(
+            "voicemem", f"{SQLITE_PREFIX}{folder}/bench.db", "--llm-url", f"http://127.0.0.1:{port}/v1"
+        ) as server:
             prepare(server, options)
             runs = asyncio.run(measure(server, port, options))
     print(f"{options.messages} messages a conversation, answers of {options.chunks} chunks,", end=" ")

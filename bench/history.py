@@ -28,7 +28,7 @@ from bench.harness.constant import Constant
 from bench.harness.readers import Ingest, Plan, Read
 from bench.harness.report import Goal, Measured, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, port_of, post, serving, started
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 GOAL = 0.5
 SPARE_S = 60.0
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:
         facts = machine(Path(folder))
-        runs, whole = measure(f"{SQLITE}{folder}/bench.db", options)
+        runs, whole = measure(f"{SQLITE_PREFIX}{folder}/bench.db", options)
     print(f"{options.connections} connections, {2 * options.turns} messages a session,", end=" ")
     print(f"{options.seconds} s; the better of {options.runs} counts\n")
     print(runs_table(runs), end="\n\n")

@@ -27,7 +27,7 @@ from bench.harness.client import Plan
 from bench.harness.load import VARIANTS, Loaded
 from bench.harness.report import Measured, at_least, at_most, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, journal, positions, raise_file_limit, serving, stop
-from voicemem.config.service import MEMORY, SQLITE
+from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 
 NAMES = ("bare", "voicemem")
 SPARE_S = 90.0
@@ -72,7 +72,7 @@ def options_of(arguments: Sequence[str]) -> Options:
     rate = (10.0 if given.latency else 0.0) if given.rate is None else given.rate
     if rate and given.frame != 1:
         parser.error("with a rate, a frame is one event")
-    if given.store and given.store != MEMORY and Path(given.store.removeprefix(SQLITE)).exists():
+    if given.store and given.store != MEMORY_STORE and Path(given.store.removeprefix(SQLITE_PREFIX)).exists():
         parser.error("the file of the store is there already")
     return Options(
         connections=given.connections or (1000 if given.latency else 100),
@@ -88,13 +88,13 @@ def options_of(arguments: Sequence[str]) -> Options:
 @contextlib.contextmanager
 def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
     """Where the store's files are, and its setting."""
-    if given == MEMORY:
-        yield None, MEMORY
+    if given == MEMORY_STORE:
+        yield None, MEMORY_STORE
     elif given:
-        yield Path(given.removeprefix(SQLITE)).resolve().parent, given
+        yield Path(given.removeprefix(SQLITE_PREFIX)).resolve().parent, given
     else:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as name:
-            yield Path(name), f"{SQLITE}{name}/bench.db"
+            yield Path(name), f"{SQLITE_PREFIX}{name}/bench.db"
 
 
 def one_run(name: str, store: str, options: Options) -> Run:

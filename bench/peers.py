@@ -27,7 +27,7 @@ from bench.harness.load import usage
 from bench.harness.peer import HISTORY, NOT_INSTALLED, PEERS, ROLES, Append, at_once, figures, growing, reading, text
 from bench.harness.report import Measured, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, raise_file_limit, serving
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 BASELINE = "openai-agents"
 SPARE_S = 600.0
@@ -130,7 +130,7 @@ async def voicemem_figures(server: Server, way: str, options: Options) -> Figure
 
 
 def voicemem_run(way: str, folder: Path, options: Options) -> Figures:
-    with serving("voicemem", f"{SQLITE}{folder}/bench.db") as server:
+    with serving("voicemem", f"{SQLITE_PREFIX}{folder}/bench.db") as server:
         return uvloop.run(voicemem_figures(server, way, options))
 
 

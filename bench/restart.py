@@ -31,7 +31,7 @@ from bench.harness.crowd import VARIANTS, Plan
 from bench.harness.crowds import crowd
 from bench.harness.report import Measured, at_most, disk_folder, machine, percentile, show
 from bench.harness.servers import listening, positions, raise_file_limit, remove, started
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 GOAL_S = 2.0
 READY_S = 120.0
@@ -108,7 +108,7 @@ def service(path: str) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
     port = free_port()
     addresses = ("--rest", f"127.0.0.1:{port}", "--ingest", "127.0.0.1:0")
     begin = time.perf_counter()
-    with started("voicemem", "serve", "--store", f"{SQLITE}{path}", *addresses) as process:
+    with started("voicemem", "serve", "--store", f"{SQLITE_PREFIX}{path}", *addresses) as process:
         while not is_ready(port):
             if process.poll() is not None or time.perf_counter() > begin + READY_S:
                 raise RuntimeError("The service did not become ready.")
@@ -222,7 +222,7 @@ def empty_s(folder: Path) -> float:
         with service(path) as (_, _, seconds):
             return seconds
     finally:
-        remove(f"{SQLITE}{path}")
+        remove(f"{SQLITE_PREFIX}{path}")
 
 
 def measured(runs: Sequence[Run], empty: float) -> list[Measured]:

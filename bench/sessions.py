@@ -25,7 +25,7 @@ from bench.harness.crowds import Crowd, crowd
 from bench.harness.load import usage
 from bench.harness.report import Measured, at_most, disk_folder, machine, number, show, table
 from bench.harness.servers import Server, get, raise_file_limit, serving
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 SPARE_FILES = 500
 SHARED = 100
@@ -68,7 +68,7 @@ def options_of(arguments: Sequence[str]) -> Options:
 
 
 def one_run(name: str, connections: int, folder: Path, options: Options) -> Run:
-    with serving(name, f"{SQLITE}{folder}/bench.db") as server:
+    with serving(name, f"{SQLITE_PREFIX}{folder}/bench.db") as server:
         empty = usage(server.process.pid).server_rss or 0.0
         bare = name == "bare"  # it knows no sessions: each of its connections is one, and it keeps nothing of it
         plan = Plan(

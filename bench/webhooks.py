@@ -28,7 +28,7 @@ from bench.harness.crowds import crowd as crowd_of
 from bench.harness.load import usage
 from bench.harness.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
 from bench.harness.servers import ROOT, Server, get, raise_file_limit, serving, started
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 from voicemem.webhooks.outbox import MAX_IN_FLIGHT
 
 GOAL_MS, GOAL_S = 100, 30
@@ -102,7 +102,7 @@ def one_run(folder: Path, count: int, options: Options) -> list[Run]:
         receivers = Receivers(process)
         operators = ("--webhook-url", receivers.urls[0], "--webhook-secret", SECRET)
         more = operators if count == 1 else ("--allow-address", "127.0.0.0/8")
-        with serving("voicemem", f"{SQLITE}{folder}/bench.db", *more) as server:
+        with serving("voicemem", f"{SQLITE_PREFIX}{folder}/bench.db", *more) as server:
             ours, body = voicemem_run(server, receivers, options)
         plain = msgspec.structs.replace(plan, sample=0)
     with started("bench.harness.receiver", msgspec.json.encode(plain).decode()) as process:

@@ -14,13 +14,13 @@ from typing import Any, get_args
 import atheris
 
 from voicemem.protocol.checks import RESERVED_METADATA
-from voicemem.protocol.events import Auth, Journaled, SessionOpen
+from voicemem.protocol.events import Auth, JournaledEvent, SessionOpen
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 LINES = 25
 """Of a recorded call in one seed; longer calls are cut into several."""
 MAX_BYTES = 8192
-KINDS = (*get_args(Journaled), SessionOpen, Auth)
+KINDS = (*get_args(JournaledEvent), SessionOpen, Auth)
 TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
 FIELDS = sorted({name for kind in KINDS for name in kind.__struct_fields__} | RESERVED_METADATA)
 VALUES: list[Any] = [

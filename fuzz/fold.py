@@ -13,30 +13,30 @@ with atheris.instrument_imports(include=["voicemem"]):
     import msgspec
     import orjson
 
-    from voicemem.context.formats import ENRICHERS, Format, request_body
+    from voicemem.context.formats import ENRICHERS, RequestFormat, request_body
     from voicemem.errors import InvalidFrame
     from voicemem.protocol.checks import METADATA_ORDER
-    from voicemem.protocol.codec import Arrived, decode_event, decode_journaled
+    from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
     from voicemem.protocol.events import (
         Auth,
-        Journaled,
-        RefusedEvent,
+        JournaledEvent,
+        RefusalMarker,
         SessionClosed,
         SessionGap,
         SessionOpen,
         SessionReopened,
     )
     from voicemem.transcript import history
-    from voicemem.transcript.fold import Entry, fold_all
+    from voicemem.transcript.fold import DecodedRow, fold_all
     from voicemem.transcript.messages import Message
-    from voicemem.transcript.state import State, restore, snapshot
+    from voicemem.transcript.state import State, decode_state, encode_state
     from voicemem.transcript.turns import turns
 
 from fuzz.driving import drive
 
-OWN = (SessionClosed, SessionReopened, SessionGap, RefusedEvent)
+OWN = (SessionClosed, SessionReopened, SessionGap, RefusalMarker)
 """What only the server journals."""
-READER = Format(enrich=tuple(ENRICHERS), tools=True, alternate=True)
+READER = RequestFormat(enrich=tuple(ENRICHERS), tools=True, alternate=True)
 READERS = [
     msgspec.structs.replace(READER, vendor=vendor, style=style)
     for vendor in (None, "custom")
@@ -46,7 +46,7 @@ READERS = [
 
 def check(data: bytes) -> None:
     """Fold a journal, read it in every way, and fold it again in other ways that must give the same."""
-    entries = [Entry(position, 1_000 * position, event) for position, event in enumerate(journal(data), 1)]
+    entries = [DecodedRow(position, 1_000 * position, event) for position, event in enumerate(journal(data), 1)]
     state = fold_all(State(), entries)
     memory = history.messages(state)
     check_messages(memory)
@@ -55,18 +55,18 @@ def check(data: bytes) -> None:
     assert history.messages(piecewise(entries)) == memory
 
 
-def journal(data: bytes) -> list[Journaled]:
+def journal(data: bytes) -> list[JournaledEvent]:
     """The events of these lines that a journal can hold."""
     return [event for line in data.split(b"\n") if (event := journaled(line)) is not None]
 
 
-def journaled(line: bytes) -> Journaled | None:
+def journaled(line: bytes) -> JournaledEvent | None:
     """The event of a line, as a producer's that was taken, or as one of the server's own."""
     try:
         arrival = decode_event(line)
     except InvalidFrame:
         return None
-    if isinstance(arrival, Arrived) and not isinstance(arrival.event, (SessionOpen, Auth)):
+    if isinstance(arrival, DecodedEvent) and not isinstance(arrival.event, (SessionOpen, Auth)):
         return decode_journaled(arrival.payload)
     try:
         event = decode_journaled(line)
@@ -104,10 +104,10 @@ def check_readers(state: State, memory: list[Message]) -> None:
     for format in READERS:
         orjson.loads(msgspec.json.encode(request_body(memory, uses, format)))
     orjson.loads(msgspec.json.encode(turns(state)))
-    assert history.messages(restore(snapshot(state))) == memory
+    assert history.messages(decode_state(encode_state(state))) == memory
 
 
-def piecewise(entries: list[Entry]) -> State:
+def piecewise(entries: list[DecodedRow]) -> State:
     """The state of the same journal, folded entry by entry, read in between, and restored in the middle."""
     state = State()
     for entry in entries:
@@ -115,7 +115,7 @@ def piecewise(entries: list[Entry]) -> State:
         if entry.position % 7 == 0:
             history.messages(state, unfinished=entry.position % 2 == 0)
         if entry.position == len(entries) // 2:
-            state = restore(snapshot(state))
+            state = decode_state(encode_state(state))
     return state
 
 

@@ -14,15 +14,22 @@ with atheris.instrument_imports(include=["voicemem"]):
 
     from voicemem.config.secrets import SECRETS
     from voicemem.errors import CODES, InvalidFrame, Refused
-    from voicemem.protocol.codec import Arrived, Rejected, decode_event, decode_frame, decode_journaled, decode_lines
-    from voicemem.protocol.events import Auth, Incoming, SessionOpen, SessionUpdate
-    from voicemem.protocol.strict_json import same_event
+    from voicemem.protocol.codec import (
+        DecodedEvent,
+        RejectedEvent,
+        decode_event,
+        decode_frame,
+        decode_journaled,
+        decode_lines,
+    )
+    from voicemem.protocol.events import Auth, IncomingEvent, SessionOpen, SessionUpdate
+    from voicemem.protocol.strict_json import is_same_event
     from voicemem.protocol.types import MAX_INTEGER
     from voicemem.sessions.config_update import validated_update
 
 from fuzz.driving import drive
 
-Decoder = Callable[[bytes], list[Arrived | Rejected]]
+Decoder = Callable[[bytes], list[DecodedEvent | RejectedEvent]]
 
 
 def check(data: bytes) -> None:
@@ -34,7 +41,7 @@ def check(data: bytes) -> None:
         check_arrival(arrival)
 
 
-def decoded(decode: Decoder, data: bytes) -> list[Arrived | Rejected] | None:
+def decoded(decode: Decoder, data: bytes) -> list[DecodedEvent | RejectedEvent] | None:
     """What a decoder makes of these bytes; None when it refuses them as a whole, in the one way that it may."""
     try:
         arrivals = decode(data)
@@ -46,12 +53,12 @@ def decoded(decode: Decoder, data: bytes) -> list[Arrived | Rejected] | None:
     return None
 
 
-def shown(arrivals: list[Arrived | Rejected] | None) -> str:
+def shown(arrivals: list[DecodedEvent | RejectedEvent] | None) -> str:
     return repr(arrivals)
 
 
-def check_arrival(arrival: Arrived | Rejected) -> None:
-    if isinstance(arrival, Rejected):
+def check_arrival(arrival: DecodedEvent | RejectedEvent) -> None:
+    if isinstance(arrival, RejectedEvent):
         assert arrival.code in CODES
         assert arrival.detail
         assert arrival.seq is None or 1 <= arrival.seq <= MAX_INTEGER
@@ -59,9 +66,9 @@ def check_arrival(arrival: Arrived | Rejected) -> None:
     event, payload = arrival.event, arrival.payload
     json.loads(payload)
     orjson.dumps(orjson.loads(payload))
-    assert same_event(payload, payload)
+    assert is_same_event(payload, payload)
     again = decode_event(payload)
-    assert isinstance(again, Arrived), again
+    assert isinstance(again, DecodedEvent), again
     if isinstance(event, SessionUpdate):
         with contextlib.suppress(Refused):
             check_journaled(event, validated_update(event, payload).payload)
@@ -70,11 +77,11 @@ def check_arrival(arrival: Arrived | Rejected) -> None:
     if not isinstance(event, SessionUpdate):
         assert again.event == event
         encoded = decode_event(msgspec.json.encode(event))
-        assert isinstance(encoded, Arrived), encoded
+        assert isinstance(encoded, DecodedEvent), encoded
         assert encoded.event == event
 
 
-def check_journaled(event: Incoming, payload: bytes) -> None:
+def check_journaled(event: IncomingEvent, payload: bytes) -> None:
     """A journal row gives the event again; of an update it holds no secrets."""
     row = decode_journaled(payload)
     if isinstance(event, SessionUpdate):

@@ -22,7 +22,7 @@ from yarl import URL
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 Serve = Callable[..., Coroutine[Any, Any, App]]
 """The fixture that starts a service."""
 PROBLEM = "application/problem+json"
@@ -43,7 +43,7 @@ class Answered(NamedTuple):
         return json.loads(self.body)
 
     @property
-    def lines(self) -> list[Fields]:
+    def lines(self) -> list[JsonObject]:
         """The body as JSON lines."""
         return [json.loads(line) for line in self.body.split(b"\n") if line]
 
@@ -69,7 +69,7 @@ class Caller:
         self.base = app if isinstance(app, str) else f"http://{app.rest_address}"
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
-    async def call(self, method: str, path: str, headers: Fields | None = None, **more: Any) -> Answered:
+    async def call(self, method: str, path: str, headers: JsonObject | None = None, **more: Any) -> Answered:
         """One request; the path is sent as it is written."""
         url = URL(self.base + path, encoded=True)
         async with (
@@ -80,7 +80,7 @@ class Caller:
         documented.check(method, path, *answered)
         return answered
 
-    async def get(self, path: str, headers: Fields | None = None) -> Answered:
+    async def get(self, path: str, headers: JsonObject | None = None) -> Answered:
         return await self.call("GET", path, headers)
 
     async def post(self, path: str, body: Any = None) -> Answered:
@@ -97,45 +97,45 @@ class Caller:
 
     # What most tests begin with
 
-    async def create(self, session_id: str = "s", **config: Any) -> Fields:
+    async def create(self, session_id: str = "s", **config: Any) -> JsonObject:
         """A new session, as it is shown."""
         answered = await self.post("/v1/sessions", {"session_id": session_id, **config})
         assert 201 == answered.status, answered.body
         return dict(answered.json)
 
-    async def send(self, *events: Fields, session_id: str = "s", query: str = "") -> Fields:
+    async def send(self, *events: JsonObject, session_id: str = "s", query: str = "") -> JsonObject:
         """What the service answers to these events."""
         answered = await self.post(f"/v1/sessions/{session_id}/events{query}", list(events))
         assert 200 == answered.status, answered.body
         return dict(answered.json)
 
-    async def end(self, session_id: str = "s", **body: Any) -> Fields:
+    async def end(self, session_id: str = "s", **body: Any) -> JsonObject:
         """The session after its end."""
         answered = await self.post(f"/v1/sessions/{session_id}/end", body)
         assert 200 == answered.status, answered.body
         return dict(answered.json)
 
-    async def session(self, session_id: str = "s") -> Fields:
+    async def session(self, session_id: str = "s") -> JsonObject:
         return dict((await self.get(f"/v1/sessions/{session_id}")).json)
 
-    async def contents(self, session_id: str = "s", query: str = "") -> list[Fields]:
+    async def contents(self, session_id: str = "s", query: str = "") -> list[JsonObject]:
         """The messages of a session."""
         answered = await self.get(f"/v1/sessions/{session_id}/history{query}")
         assert 200 == answered.status, answered.body
         return list(answered.json["contents"])
 
-    async def context(self, query: str = "", session_id: str = "s") -> Fields:
+    async def context(self, query: str = "", session_id: str = "s") -> JsonObject:
         """The body for the next LLM call."""
         answered = await self.get(f"/v1/sessions/{session_id}/context{query}")
         assert 200 == answered.status, answered.body
         return dict(answered.json)
 
-    async def journal(self, session_id: str = "s", query: str = "") -> list[Fields]:
+    async def journal(self, session_id: str = "s", query: str = "") -> list[JsonObject]:
         """The rows of a session's journal."""
         return (await self.get(f"/v1/sessions/{session_id}/events{query}")).lines
 
 
-def said(body: Fields) -> list[str]:
+def said(body: JsonObject) -> list[str]:
     """What stands in the messages of a context."""
     return [message["content"] for message in body["messages"]]
 
@@ -170,20 +170,20 @@ async def talk(app: App, request: bytes, until: bytes | None = None, timeout_s: 
         await writer.wait_closed()
 
 
-async def opening(app: App, session_id: str = "s", **more: Any) -> Fields:
+async def opening(app: App, session_id: str = "s", **more: Any) -> JsonObject:
     """What the websocket answers to a `session.open`."""
     async with connect(f"ws://{app.ingest_address}/v1/ingest", compression=None) as socket:
         await socket.send(json.dumps({"type": "session.open", "session_id": session_id, **more}))
         return dict(json.loads(await socket.recv()))
 
 
-async def produce(app: App, events: Iterable[Fields], session_id: str = "s", **more: Any) -> list[Fields]:
+async def produce(app: App, events: Iterable[JsonObject], session_id: str = "s", **more: Any) -> list[JsonObject]:
     """Send events over the websocket and wait until the last is acknowledged; the frames that came back."""
     numbered = [{"seq": seq, **event} for seq, event in enumerate(events, 1)]
     async with connect(f"ws://{app.ingest_address}/v1/ingest", compression=None) as socket:
         await socket.send(json.dumps({"type": "session.open", "session_id": session_id, **more}))
         await socket.send(json.dumps(numbered))
-        frames: list[Fields] = []
+        frames: list[JsonObject] = []
         while not frames or frames[-1].get("seq") != numbered[-1]["seq"]:
             frames.append(json.loads(await socket.recv()))
         return frames
@@ -215,11 +215,11 @@ class Notice(NamedTuple):
     body: bytes
 
     @property
-    def json(self) -> Fields:
+    def json(self) -> JsonObject:
         return dict(json.loads(self.body))
 
     @property
-    def payload(self) -> Fields:
+    def payload(self) -> JsonObject:
         return dict(self.json["payload"])
 
     @property

@@ -13,57 +13,57 @@ import msgspec
 from hypothesis import strategies as st
 
 from voicemem.protocol.checks import RESERVED_METADATA
-from voicemem.protocol.codec import Arrived, decode_event, decode_journaled
+from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.events import (
     CarriedSession,
-    Journaled,
+    JournaledEvent,
     MemoryCarried,
     MemoryData,
     MemoryDocument,
     MemoryForgotten,
     MemorySummary,
-    RefusedEvent,
+    RefusalMarker,
     SessionClosed,
     SessionForked,
     SessionGap,
     SessionReopened,
 )
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
 
 
-def event(kind: str, turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def event(kind: str, turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """An event as a producer sends it; what is None is left out."""
     fields = {"type": kind, "turn_id": turn, "ts": ts, **more}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def partial(turn: int | None, text: str, ts: int | None = None, **more: Any) -> Fields:
+def partial(turn: int | None, text: str, ts: int | None = None, **more: Any) -> JsonObject:
     """A text that the recogniser may still change."""
     return event("asr", turn, ts, text=text, **more)
 
 
-def final(turn: int | None, text: str, ts: int | None = None, **more: Any) -> Fields:
+def final(turn: int | None, text: str, ts: int | None = None, **more: Any) -> JsonObject:
     """A text that the recogniser has settled on."""
     return event("asr", turn, ts, text=text, final=True, **more)
 
 
-def delta(turn: int | None, text: str, ts: int | None = None, **more: Any) -> Fields:
+def delta(turn: int | None, text: str, ts: int | None = None, **more: Any) -> JsonObject:
     """More of a reply."""
     return event("llm.delta", turn, ts, text=text, **more)
 
 
-def done(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def done(turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """The end of a reply's generation."""
     return event("llm.done", turn, ts, **more)
 
 
-def dialogue(turns: int) -> list[Fields]:
+def dialogue(turns: int) -> list[JsonObject]:
     """A user's question and the agent's answer in each turn."""
     return [
         event
@@ -72,42 +72,42 @@ def dialogue(turns: int) -> list[Fields]:
     ]
 
 
-def failed(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def failed(turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """A failed LLM call."""
     return event("llm.error", turn, ts, **more)
 
 
-def tts(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def tts(turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """Playback of a reply."""
     return event("tts", turn, ts, **more)
 
 
-def interrupt(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def interrupt(turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """The user cuts in."""
     return event("interrupt", turn, ts, **more)
 
 
-def resume(turn: int | None = None, ts: int | None = None, **more: Any) -> Fields:
+def resume(turn: int | None = None, ts: int | None = None, **more: Any) -> JsonObject:
     """A false alarm."""
     return event("resume", turn, ts, **more)
 
 
-def message(turn: int | None, text: str, ts: int | None = None, **more: Any) -> Fields:
+def message(turn: int | None, text: str, ts: int | None = None, **more: Any) -> JsonObject:
     """A whole message, the agent's greeting unless `more` says otherwise."""
     return event("message", turn, ts, text=text, **({"role": "assistant", "source": "greeting"} | more))
 
 
-def typed(turn: int | None, text: str, ts: int | None = None, **more: Any) -> Fields:
+def typed(turn: int | None, text: str, ts: int | None = None, **more: Any) -> JsonObject:
     """A whole message that the user typed."""
     return message(turn, text, ts, role="user", source="message", **more)
 
 
-def word(text: str, start_ms: int, end_ms: int) -> Fields:
+def word(text: str, start_ms: int, end_ms: int) -> JsonObject:
     """One word of an audio."""
     return {"text": text, "start_ms": start_ms, "end_ms": end_ms}
 
 
-def words(text: str, each_ms: int = 100) -> list[Fields]:
+def words(text: str, each_ms: int = 100) -> list[JsonObject]:
     """The words of a text, one after the other, each of the same length."""
     return [word(one, index * each_ms, (index + 1) * each_ms) for index, one in enumerate(text.split())]
 
@@ -122,21 +122,21 @@ def reopened() -> SessionReopened:
     return SessionReopened()
 
 
-Given = Fields | Journaled
+Given = JsonObject | JournaledEvent
 
 
-def taken(given: Given) -> Journaled:
+def taken(given: Given) -> JournaledEvent:
     """An event as the journal has it: checked on the way in, and decoded from what was stored."""
     if not isinstance(given, dict):
         return given
     arrived = decode_event(msgspec.json.encode(given))
-    assert isinstance(arrived, Arrived), arrived
+    assert isinstance(arrived, DecodedEvent), arrived
     return decode_journaled(arrived.payload)
 
 
-def entries(given: Iterable[Given]) -> list[Entry]:
+def entries(given: Iterable[Given]) -> list[DecodedRow]:
     """A journal of these events."""
-    return [Entry(position, position * 1000, taken(one)) for position, one in enumerate(given, 1)]
+    return [DecodedRow(position, position * 1000, taken(one)) for position, one in enumerate(given, 1)]
 
 
 def folded(*given: Given) -> State:
@@ -144,12 +144,12 @@ def folded(*given: Given) -> State:
     return fold_all(State(), entries(given))
 
 
-def shown(state: State, unfinished: bool = False) -> list[Fields]:
+def shown(state: State, unfinished: bool = False) -> list[JsonObject]:
     """The memory of a state as it is written to JSON."""
     return [msgspec.to_builtins(one) for one in messages(state, unfinished)]
 
 
-def contents(*given: Given, unfinished: bool = False) -> list[Fields]:
+def contents(*given: Given, unfinished: bool = False) -> list[JsonObject]:
     """The memory after these events."""
     return shown(folded(*given), unfinished)
 
@@ -159,7 +159,7 @@ def texts(*given: Given, unfinished: bool = False) -> list[str]:
     return [one["content"] for one in contents(*given, unfinished=unfinished)]
 
 
-def only(*given: Given, unfinished: bool = False) -> Fields:
+def only(*given: Given, unfinished: bool = False) -> JsonObject:
     """The one message after these events."""
     (single,) = contents(*given, unfinished=unfinished)
     return single
@@ -198,7 +198,7 @@ OWN = st.dictionaries(TEXTS.filter(lambda key: key not in RESERVED_METADATA), VA
 COMMON = {"ts": maybe(TIMES), "id": maybe(NAMES), "item": maybe(NAMES), "metadata": maybe(OWN)}
 
 
-def kind(name: str, needed: Fields, more: Fields, common: Fields = COMMON) -> st.SearchStrategy[Fields]:
+def kind(name: str, needed: JsonObject, more: JsonObject, common: JsonObject = COMMON) -> st.SearchStrategy[JsonObject]:
     """Events of one type, with all that they must have and any of what they may have."""
     return st.fixed_dictionaries({"type": st.just(name), **needed}, optional={**common, **more})
 
@@ -206,11 +206,11 @@ def kind(name: str, needed: Fields, more: Fields, common: Fields = COMMON) -> st
 IN_TURN = {"turn_id": maybe(TURNS)}
 FLAG = st.booleans()
 SPEECH = {"final": FLAG, "user": maybe(NAMES), "segment": maybe(COUNTS), "words": maybe(WORDS), "start_ms": COUNTS}
-EVIDENCE: list[Fields] = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
-PLAYED: Fields = {"heard_text": TEXTS, "audio_ms": COUNTS, "done": FLAG, "words": WORDS, "total_audio_ms": COUNTS}
-CARRIED: Fields = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
+EVIDENCE: list[JsonObject] = [{"heard_text": TEXTS}, {"heard_chars": COUNTS}, {"audio_end_ms": COUNTS}, {}]
+PLAYED: JsonObject = {"heard_text": TEXTS, "audio_ms": COUNTS, "done": FLAG, "words": WORDS, "total_audio_ms": COUNTS}
+CARRIED: JsonObject = {"interrupted": st.just(True), "interrupt_timestamp": TIMES, "original": TEXTS}
 ROLES = {"user": ["asr", "message", "command"], "assistant": ["llm", "greeting", "silence", "llm_failure", "command"]}
-RESTORED: Fields = {
+RESTORED: JsonObject = {
     "text": TEXTS,
     "role": st.just("assistant"),
     "source": st.just("llm"),
@@ -219,12 +219,12 @@ RESTORED: Fields = {
 TRACED = {"turn_id": TURNS, "call_id": NAMES}
 
 
-def without(name: str) -> Fields:
+def without(name: str) -> JsonObject:
     """The other fields of a playback event."""
     return {key: value for key, value in PLAYED.items() if key != name}
 
 
-PRODUCED: st.SearchStrategy[Fields] = st.one_of(
+PRODUCED: st.SearchStrategy[JsonObject] = st.one_of(
     kind("asr", {"text": TEXTS}, IN_TURN | SPEECH),
     kind("llm.delta", {"text": TEXTS}, IN_TURN | {"whole": FLAG}),
     kind("llm.done", {}, IN_TURN | {"text": maybe(TEXTS)}),
@@ -244,11 +244,11 @@ PRODUCED: st.SearchStrategy[Fields] = st.one_of(
 )
 """Valid events of every type that changes a memory."""
 
-SERVED: st.SearchStrategy[Journaled] = st.one_of(
+SERVED: st.SearchStrategy[JournaledEvent] = st.one_of(
     st.builds(SessionClosed, ts=TIMES, reason=st.just("test")),
     st.builds(SessionReopened, ts=TIMES),
     st.just(SessionGap(from_seq=1, to_seq=2)),
-    st.just(RefusedEvent(code="invalid_field")),
+    st.just(RefusalMarker(code="invalid_field")),
     st.builds(MemorySummary, through_turn=TURNS, text=TEXTS, messages=COUNTS),
     st.builds(
         MemoryForgotten,
@@ -280,7 +280,7 @@ JOURNALS = st.lists(PRODUCED.map(taken) | SERVED, max_size=25)
 
 
 @st.composite
-def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
+def overtaking_calls(draw: st.DrawFn) -> tuple[list[JsonObject], list[JsonObject]]:
     """A call whose interrupts and playback name their turn or item, in the order of its times, and as it arrived."""
     events = [one for turn in range(1, draw(st.integers(1, 2)) + 1) for one in draw(turns(turn))]
     happened = draw(in_own_order(events))
@@ -289,7 +289,7 @@ def overtaking_calls(draw: st.DrawFn) -> tuple[list[Fields], list[Fields]]:
 
 
 @st.composite
-def turns(draw: st.DrawFn, turn: int) -> list[Fields]:
+def turns(draw: st.DrawFn, turn: int) -> list[JsonObject]:
     """The events of one turn: a slot and its transcript, and one or two replies, in no order."""
     events = [partial(turn, "", item=f"u{turn}"), final(turn, f"Utterance {turn}.", item=f"u{turn}")]
     items: list[list[str | None]] = [[None], ["a"], [None, "a"], ["a", "b"]]
@@ -304,12 +304,12 @@ def turns(draw: st.DrawFn, turn: int) -> list[Fields]:
     return events
 
 
-def about_reply(turn: int, item: str | None, text: str) -> st.SearchStrategy[Fields]:
+def about_reply(turn: int, item: str | None, text: str) -> st.SearchStrategy[JsonObject]:
     """Interrupts, resumes and playback that name a reply by its turn, its item, or both."""
     heard_text = st.integers(0, len(text)).map(lambda end: text[:end])
     position = st.integers(0, 1200)
     names = [{"turn": turn}] if item is None else [{"turn": turn}, {"turn": turn, "item": item}, {"item": item}]
-    more: list[Fields] = [
+    more: list[JsonObject] = [
         {"kind": st.just("interrupt"), "estimated": FLAG},
         {"kind": st.just("interrupt"), "heard_text": heard_text},
         {"kind": st.just("interrupt"), "heard_chars": st.integers(0, len(text))},
@@ -326,15 +326,15 @@ def about_reply(turn: int, item: str | None, text: str) -> st.SearchStrategy[Fie
 
 
 @st.composite
-def in_own_order(draw: st.DrawFn, events: list[Fields]) -> list[Fields]:
+def in_own_order(draw: st.DrawFn, events: list[JsonObject]) -> list[JsonObject]:
     """Any order in which plain deltas of a reply, and finals, follow each other as they did."""
-    queues: dict[object, list[Fields]] = {}
+    queues: dict[object, list[JsonObject]] = {}
     for one in events:
         queues.setdefault(ordered(one), []).append(one)
     return [queues[ordered(one)].pop(0) for one in draw(st.permutations(events))]
 
 
-def ordered(one: Fields) -> object:
+def ordered(one: JsonObject) -> object:
     """What must keep its order among its like: the same key for those, another for each of the rest."""
     if one["type"] == "llm.delta" and "whole" not in one:
         return "delta", one["turn_id"], one.get("item")

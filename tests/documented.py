@@ -14,11 +14,11 @@ from voicemem.server import agora
 from voicemem.server.http.openapi import document
 from voicemem.server.rest import ROUTES
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @cache
-def described() -> Fields:
+def described() -> JsonObject:
     """The document of this package."""
     return dict(json.loads(document([*ROUTES, *agora.DOCUMENTED])))
 

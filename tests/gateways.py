@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from callers import Caller, Fields
+from callers import Caller, JsonObject
 from llm_server import LlmServer, Script, llm_server
 from openai import AsyncOpenAI
 from services import Serve
@@ -89,6 +89,6 @@ async def answered(client: AsyncOpenAI, messages: Any, stream: bool, **more: Any
     return Message(text, [(one, name, arguments) for one, name, arguments in found.values()])
 
 
-def spoken(messages: list[Fields]) -> list[tuple[str, str]]:
+def spoken(messages: list[JsonObject]) -> list[tuple[str, str]]:
     """Role and text of messages."""
     return [(message["role"], message["content"]) for message in messages]

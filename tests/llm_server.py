@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class Script(NamedTuple):
@@ -19,7 +19,7 @@ class Script(NamedTuple):
 
     texts: Sequence[str] = ()
     """One chunk each; joined where no stream is asked for."""
-    tools: Sequence[Fields] = ()
+    tools: Sequence[JsonObject] = ()
     """`{"id","name","arguments"}`; the arguments may be a list, of fragments."""
     pause_s: float = 0.0
     """Before each chunk."""
@@ -36,7 +36,7 @@ class Script(NamedTuple):
     """Of the completion; else one of its own for each. `""` for none."""
     done: bool = True
     """Whether the stream ends with `[DONE]`, and with a reason."""
-    first: Fields | None = None
+    first: JsonObject | None = None
     """A chunk before all others."""
 
 
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
     path: str
     headers: CIMultiDictProxy[str]
-    body: Fields
+    body: JsonObject
 
 
 class LlmServer:
@@ -64,7 +64,7 @@ class LlmServer:
         self.scripts = list(scripts)
 
     @property
-    def last(self) -> Fields:
+    def last(self) -> JsonObject:
         """The body of the newest request."""
         return self.requests[-1].body
 
@@ -91,7 +91,7 @@ class LlmServer:
             await self.go_on.wait()
         if script.raw is not None:
             return web.Response(body=script.raw, content_type="application/json")
-        message: Fields = {"role": "assistant", "content": "".join(script.texts) or None}
+        message: JsonObject = {"role": "assistant", "content": "".join(script.texts) or None}
         if script.tools:
             message["tool_calls"] = [
                 {"id": tool["id"], "type": "function", "function": {"name": tool["name"], "arguments": whole(tool)}}
@@ -123,14 +123,14 @@ class LlmServer:
         return response
 
 
-def whole(tool: Fields) -> str:
+def whole(tool: JsonObject) -> str:
     return "".join(tool["arguments"])
 
 
-def chunks(script: Script, identity: str) -> list[Fields]:
+def chunks(script: Script, identity: str) -> list[JsonObject]:
     """What is streamed, without the end's `[DONE]`."""
     head = {"id": identity, "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    deltas: list[tuple[Fields, str | None]] = [({"role": "assistant", "content": ""}, None)]
+    deltas: list[tuple[JsonObject, str | None]] = [({"role": "assistant", "content": ""}, None)]
     deltas += [({"content": text}, None) for text in script.texts]
     for index, tool in enumerate(script.tools):
         pieces = [tool["arguments"]] if isinstance(tool["arguments"], str) else list(tool["arguments"])

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from appends import append
-from callers import Fields
+from callers import JsonObject
 from calls import delta, final
 
 from voicemem.config.session import validate_config
@@ -55,7 +55,7 @@ class Office:
         stream, _ = await self.store.create("default", session_id, validate_config(config), self.clock())
         return stream.key
 
-    async def say(self, key: int, *events: Fields) -> None:
+    async def say(self, key: int, *events: JsonObject) -> None:
         """Journal events of a session."""
         offers = [Offer(None, self.clock(), json.dumps(event).encode()) for event in events]
         await append(self.store, key, "main", None, offers, self.clock())

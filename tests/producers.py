@@ -18,7 +18,7 @@ from voicemem.config.service import Address
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.database import Database
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 TIMEOUT_S = 10.0
 """No answer takes this long."""
 BIG = "x" * 200_000
@@ -35,18 +35,18 @@ class Listening(Protocol):
 # Events
 
 
-def said(seq: int | None = None, text: str | None = None, **more: Any) -> Fields:
+def said(seq: int | None = None, text: str | None = None, **more: Any) -> JsonObject:
     """A final transcript, in a turn of its own unless `more` names another."""
     event = {"type": "asr", "seq": seq, "turn_id": seq or 1, "text": text or f"Line {seq}.", "final": True, **more}
     return {name: value for name, value in event.items() if value is not None}
 
 
-def end(seq: int | None = None, **more: Any) -> Fields:
+def end(seq: int | None = None, **more: Any) -> JsonObject:
     """The producer's end."""
     return {"type": "session.end", **({} if seq is None else {"seq": seq}), **more}
 
 
-def unknown(seq: int | None = None, **more: Any) -> Fields:
+def unknown(seq: int | None = None, **more: Any) -> JsonObject:
     """An event that is refused for its type."""
     return {"type": "no.such.type", **({} if seq is None else {"seq": seq}), **more}
 
@@ -59,12 +59,12 @@ class Producer:
 
     # Out
 
-    async def send(self, *events: Fields) -> None:
+    async def send(self, *events: JsonObject) -> None:
         """Each event in a frame of its own."""
         for event in events:
             await self.socket.send(json.dumps(event))
 
-    async def send_together(self, *events: Fields) -> None:
+    async def send_together(self, *events: JsonObject) -> None:
         """All events in one frame."""
         await self.socket.send(json.dumps(events))
 
@@ -74,11 +74,11 @@ class Producer:
 
     # In
 
-    async def next(self) -> Fields:
+    async def next(self) -> JsonObject:
         """The next frame."""
         return dict(json.loads(await asyncio.wait_for(self.socket.recv(), TIMEOUT_S)))
 
-    async def expect(self, kind: str, **fields: Any) -> Fields:
+    async def expect(self, kind: str, **fields: Any) -> JsonObject:
         """The next frame, which must be of this type and have these fields."""
         frame = await self.next()
         assert {"type": kind, **fields} == {name: frame.get(name) for name in ("type", *fields)}, frame
@@ -92,21 +92,21 @@ class Producer:
         assert seq == acked[-1]
         return acked
 
-    async def expect_error(self, code: str, **fields: Any) -> Fields:
+    async def expect_error(self, code: str, **fields: Any) -> JsonObject:
         """The next frame, which must be this error."""
         return await self.expect("error", code=code, **fields)
 
-    async def rest(self) -> list[Fields]:
+    async def rest(self) -> list[JsonObject]:
         """All that still comes for what was sent: an open waits until everything before it is answered."""
         await self.send({"type": "session.open", "producer": "rest"})
-        frames: list[Fields] = []
+        frames: list[JsonObject] = []
         while (frame := await self.next()).get("producer") != "rest":
             frames.append(frame)
         return frames
 
-    async def closed(self) -> tuple[int | None, list[Fields]]:
+    async def closed(self) -> tuple[int | None, list[JsonObject]]:
         """The code with which the server closes the connection, and the frames before."""
-        frames: list[Fields] = []
+        frames: list[JsonObject] = []
         try:
             while True:
                 frames.append(await self.next())
@@ -115,13 +115,13 @@ class Producer:
 
     # What most tests begin with
 
-    async def open(self, session_id: str | None = "s", **more: Any) -> Fields:
+    async def open(self, session_id: str | None = "s", **more: Any) -> JsonObject:
         """The answer to a `session.open`."""
         named = {} if session_id is None else {"session_id": session_id}
         await self.send({"type": "session.open", **named, **more})
         return await self.expect("session.ready")
 
-    async def store(self, *events: Fields) -> None:
+    async def store(self, *events: JsonObject) -> None:
         """Send numbered events, and wait until all of them are acknowledged."""
         await self.send(*events)
         await self.expect_ack(events[-1]["seq"])

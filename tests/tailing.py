@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import documented
-from callers import Caller, Fields
+from callers import Caller, JsonObject
 from yarl import URL
 
 ACCEPT = {"Accept": "text/event-stream"}
@@ -25,7 +25,7 @@ class Told(NamedTuple):
 
     id: str
     event: str
-    data: Fields
+    data: JsonObject
 
 
 class Tail:
@@ -101,9 +101,9 @@ class Reader:
     """Keeps memories as a client does: messages in their order, by session."""
 
     def __init__(self) -> None:
-        self.messages: dict[str, dict[str, Fields]] = {}
+        self.messages: dict[str, dict[str, JsonObject]] = {}
 
-    def take(self, data: Fields) -> None:
+    def take(self, data: JsonObject) -> None:
         """Apply the data of a `messages` event."""
         mine = self.messages.setdefault(data["session_id"], {})
         for key in data["removed"]:
@@ -116,7 +116,7 @@ class Reader:
             mine.clear()
             mine.update(order)
 
-    def shown(self, session_id: str = "s") -> list[Fields]:
+    def shown(self, session_id: str = "s") -> list[JsonObject]:
         return list(self.messages.get(session_id, {}).values())
 
     def copy(self) -> Reader:

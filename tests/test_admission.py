@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from voicemem.config.session import merge_config, validate_config
+from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import CODES
 from voicemem.store.admission import Offer, Outcome, admit, sentence
 from voicemem.store.streams import GRACE_MS, Ending, Producer, Stream, due_close, due_ms, may_reopen
@@ -156,7 +156,7 @@ def test_idle_timeout_zero_is_never() -> None:
 
 def test_null_timeout_is_the_default() -> None:
     """A timeout given as null is as if it were not given."""
-    given = merge_config({}, validate_config({"idle_timeout": None}).public)
+    given = apply_patch({}, validate_config({"idle_timeout": None}).public)
     assert due_ms(stream(silent_since_ms=START, config=given)) == START + 60_000
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import pytest
 from appends import append
 from callers import Caller, service, until
-from producers import BIG, Fields, Producer, connected, end, full_store, held_store, producing, said
+from producers import BIG, JsonObject, Producer, connected, end, full_store, held_store, producing, said
 from services import Serve
 
 from voicemem.app import App
@@ -41,12 +41,12 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "db")
 
 
-def recorded(name: str) -> list[Fields]:
+def recorded(name: str) -> list[JsonObject]:
     """The events of a recorded call."""
     return [json.loads(line) for line in (CALLS / f"{name}.jsonl").read_bytes().splitlines()]
 
 
-def remembered(name: str) -> list[Fields]:
+def remembered(name: str) -> list[JsonObject]:
     """The memory that a recorded call must give."""
     return list(json.loads((CALLS / f"{name}.contents.json").read_bytes())["contents"])
 
@@ -98,7 +98,7 @@ async def serving(path: str) -> AsyncIterator[Process]:
         await process.communicate()
 
 
-async def stream_until(producer: Producer, events: list[Fields], enough: int) -> int:
+async def stream_until(producer: Producer, events: list[JsonObject], enough: int) -> int:
     """Send events, and read acks meanwhile until this many are covered; the seq of the last one read."""
     sending = asyncio.create_task(producer.send(*events))
     acked = 0
@@ -127,7 +127,7 @@ async def test_a_call_survives_kills(path: str) -> None:
         assert remembered("long_call") == await process.api.contents()
 
 
-def newest_turn(events: list[Fields]) -> int:
+def newest_turn(events: list[JsonObject]) -> int:
     """The highest turn of these events."""
     return max([event.get("turn_id", 0) for event in events], default=0)
 

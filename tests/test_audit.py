@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from callers import LOOPBACK, Caller, Fields, Reply, keyed, receiving
+from callers import LOOPBACK, Caller, JsonObject, Reply, keyed, receiving
 from click.testing import CliRunner
 from processes import running_process
 from producers import connected, said
@@ -28,7 +28,7 @@ async def app(serve: Serve, tmp_path: Path) -> App:
     return await serve(admin_key=ADMIN_KEY, store=f"sqlite:{tmp_path}/v.db")
 
 
-def acts(caplog: pytest.LogCaptureFixture) -> list[Fields]:
+def acts(caplog: pytest.LogCaptureFixture) -> list[JsonObject]:
     """The audit lines; each must be one JSON object on one line that has no secret."""
     assert "hush" not in caplog.text
     assert ADMIN_KEY not in caplog.text

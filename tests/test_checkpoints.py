@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from appends import append
-from calls import PRODUCED, Fields, delta, done, final
+from calls import PRODUCED, JsonObject, delta, done, final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from voicemem.context.builder import Wishes, context
 from voicemem.context.policies import Policies
 from voicemem.errors import Refused
 from voicemem.memory.checkpoint import read, restore, written
-from voicemem.protocol.codec import Arrived, decode_event
+from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import SessionUpdate
 from voicemem.runtime import Runtime, new_id
 from voicemem.sessions.cache import Memories
@@ -38,12 +38,12 @@ def no_check(_: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
-def offer(place: int, event: Fields, numbered: bool) -> Offer:
+def offer(place: int, event: JsonObject, numbered: bool) -> Offer:
     """An event as it is offered to a journal, refused ones too."""
     given = event | {"seq": place} if numbered else event
     arrival = decode_event(msgspec.json.encode(given))
     seq = place if numbered else None
-    if not isinstance(arrival, Arrived):
+    if not isinstance(arrival, DecodedEvent):
         return Offer(seq, NOW + place, b"", refusal=arrival.code)
     patch = None
     if isinstance(arrival.event, SessionUpdate):
@@ -63,7 +63,7 @@ BAD = st.sampled_from([{"type": "asr"}, {"type": "magic"}, {"type": "session.upd
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PRODUCED | BAD, max_size=15), st.booleans(), st.sampled_from([None, "api", "idle"]), st.booleans())
 async def test_what_is_restored_elsewhere_reads_as_the_original(
-    call: list[Fields], numbered: bool, ended: str | None, pretty: bool
+    call: list[JsonObject], numbered: bool, ended: str | None, pretty: bool
 ) -> None:
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
     here, there = MemoryStore(), MemoryStore()
@@ -105,14 +105,18 @@ async def shown(store: MemoryStore, stream: Stream) -> tuple[bytes, bytes]:
 # What is no checkpoint
 
 
-EVENTS: list[Fields] = [final(1, "Hello.", 5) | {"seq": 1}, delta(1, "Hi.", 6) | {"seq": 2}, done(1, 7) | {"seq": 3}]
+EVENTS: list[JsonObject] = [
+    final(1, "Hello.", 5) | {"seq": 1},
+    delta(1, "Hi.", 6) | {"seq": 2},
+    done(1, 7) | {"seq": 3},
+]
 
 
 def document(
-    events: list[Fields] = EVENTS, change: Callable[[Fields], object] = lambda _: None, **entry: Any
-) -> Fields:
+    events: list[JsonObject] = EVENTS, change: Callable[[JsonObject], object] = lambda _: None, **entry: Any
+) -> JsonObject:
     """A checkpoint that somebody wrote by hand, with the right hash."""
-    session: Fields = {
+    session: JsonObject = {
         "session_id": "s",
         "state": "running",
         "reason": None,
@@ -120,7 +124,7 @@ def document(
         "ended_at": None,
         "config": {},
     }
-    made: Fields = {"voicemem": "checkpoint", "version": 1, "session": session}
+    made: JsonObject = {"voicemem": "checkpoint", "version": 1, "session": session}
     made["events"] = [
         {"position": n, "producer": "main", "seq": event.get("seq"), "received_ms": NOW, "event": event} | entry
         for n, event in enumerate(events, 1)
@@ -129,13 +133,13 @@ def document(
     return made | {"sha256": sha256(made)}
 
 
-def sha256(made: Fields) -> str:
+def sha256(made: JsonObject) -> str:
     """As the documentation says: of compact JSON with sorted keys, a line each."""
     lines = [json.dumps(one, sort_keys=True, separators=(",", ":")) for one in (made["session"], *made["events"])]
     return hashlib.sha256("".join(line + "\n" for line in lines).encode()).hexdigest()
 
 
-async def problem_of(made: Fields) -> str:
+async def problem_of(made: JsonObject) -> str:
     """What is said of a checkpoint that cannot be restored."""
     with pytest.raises(Refused) as refused:
         await read(msgspec.json.encode(made))
@@ -148,7 +152,7 @@ async def test_a_checkpoint_by_hand_is_read() -> None:
     assert 3 == len((await read(msgspec.json.encode(document()))).restored.rows)
 
 
-def own(kind: str, **fields: Any) -> list[Fields]:
+def own(kind: str, **fields: Any) -> list[JsonObject]:
     return [{"type": kind, **fields}]
 
 
@@ -156,7 +160,7 @@ DEEP: Any = 1
 for _ in range(33):
     DEEP = [DEEP]
 
-BY_HAND: list[tuple[str, Fields, str]] = [
+BY_HAND: list[tuple[str, JsonObject, str]] = [
     ("kind", document(change=lambda made: made.update(voicemem="backup")), "no checkpoint of voicemem"),
     ("version", document(change=lambda made: made.update(version=2)), "of another version"),
     ("hash", document() | {"sha256": "0" * 64}, "was changed"),
@@ -196,7 +200,7 @@ BY_HAND: list[tuple[str, Fields, str]] = [
 
 
 @pytest.mark.parametrize(("made", "said"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
-async def test_what_is_no_checkpoint_is_refused(made: Fields, said: str) -> None:
+async def test_what_is_no_checkpoint_is_refused(made: JsonObject, said: str) -> None:
     """Whatever ingest would refuse, and what was changed, is told with its place and never with its content."""
     assert said in await problem_of(made)
 

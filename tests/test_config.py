@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.config.secrets import calls_out, patch_calls_out
-from voicemem.config.session import MAX_LABELS, merge_config, parse_config, validate_config
+from voicemem.config.secrets import changes_outbound, patch_changes_outbound
+from voicemem.config.session import MAX_LABELS, apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.strict_json import merge_patch
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
 URL = "https://public.example/"
 SYSTEM = {"role": "system", "content": "Be brief."}
-FULL: Fields = {
+FULL: JsonObject = {
     "name": "joker",
     "channel": "room",
     "user_id": "u1",
@@ -86,7 +86,7 @@ def test_full_configuration_is_kept_as_given() -> None:
     ],
     ids=str,
 )
-def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
+def test_what_no_configuration_can_hold_is_refused(given: JsonObject) -> None:
     """Unknown settings and values out of range are refused with one code."""
     with pytest.raises(Refused, match="In the configuration") as refused:
         validate_config(given)
@@ -104,7 +104,7 @@ def test_what_no_configuration_can_hold_is_refused(given: Fields) -> None:
     ],
     ids=str,
 )
-def test_a_text_of_another_form_gets_a_sentence(given: Fields, said: str) -> None:
+def test_a_text_of_another_form_gets_a_sentence(given: JsonObject, said: str) -> None:
     """What a text must be like is said in words, and without the pattern that it is checked with."""
     with pytest.raises(Refused) as refused:
         validate_config(given)
@@ -120,7 +120,7 @@ def test_a_webhook_secret_that_is_no_base64_is_refused() -> None:
 
 
 @pytest.mark.parametrize("given", [{"llm": 5, "system_messages": []}, {"llm": [], "system_messages": [SYSTEM]}])
-def test_invalid_llm_is_refused_beside_system_messages(given: Fields) -> None:
+def test_invalid_llm_is_refused_beside_system_messages(given: JsonObject) -> None:
     """The short form does not hide what is wrong with `llm`."""
     with pytest.raises(Refused):
         validate_config(given)
@@ -147,7 +147,7 @@ def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> 
     ],
     ids=str,
 )
-def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) -> None:
+def test_refusal_names_the_setting_that_is_not_known(given: JsonObject, named: str) -> None:
     """A name that is a plain word is said; other text of the sender's is not."""
     with pytest.raises(Refused) as refused:
         validate_config(given)
@@ -163,7 +163,7 @@ def test_refusal_names_the_setting_that_is_not_known(given: Fields, named: str) 
     ],
     ids=str,
 )
-def test_refusal_lists_the_values_that_can_be(given: Fields, values: str) -> None:
+def test_refusal_lists_the_values_that_can_be(given: JsonObject, values: str) -> None:
     """Where a setting is a choice, the choice is shown."""
     with pytest.raises(Refused) as refused:
         validate_config(given)
@@ -178,14 +178,14 @@ def test_labels_are_limited() -> None:
     with pytest.raises(Refused):
         validate_config({"labels": labels | {"more": "x"}})
     with pytest.raises(Refused, match="at most 64 labels"):
-        merge_config({"labels": labels}, {"labels": {"more": "x"}})
+        apply_patch({"labels": labels}, {"labels": {"more": "x"}})
 
 
 def test_label_may_take_the_place_of_another() -> None:
     """Labels that a patch takes away do not count."""
     labels = {str(number): "x" for number in range(MAX_LABELS)}
     patch = {"labels": {"0": None, "more": "x"}}
-    assert len(merge_config({"labels": labels}, validate_config(patch).public)["labels"]) == 64
+    assert len(apply_patch({"labels": labels}, validate_config(patch).public)["labels"]) == 64
 
 
 # System messages
@@ -198,7 +198,7 @@ def test_system_messages_at_the_top_are_those_of_the_llm() -> None:
 
 def test_system_messages_at_the_top_join_the_llm() -> None:
     """The short form stands beside other settings of the LLM, and wins over the long form."""
-    given: Fields = {"llm": {"model": "m", "system_messages": []}, "system_messages": [SYSTEM]}
+    given: JsonObject = {"llm": {"model": "m", "system_messages": []}, "system_messages": [SYSTEM]}
     assert validate_config(given).public == {"llm": {"model": "m", "system_messages": [SYSTEM]}}
 
 
@@ -276,13 +276,13 @@ def test_no_secret_is_left_in_what_is_shown(secret: str) -> None:
 
 def test_settling_leaves_its_argument() -> None:
     """What was given is not changed."""
-    given: Fields = {"llm": {"api_key": "k"}, "system_messages": [SYSTEM], "webhook": {"secret": "s"}}
+    given: JsonObject = {"llm": {"api_key": "k"}, "system_messages": [SYSTEM], "webhook": {"secret": "s"}}
     before = deepcopy(given)
     validate_config(given)
     assert given == before
 
 
-CALLING_OUT: list[Fields] = [
+CALLING_OUT: list[JsonObject] = [
     {"llm": {"url": URL}},
     {"llm": {"api_key": "k"}},
     {"llm": {"api_key": None}},
@@ -295,17 +295,17 @@ CALLING_OUT: list[Fields] = [
 
 
 @pytest.mark.parametrize("given", CALLING_OUT, ids=str)
-def test_settings_that_call_out_are_known(given: Fields) -> None:
+def test_settings_that_call_out_are_known(given: JsonObject) -> None:
     """Addresses and secrets need the scope `admin`, before and after the secrets are taken out."""
-    assert calls_out(given)
-    assert patch_calls_out(validate_config(given))
+    assert changes_outbound(given)
+    assert patch_changes_outbound(validate_config(given))
 
 
 @pytest.mark.parametrize("given", [{}, {"llm": {"model": "m"}}, {"name": "n", "labels": {"url": "u"}}])
-def test_other_settings_do_not_call_out(given: Fields) -> None:
+def test_other_settings_do_not_call_out(given: JsonObject) -> None:
     """Names, labels and models make the server call nobody."""
-    assert not calls_out(given)
-    assert not patch_calls_out(validate_config(given))
+    assert not changes_outbound(given)
+    assert not patch_changes_outbound(validate_config(given))
 
 
 # Merge patches
@@ -314,9 +314,9 @@ def test_other_settings_do_not_call_out(given: Fields) -> None:
 @pytest.mark.parametrize(
     "given", [{"idle_timeout": None}, {"labels": {"a": None}}, {"llm": None}, {"llm": {"style": None}}], ids=str
 )
-def test_null_in_a_configuration_is_the_default(given: Fields) -> None:
+def test_null_in_a_configuration_is_the_default(given: JsonObject) -> None:
     """A setting given as null is kept as one that was left out."""
-    assert parse_config(merge_config({}, validate_config(given).public)) == parse_config({})
+    assert parse_config(apply_patch({}, validate_config(given).public)) == parse_config({})
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_null_in_a_configuration_is_the_default(given: Fields) -> None:
         ({"a": {"b": 1}}, {}, {"a": {"b": 1}}),
     ],
 )
-def test_patches_are_merged_as_rfc_7396_says(target: Fields, patch: Fields, result: Fields) -> None:
+def test_patches_are_merged_as_rfc_7396_says(target: JsonObject, patch: JsonObject, result: JsonObject) -> None:
     """The examples of the RFC's appendix, as far as both sides are objects."""
     assert merge_patch(target, patch) == result
 
@@ -350,7 +350,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
 
 
 @given(OBJECTS, OBJECTS)
-def test_patch_applied_twice_is_applied_once(target: Fields, patch: Fields) -> None:
+def test_patch_applied_twice_is_applied_once(target: JsonObject, patch: JsonObject) -> None:
     """A patch says what is, not what changes, and leaves what it is merged into."""
     before = deepcopy(target)
     result = merge_patch(target, patch)
@@ -359,7 +359,7 @@ def test_patch_applied_twice_is_applied_once(target: Fields, patch: Fields) -> N
 
 
 @given(OBJECTS)
-def test_patching_nothing_leaves_no_null(patch: Fields) -> None:
+def test_patching_nothing_leaves_no_null(patch: JsonObject) -> None:
     """Nulls in objects take away; they are never kept."""
 
     def nulls(value: Any) -> bool:
@@ -370,8 +370,6 @@ def test_patching_nothing_leaves_no_null(patch: Fields) -> None:
 
 def test_merged_configuration_can_be_read() -> None:
     """A patch changes what it names and takes away what it says is null."""
-    config = merge_config(
-        FULL, validate_config({"labels": {"tier": None, "lang": "de"}, "llm": {"style": None}}).public
-    )
+    config = apply_patch(FULL, validate_config({"labels": {"tier": None, "lang": "de"}, "llm": {"style": None}}).public)
     assert parse_config(config).labels == {"lang": "de"}
     assert (parse_config(config).llm.style, parse_config(config).llm.vendor) == ("openai", "custom")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import Refused
-from voicemem.protocol.codec import Arrived, decode_event, decode_journaled
+from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.events import SessionUpdate
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 
 SECRET = "s3cret"
@@ -20,13 +20,13 @@ SECRET = "s3cret"
 
 def vetted(update: bytes) -> ConfigUpdate:
     decoded = decode_event(update)
-    assert isinstance(decoded, Arrived)
+    assert isinstance(decoded, DecodedEvent)
     assert isinstance(decoded.event, SessionUpdate)
     return validated_update(decoded.event, decoded.payload)
 
 
 @pytest.mark.parametrize("patch", [{"llm": {"api_kee": "k"}}, {"labels": {str(n): "" for n in range(65)}}], ids=str)
-def test_what_cannot_be_set_is_refused(patch: Fields) -> None:
+def test_what_cannot_be_set_is_refused(patch: JsonObject) -> None:
     """Unknown settings, and more labels than a session has."""
     with pytest.raises(Refused) as refused:
         vetted(msgspec.json.encode({"type": "session.update", **patch}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, Serve, closed, produce
+from callers import Caller, JsonObject, Serve, closed, produce
 from calls import delta, done, event, final, interrupt, message, partial
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
@@ -29,7 +29,7 @@ async def said(api: Caller, **config: Any) -> None:
     await api.send(final(2, "Stop.", ts=1_778_390_401_000, user="ann"))
 
 
-def contents(body: Fields) -> list[Any]:
+def contents(body: JsonObject) -> list[Any]:
     return [one["content"] for one in body["messages"]]
 
 
@@ -39,7 +39,7 @@ def contents(body: Fields) -> list[Any]:
     ids=["standard", "custom"],
 )
 @pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
-async def test_the_seed_call(serve: Serve, llm: Fields, document: str, ended: bool) -> None:
+async def test_the_seed_call(serve: Serve, llm: JsonObject, document: str, ended: bool) -> None:
     """The joke-and-story call gives the documented requests, while it runs and after its end."""
     app = await serve()
     events = [json.loads(line) for line in (FIXTURES / "seed_call.jsonl").read_text().splitlines()]

@@ -20,7 +20,7 @@ import pytest
 from callers import (
     LOOPBACK,
     Caller,
-    Fields,
+    JsonObject,
     Notice,
     Receiver,
     Reply,
@@ -46,8 +46,8 @@ from voicemem.webhooks.sender import WebhookSender
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-HELLO: list[Fields] = [final(1, "Hi."), delta(1, "Good day."), done(1)]
-END: Fields = {"type": "session.end", "reason": "left"}
+HELLO: list[JsonObject] = [final(1, "Hi."), delta(1, "Good day."), done(1)]
+END: JsonObject = {"type": "session.end", "reason": "left"}
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ async def test_an_end_over_rest_is_delivered(serve: Serve, hook: Receiver) -> No
 
 
 @pytest.mark.parametrize("config", [{"idle_timeout": 0.01}, {"max_duration": 0.01}], ids=str)
-async def test_a_close_by_time_is_delivered(serve: Serve, hook: Receiver, config: Fields) -> None:
+async def test_a_close_by_time_is_delivered(serve: Serve, hook: Receiver, config: JsonObject) -> None:
     """A call that fell silent or went on for too long is delivered like any other."""
     api = Caller(await serve(webhook_url=hook.url()))
     await api.create(**config)

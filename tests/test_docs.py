@@ -31,7 +31,7 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import MemoryConfig
 from voicemem.errors import CODES
 from voicemem.protocol.checks import METADATA_ORDER
-from voicemem.protocol.events import Event, Incoming, Producible
+from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
 from voicemem.server import agora
@@ -53,7 +53,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "README.md"]
 INDEX = (ROOT / "docs" / "README.md").read_text()
 DOCS = {path.name: path.read_text() for path in [ROOT / "README.md", *PAGES]}
-EVENTS = Producible.__args__
+EVENTS = ProducedEvent.__args__
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -131,7 +131,7 @@ def test_every_act_of_the_audit_is_documented() -> None:
 
 def test_every_frame_of_the_ingest_is_documented_with_its_fields() -> None:
     """What may be sent besides events, and everything that the server sends, stands in docs/ingest.md."""
-    frames = [*set(Incoming.__args__) - set(EVENTS), *Frame.__args__]
+    frames = [*set(IncomingEvent.__args__) - set(EVENTS), *Frame.__args__]
     names = {field for frame in frames for field in frame.__struct_fields__}
     names |= {str(frame.__struct_config__.tag) for frame in frames}
     text = DOCS["ingest.md"]

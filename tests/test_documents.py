@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from calls import Fields
+from calls import JsonObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,20 +16,20 @@ from voicemem.documents.document import (
     MAX_DOCUMENT_BYTES,
     Form,
     WorkingMemoryConfig,
-    changed,
+    append_content,
+    apply_operation,
     check_content,
     check_form,
-    data_shown,
-    document_text,
-    form_for,
+    equality_key,
     form_of,
-    identity,
-    merged,
+    render_data,
+    render_document,
+    resolve_form,
 )
 from voicemem.errors import Refused
 from voicemem.protocol.events import MemoryData, MemoryDocument
-from voicemem.transcript.fold import Entry, fold_all
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.state import State, decode_state, encode_state
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([0.0, 1.0, -1.0, 0.5])
 PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text("ab", max_size=2)
@@ -46,31 +46,33 @@ ALIKE = st.fixed_dictionaries({}, optional=KINDS)
 
 @settings(max_examples=300, deadline=None)
 @given(OBJECTS, OBJECTS)
-def test_appending_the_same_again_changes_nothing(before: Fields, more: Fields) -> None:
+def test_appending_the_same_again_changes_nothing(before: JsonObject, more: JsonObject) -> None:
     """What is in a document already is not added once more, however deep it lies."""
-    once = merged(before, more)
-    assert json.dumps(once) == json.dumps(merged(once, more))
+    once = append_content(before, more)
+    assert json.dumps(once) == json.dumps(append_content(once, more))
 
 
 @settings(max_examples=300, deadline=None)
 @given(ALIKE, ALIKE, ALIKE)
-def test_updates_may_be_joined_before_they_are_appended(one: Fields, two: Fields, three: Fields) -> None:
+def test_updates_may_be_joined_before_they_are_appended(one: JsonObject, two: JsonObject, three: JsonObject) -> None:
     """Where fields keep their kinds, it makes no difference how appends are grouped."""
-    assert json.dumps(merged(merged(one, two), three)) == json.dumps(merged(one, merged(two, three)))
+    assert json.dumps(append_content(append_content(one, two), three)) == json.dumps(
+        append_content(one, append_content(two, three))
+    )
 
 
 @settings(max_examples=300, deadline=None)
 @given(OBJECTS, OBJECTS)
-def test_nothing_is_lost_but_what_is_overwritten(before: Fields, more: Fields) -> None:
+def test_nothing_is_lost_but_what_is_overwritten(before: JsonObject, more: JsonObject) -> None:
     """Every item of both arrays is in the merged one, those of before at their places; arguments stay as they are."""
     copies = json.dumps([before, more])
-    after = merged(before, more)
+    after = append_content(before, more)
     assert {*before, *more} == {*after}
     for name, value in before.items():
         if isinstance(value, list) and isinstance(more.get(name), list):
             assert value == after[name][: len(value)]
-            wanted = {identity(item) for item in value + more[name]}
-            assert wanted == {identity(item) for item in after[name]}
+            wanted = {equality_key(item) for item in value + more[name]}
+            assert wanted == {equality_key(item) for item in after[name]}
     assert copies == json.dumps([before, more])
 
 
@@ -78,8 +80,8 @@ def test_nothing_is_lost_but_what_is_overwritten(before: Fields, more: Fields) -
 @given(TEXTS, TEXTS, TEXTS)
 def test_texts_are_put_below_each_other(one: str, two: str, three: str) -> None:
     """A blank line stands between them; nothing is no text, and grouping makes no difference."""
-    assert merged(merged(one, two), three) == merged(one, merged(two, three))
-    assert one == merged(one, "") == merged("", one)
+    assert append_content(append_content(one, two), three) == append_content(one, append_content(two, three))
+    assert one == append_content(one, "") == append_content("", one)
 
 
 def test_deep_merge_as_it_is_documented() -> None:
@@ -87,7 +89,7 @@ def test_deep_merge_as_it_is_documented() -> None:
     before = {"profile": {"name": "Ann", "city": "Oslo"}, "goals": ["sleep"], "visits": 1}
     more = {"profile": {"city": "Rome"}, "goals": ["sleep", "run"], "visits": 2, "vip": None}
     after = {"profile": {"name": "Ann", "city": "Rome"}, "goals": ["sleep", "run"], "visits": 2, "vip": None}
-    assert after == merged(before, more)
+    assert after == append_content(before, more)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +104,14 @@ def test_deep_merge_as_it_is_documented() -> None:
 )  # fmt: skip
 def test_items_are_equal_as_in_json(before: list[Any], more: list[Any], after: list[Any]) -> None:
     """1 is 1.0, but true is not 1, and the order of an object's fields is nothing."""
-    assert json.dumps(after) == json.dumps(merged({"l": before}, {"l": more})["l"])
+    assert json.dumps(after) == json.dumps(append_content({"l": before}, {"l": more})["l"])
 
 
 # Folding
 
 
-def document(position: int, operation: Any, content: Any = None, **form: Any) -> Entry:
-    return Entry(position, 1000 * position, MemoryDocument(operation=operation, content=content, **form))
+def document(position: int, operation: Any, content: Any = None, **form: Any) -> DecodedRow:
+    return DecodedRow(position, 1000 * position, MemoryDocument(operation=operation, content=content, **form))
 
 
 def test_every_version_is_a_fold() -> None:
@@ -140,9 +142,9 @@ def test_what_does_not_fit_does_not_stop_the_fold() -> None:
 
 def test_documents_and_data_are_in_snapshots() -> None:
     """A restored state has the same document and data, and goes on from there."""
-    data = Entry(2, 2000, MemoryData(operation="patch", content={"a": {"b": 1, "c": None}}))
+    data = DecodedRow(2, 2000, MemoryData(operation="patch", content={"a": {"b": 1, "c": None}}))
     state = fold_all(State(), [document(1, "append", "Likes tea.", format="markdown", template="# User"), data])
-    kept = restore(snapshot(state))
+    kept = decode_state(encode_state(state))
     assert state == kept
     assert {"a": {"b": 1}} == kept.data
     fold_all(kept, [document(3, "append", "And milk.")])
@@ -164,7 +166,7 @@ def test_documents_and_data_are_in_snapshots() -> None:
         ({"format": "json", "template": "left over"}, Form("json")),
     ],
 )
-def test_the_format_follows_from_what_is_given(given: Fields, form: Form | None) -> None:
+def test_the_format_follows_from_what_is_given(given: JsonObject, form: Form | None) -> None:
     """A template makes Markdown, a schema JSON."""
     assert form == form_of(msgspec.convert(given, WorkingMemoryConfig))
 
@@ -181,7 +183,7 @@ BAD_FORMS = [
 
 
 @pytest.mark.parametrize("given", BAD_FORMS, ids=lambda given: ",".join(given))
-def test_what_is_no_form_is_refused(given: Fields) -> None:
+def test_what_is_no_form_is_refused(given: JsonObject) -> None:
     """Two kinds at once, a part that the format does not have, what is too large, a schema that is none."""
     with pytest.raises(Refused, match="invalid_field"):
         check_form(msgspec.convert(given, WorkingMemoryConfig))
@@ -206,7 +208,7 @@ def test_contents_are_held_to_format_and_size() -> None:
 def test_without_any_form_the_content_decides() -> None:
     """An object is JSON, anything else a text."""
     contents: list[Any] = [{}, "x", None]
-    assert ["json", "text", "text"] == [form_for(content, None).format for content in contents]
+    assert ["json", "text", "text"] == [resolve_form(content, None).format for content in contents]
 
 
 # For an LLM
@@ -214,25 +216,25 @@ def test_without_any_form_the_content_decides() -> None:
 
 def test_an_empty_document_shows_what_it_is_to_become() -> None:
     """Of Markdown the template, of JSON the schema."""
-    assert "# User\n- Name:" in document_text(None, Form("markdown", "# User\n- Name:"), "session", False)
-    assert '{"required":["name"]}' in document_text(None, Form("json", schema={"required": ["name"]}), "user", False)
+    assert "# User\n- Name:" in render_document(None, Form("markdown", "# User\n- Name:"), "session", False)
+    assert '{"required":["name"]}' in render_document(None, Form("json", schema={"required": ["name"]}), "user", False)
 
 
 def test_a_document_is_shown_with_how_to_use_it() -> None:
     """The tools are named only where there are any."""
-    text = document_text({"a": 1}, Form("json"), "user", True)
+    text = render_document({"a": 1}, Form("json"), "user", True)
     assert '{"a":1}' in text
     assert "this user" in text
     assert "update_working_memory" in text
-    assert "update_working_memory" not in document_text("x", Form("text"), "session", False)
+    assert "update_working_memory" not in render_document("x", Form("text"), "session", False)
 
 
 def test_operations() -> None:
     """An append to nothing begins, a form leaves the content, a clear leaves nothing."""
     assert ["x", "y", None, "y"] == [
-        changed(None, "append", "x"),
-        changed("x", "replace", "y"),
-        changed("y", "clear", None),
-        changed("y", "form", None),
+        apply_operation(None, "append", "x"),
+        apply_operation("x", "replace", "y"),
+        apply_operation("y", "clear", None),
+        apply_operation("y", "form", None),
     ]
-    assert 'Data of this session:\n{"a":1}' == data_shown({"a": 1})
+    assert 'Data of this session:\n{"a":1}' == render_data({"a": 1})

@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from voicemem.config.session import SessionConfig
-from voicemem.protocol.events import UPDATE_FIELDS, Event, Incoming, Journaled, Producible, SessionUpdate, update_patch
+from voicemem.protocol.events import (
+    UPDATE_FIELDS,
+    Event,
+    IncomingEvent,
+    JournaledEvent,
+    ProducedEvent,
+    SessionUpdate,
+    update_patch,
+)
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_TEXT_BYTES, SESSION_ID_PATTERN
 
 
@@ -27,24 +35,24 @@ OPTIONAL_TURN = {"asr", "llm.delta", "llm.done", "llm.error", "tts", "interrupt"
 
 def test_producers_send_the_documented_types() -> None:
     """A producer may send each type of section 3, and nothing else."""
-    assert tags(Producible) == set(DOCUMENTED.split())
+    assert tags(ProducedEvent) == set(DOCUMENTED.split())
 
 
 def test_connections_take_opens_and_keys_as_well() -> None:
     """What opens a connection is no part of a journal."""
-    assert tags(Incoming) - tags(Producible) == {"session.open", "auth"}
-    assert tags(Journaled) & {"session.open", "auth"} == set()
+    assert tags(IncomingEvent) - tags(ProducedEvent) == {"session.open", "auth"}
+    assert tags(JournaledEvent) & {"session.open", "auth"} == set()
 
 
 def test_server_has_events_of_its_own() -> None:
     """What the server journals itself cannot be sent by a producer."""
     own = {"session.closed", "session.reopened", "session.gap", "session.forked", "refused"}
     own |= {"memory.summary", "memory.forgotten", "memory.carried", "memory.document", "memory.data"}
-    assert tags(Journaled) - tags(Producible) == own
-    assert own & tags(Incoming) == set()
+    assert tags(JournaledEvent) - tags(ProducedEvent) == own
+    assert own & tags(IncomingEvent) == set()
 
 
-@pytest.mark.parametrize("event", get_args(Incoming), ids=lambda event: str(event.__struct_config__.tag))
+@pytest.mark.parametrize("event", get_args(IncomingEvent), ids=lambda event: str(event.__struct_config__.tag))
 def test_every_event_has_the_common_fields(event: type[Event]) -> None:
     """All events may carry the same common fields, and are immutable."""
     common = {"session_id", "producer", "seq", "ts", "id", "item", "metadata"}
@@ -54,7 +62,7 @@ def test_every_event_has_the_common_fields(event: type[Event]) -> None:
 
 def test_turn_id_may_be_left_out_of_some_types_only() -> None:
     """Producers without turn numbers leave it out of speech, replies, playback and interruptions, and nothing else."""
-    types = {str(one.__struct_config__.tag): one for one in get_args(Producible)}
+    types = {str(one.__struct_config__.tag): one for one in get_args(ProducedEvent)}
     fields = {tag: {field.name: field for field in msgspec.structs.fields(one)} for tag, one in types.items()}
     optional = {tag for tag, known in fields.items() if "turn_id" in known and not known["turn_id"].required}
     needed = {tag for tag, known in fields.items() if "turn_id" in known and known["turn_id"].required}

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from voicemem.config.secrets import check_secret
+from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.session import HISTORY_EVENT
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Message
-from voicemem.webhooks.attempts import MAX_ATTEMPTS, RETRY_DELAYS_S, Answer, next_delay_s, verdict
-from voicemem.webhooks.payloads import about, envelope, history_payload
+from voicemem.webhooks.attempts import MAX_ATTEMPTS, RETRY_DELAYS_S, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.payloads import envelope, history_payload, session_fields
 from voicemem.webhooks.signing import signature_headers, verify
 
 AGORA_BODY = (
@@ -42,12 +42,12 @@ MESSAGES = [
 
 def payload(**changes: Any) -> bytes:
     values: dict[str, Any] = {"messages": MESSAGES, "stopped_ms": 1_778_390_400_000, "fields": "full"}
-    session = about("S1", "joker", "room", {"tier": "vip"}, 1_778_390_300_999)
+    session = session_fields("S1", "joker", "room", {"tier": "vip"}, 1_778_390_300_999)
     return history_payload(session, **(values | changes))
 
 
-def answer(status: int | None = 500, error: str | None = None, retry_after: str | None = None) -> Answer:
-    return Answer(status, error, retry_after, 12, "")
+def answer(status: int | None = 500, error: str | None = None, retry_after: str | None = None) -> AttemptResult:
+    return AttemptResult(status, error, retry_after, 12, "")
 
 
 def signed(secret: str | None, body: bytes = AGORA_BODY, timestamp_s: int = NOW_S) -> dict[str, str]:
@@ -76,7 +76,7 @@ def test_standard_payload_carries_role_and_content_only() -> None:
 
 def test_missing_values_are_empty_not_absent() -> None:
     """A session without name, channel, labels and messages gives empty values under all keys."""
-    body = history_payload(about("S1", None, None, {}, 1_778_390_300_999), 1_778_390_400_000, [], "full")
+    body = history_payload(session_fields("S1", None, None, {}, 1_778_390_300_999), 1_778_390_400_000, [], "full")
     assert body == (
         b'{"agent_id":"S1","name":"","channel":"","start_ts":1778390300,"stop_ts":1778390400,"labels":{},"contents":[]}'
     )
@@ -138,7 +138,7 @@ def test_a_secret_in_another_form_is_used_as_it_is(secret: str) -> None:
 def test_a_new_secret_that_looks_like_base64_and_is_none_is_refused(secret: str) -> None:
     """Receivers of Standard Webhooks could not verify with it; the sentence does not show it."""
     with pytest.raises(Refused) as refused:
-        check_secret(secret)
+        check_webhook_secret(secret)
     assert refused.value.code == "invalid_field"
     assert "hidden" not in refused.value.detail
 
@@ -146,7 +146,7 @@ def test_a_new_secret_that_looks_like_base64_and_is_none_is_refused(secret: str)
 @pytest.mark.parametrize("secret", [None, "", "plain", "whsec", WHSEC, WHSEC.rstrip("=")])
 def test_other_secrets_are_taken(secret: str | None) -> None:
     """Base64 after `whsec_`, and any other text."""
-    check_secret(secret)
+    check_webhook_secret(secret)
 
 
 def test_a_whsec_secret_without_padding_is_decoded_as_the_public_verifier_does() -> None:
@@ -207,7 +207,7 @@ def test_garbage_headers_verify_as_wrong(headers: dict[str, str]) -> None:
         (answer(None, "dns"), "retry"),
     ],
 )
-def test_verdict(given_answer: Answer, expected: str) -> None:
+def test_verdict(given_answer: AttemptResult, expected: str) -> None:
     """2xx is delivered, 410 is gone, everything else is tried again."""
     assert verdict(given_answer) == expected
 
@@ -221,7 +221,7 @@ def test_retries_follow_the_documented_schedule_and_end() -> None:
 
 
 @pytest.mark.parametrize("overload", [answer(429), answer(503), answer(504), answer(None, "timeout")])
-def test_an_overloaded_receiver_is_not_tried_again_at_once(overload: Answer) -> None:
+def test_an_overloaded_receiver_is_not_tried_again_at_once(overload: AttemptResult) -> None:
     """The first retry after a 429, 503 or timeout waits for at least five seconds."""
     assert [next_delay_s(1, overload, jitter) for jitter in (0.0, 0.5)] == [5, 5.5]
 

@@ -13,8 +13,8 @@ from calls import (
     JOURNALS,
     PRODUCED,
     TEXTS,
-    Fields,
     Given,
+    JsonObject,
     closed,
     contents,
     delta,
@@ -40,10 +40,10 @@ from calls import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from voicemem.protocol.events import RefusedEvent, SessionGap
-from voicemem.transcript.fold import Entry, fold, fold_all
+from voicemem.protocol.events import RefusalMarker, SessionGap
+from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import tool_uses
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.state import State, decode_state, encode_state
 
 
 def replies(*given: Given, unfinished: bool = False) -> list[tuple[int, str]]:
@@ -57,12 +57,12 @@ def cut_texts(*given: Given) -> list[str]:
     return [one["metadata"]["original"] for one in contents(*given) if "interrupted" in one["metadata"]]
 
 
-def orders(call: list[Fields]) -> list[tuple[Fields, ...]]:
+def orders(call: list[JsonObject]) -> list[tuple[JsonObject, ...]]:
     """All orders in which some events can arrive."""
     return list(permutations(call))
 
 
-def kinds(call: tuple[Fields, ...]) -> str:
+def kinds(call: tuple[JsonObject, ...]) -> str:
     """The types of some events, as the name of a test."""
     return " ".join(one["type"] for one in call)
 
@@ -188,7 +188,7 @@ def test_assistant_message_is_not_the_reply_of_its_turn() -> None:
 
 
 @pytest.mark.parametrize("call", [[done(1)], [delta(1, ""), done(1)], [interrupt(1)], [tts(1, done=True)], [failed(1)]])
-def test_reply_that_never_had_text_is_no_message(call: list[Fields]) -> None:
+def test_reply_that_never_had_text_is_no_message(call: list[JsonObject]) -> None:
     """An end, an interruption or playback alone makes no message, even at the close."""
     assert contents(*call, closed(9000)) == []
 
@@ -533,7 +533,7 @@ def test_close_leaves_replies_of_which_later_ones_were_played() -> None:
 @pytest.mark.parametrize(
     "call", orders([delta(1, "One two.", 10), done(1, 20), tts(1, 30, heard_text="One ")]), ids=kinds
 )
-def test_close_cuts_the_reply_that_plays_however_its_events_arrived(call: tuple[Fields, ...]) -> None:
+def test_close_cuts_the_reply_that_plays_however_its_events_arrived(call: tuple[JsonObject, ...]) -> None:
     """Done, deltas and playback may overtake each other, and the reply is still known to be playing."""
     assert heard(*call, closed(50)) == ("One ", None)
 
@@ -541,7 +541,7 @@ def test_close_cuts_the_reply_that_plays_however_its_events_arrived(call: tuple[
 @pytest.mark.parametrize(
     "call", orders([delta(2, "Two two.", 30), done(2, 35), tts(2, 40, heard_text="Two ")]), ids=kinds
 )
-def test_close_leaves_earlier_replies_however_the_later_one_arrived(call: tuple[Fields, ...]) -> None:
+def test_close_leaves_earlier_replies_however_the_later_one_arrived(call: tuple[JsonObject, ...]) -> None:
     """Playback of a later reply ends the playing of earlier ones, even when it overtakes that reply."""
     earlier = [message(1, "One one.", 10), tts(1, 20, heard_text="One ")]
     assert cut_texts(*earlier, *call, closed(50)) == ["Two two."]
@@ -607,11 +607,11 @@ def test_error_closes_the_open_reply_as_generated() -> None:
     assert only(delta(1, "One ", 10), failed(1, 20), closed(50)) == only(delta(1, "One ", 10), done(1, 20))
 
 
-NAMES: list[Fields] = [{"turn": 1}, {"item": "a"}, {}]
+NAMES: list[JsonObject] = [{"turn": 1}, {"item": "a"}, {}]
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_error_finds_the_open_reply(names: Fields) -> None:
+def test_error_finds_the_open_reply(names: JsonObject) -> None:
     """The error closes the reply that is open, whether it names its turn, its item or nothing."""
     assert cut_texts(delta(1, "One ", 10, item="a"), failed(ts=20, **names), closed(50)) == []
 
@@ -672,7 +672,7 @@ def test_tool_result_may_overtake_its_call() -> None:
         event("session.update", labels={"a": "b"}),
         event("session.end", seq=1, reason="bye"),
         SessionGap(from_seq=1, to_seq=2),
-        RefusedEvent(code="invalid_field"),
+        RefusalMarker(code="invalid_field"),
     ],
 )
 def test_events_about_the_session_change_no_message(other: Given) -> None:
@@ -683,7 +683,7 @@ def test_events_about_the_session_change_no_message(other: Given) -> None:
 
 def test_position_follows_the_journal() -> None:
     """The state knows up to which position it was folded, even over events that change nothing."""
-    state = fold(State(), Entry(7, 0, RefusedEvent(code="invalid_field")))
+    state = fold(State(), DecodedRow(7, 0, RefusalMarker(code="invalid_field")))
     assert state.position == 7
 
 
@@ -724,7 +724,7 @@ def test_snapshot_and_restore_change_nothing(journal: list[Given], half: int) ->
     """A state that was kept as a snapshot gives the same messages, then and after all that follows."""
     whole = entries(journal)
     state = fold_all(State(), whole[:half])
-    kept = restore(snapshot(state))
+    kept = decode_state(encode_state(state))
     assert seen(state) == seen(kept)
     assert seen(fold_all(state, whole[half:])) == seen(fold_all(kept, whole[half:]))
 
@@ -740,7 +740,7 @@ def test_reopening_gives_the_messages_from_before_the_close(call: list[Given], t
 
 @FEW
 @given(CALLS, st.lists(PRODUCED, max_size=3), st.integers(-100, 100))
-def test_close_loses_nothing_that_was_in_the_history(call: list[Given], more: list[Fields], ts: int) -> None:
+def test_close_loses_nothing_that_was_in_the_history(call: list[Given], more: list[JsonObject], ts: int) -> None:
     """Each message that was in the history before the close, or in progress, is there after it."""
     state = folded(*call)
     before = [(one["role"], one["turn_id"], one["timestamp"]) for one in shown(state, unfinished=True)]
@@ -750,7 +750,7 @@ def test_close_loses_nothing_that_was_in_the_history(call: list[Given], more: li
 
 @settings(max_examples=300, deadline=None)
 @given(overtaking_calls())
-def test_order_of_arrival_does_not_change_the_contents(call: tuple[list[Fields], list[Fields]]) -> None:
+def test_order_of_arrival_does_not_change_the_contents(call: tuple[list[JsonObject], list[JsonObject]]) -> None:
     """Interrupts that name their reply, dones, deltas, playback and late transcripts may overtake each other."""
     timed, arrived = call
     assert contents(*sorted(timed, key=lambda one: one["ts"])) == contents(*arrived)
@@ -758,7 +758,7 @@ def test_order_of_arrival_does_not_change_the_contents(call: tuple[list[Fields],
 
 @settings(max_examples=300, deadline=None)
 @given(overtaking_calls())
-def test_order_of_arrival_does_not_change_what_the_close_cuts(call: tuple[list[Fields], list[Fields]]) -> None:
+def test_order_of_arrival_does_not_change_what_the_close_cuts(call: tuple[list[JsonObject], list[JsonObject]]) -> None:
     """The same holds when the call then ends in the middle of a reply."""
     timed, arrived = call
     assert contents(*sorted(timed, key=lambda one: one["ts"]), closed(10_000)) == contents(*arrived, closed(10_000))

@@ -16,13 +16,13 @@ from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.context.usage import left_out
 from voicemem.errors import Refused
 from voicemem.memory.forget import Forget, event_of
-from voicemem.protocol.events import Journaled, MemoryForgotten, MemorySummary
+from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
 from voicemem.sessions.read_model import Memory
-from voicemem.transcript.fold import Entry
+from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.state import State
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 FORGETS = st.one_of(
     st.builds(Forget, through_turn=st.integers(0, 4)),
     st.builds(Forget, keep_last=st.integers(0, 6)),
@@ -31,14 +31,14 @@ FORGETS = st.one_of(
 )
 
 
-def after(memory: Memory, *events: Journaled) -> Memory:
+def after(memory: Memory, *events: JournaledEvent) -> Memory:
     """The memory after more events."""
     position = memory.stands_at
-    memory.fold([Entry(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
+    memory.fold([DecodedRow(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
     return memory
 
 
-def of(*events: Fields | Journaled) -> Memory:
+def of(*events: JsonObject | JournaledEvent) -> Memory:
     """The memory of a call."""
     return after(Memory(State()), *map(taken, events))
 
@@ -56,7 +56,7 @@ def kept(memory: Memory) -> list[str]:
     return [message.content for message in memory.remembered_messages()]
 
 
-def exchange(turn: int) -> list[Fields]:
+def exchange(turn: int) -> list[JsonObject]:
     """A question and its answer."""
     return [final(turn, f"Q{turn}"), delta(turn, f"A{turn}"), done(turn)]
 
@@ -64,13 +64,13 @@ def exchange(turn: int) -> list[Fields]:
 def orders(memory: Memory, places: set[int]) -> set[int]:
     """Where these messages began in the journal."""
     state = memory.state
-    entries = [entry for number in state.numbers for entry in turn_entries(state, state.turns[number])]
+    entries = [entry for number in state.turn_numbers for entry in turn_entries(state, state.turns[number])]
     return {entries[place].order for place in places}
 
 
 @given(JOURNALS, st.lists(FORGETS, min_size=1, max_size=3), CALLS)
 def test_what_is_forgotten_never_comes_back(
-    before: list[Journaled], forgets: list[Forget], more: list[Journaled]
+    before: list[JournaledEvent], forgets: list[Forget], more: list[JournaledEvent]
 ) -> None:
     """Whatever is forgotten, in whatever order, and whatever comes later, of these messages none is shown again."""
     memory = of(*before)
@@ -90,7 +90,7 @@ def test_what_is_forgotten_never_comes_back(
 
 
 @given(CALLS, st.integers(0, 8))
-def test_exactly_the_newest_are_kept(call: list[Journaled], count: int) -> None:
+def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> None:
     """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
     memory = of(*call)
     messages = memory.made_messages().copy()
@@ -157,7 +157,7 @@ def test_a_later_summary_stays_when_nothing_more_is_forgotten() -> None:
     assert memory.state.summary is not None
 
 
-TOOL: list[Fields] = [
+TOOL: list[JsonObject] = [
     {"type": "tool.call", "turn_id": 1, "call_id": "c", "name": "w", "arguments": {}},
     {"type": "tool.result", "turn_id": 1, "call_id": "c", "result": 1},
 ]
@@ -172,7 +172,7 @@ POLICIES = [
 ]
 
 
-def body(memory: Memory, policy: MemoryConfig, **wishes: Any) -> Fields:
+def body(memory: Memory, policy: MemoryConfig, **wishes: Any) -> JsonObject:
     """The context under a policy."""
     wanted = Wishes(memory=policy, **wishes)
     return body_of(chosen(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)

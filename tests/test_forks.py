@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from voicemem.memory.fork import events_of
 from voicemem.protocol.codec import decode_journaled
-from voicemem.protocol.events import Journaled
+from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.sessions.read_model import Memory
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import remembered, tool_uses
 from voicemem.transcript.state import State
 
@@ -22,7 +22,9 @@ from voicemem.transcript.state import State
 def forked(state: State, at_turn: int) -> State:
     """The state of a fork, made of what its journal holds."""
     payloads = map(msgspec.json.encode, events_of(state, "s", at_turn, state.summary))
-    return fold_all(State(), [Entry(place, 1, decode_journaled(payload)) for place, payload in enumerate(payloads, 1)])
+    return fold_all(
+        State(), [DecodedRow(place, 1, decode_journaled(payload)) for place, payload in enumerate(payloads, 1)]
+    )
 
 
 def kept(state: State) -> list[dict[str, Any]]:
@@ -32,10 +34,10 @@ def kept(state: State) -> list[dict[str, Any]]:
 
 
 @given(JOURNALS, st.data())
-def test_a_fork_is_the_original_up_to_its_turn(journal: list[Journaled], data: st.DataObject) -> None:
+def test_a_fork_is_the_original_up_to_its_turn(journal: list[JournaledEvent], data: st.DataObject) -> None:
     """The fork's messages, and those of them that are remembered, are the original's of the turns up to there."""
     state = folded(*journal)
-    nameable = [number for number in state.numbers if number <= MAX_INTEGER]
+    nameable = [number for number in state.turn_numbers if number <= MAX_INTEGER]
     assume(nameable)
     turn = data.draw(st.sampled_from(nameable))
     fork = forked(state, turn)

@@ -10,7 +10,7 @@ import pytest
 from callers import Caller, Serve
 from producers import connected
 
-from voicemem.protocol.types import REFUSALS
+from voicemem.protocol.types import PATTERN_SENTENCES
 from voicemem.server.http.openapi import document
 from voicemem.server.rest import ROUTES
 
@@ -27,7 +27,7 @@ def test_every_pattern_of_the_api_has_its_sentence() -> None:
     """No route shows a pattern to whoever sent something else."""
     known = {
         said.split("regex ", 1)[1][1:-1].replace("\\\\", "\\").removesuffix("\\Z").removesuffix("$")
-        for said in REFUSALS
+        for said in PATTERN_SENTENCES
     }
     shown = set(patterns(json.loads(document(ROUTES)))) - {"^[0-9]+"}  # of answers
     assert len(shown) > 5

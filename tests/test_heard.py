@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from calls import JOKE, Fields, delta, done, heard, interrupt, message, only, tts, word, words
+from calls import JOKE, JsonObject, delta, done, heard, interrupt, message, only, tts, word, words
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voicemem.transcript.heard import find_word, prefix
+from voicemem.transcript.heard import find_word, whole_word_prefix
 
 REPLY = [delta(1, JOKE[:21], 10), delta(1, JOKE[21:35], 100), done(1, 200, text=JOKE)]
 """Generated until 10: "Why did the scarecrow"; until 100: " win an award?" as well; until 200: all of it."""
@@ -29,7 +29,7 @@ def test_exact_evidence_comes_before_estimated() -> None:
     assert heard(*REPLY, *call) == ("Why did the ", "aligned")
 
 
-RANKED: list[tuple[list[Fields], tuple[str, str | None]]] = [
+RANKED: list[tuple[list[JsonObject], tuple[str, str | None]]] = [
     ([interrupt(1, 300, heard_text="Why ")], ("Why ", None)),
     ([interrupt(1, 310, heard_chars=8)], ("Why did ", "aligned")),
     ([interrupt(1, 320, audio_end_ms=300), tts(1, 30, words=words(JOKE))], ("Why did the ", "aligned")),
@@ -226,7 +226,7 @@ TEXT = st.text(alphabet="ab '-.,!?好。é\u0301😀\u200d\n") | st.text()
 @example("a\u200d", 1)
 def test_prefix_is_a_prefix(text: str, length: int) -> None:
     """A cut never invents text, and only adds what trails the last word."""
-    cut = prefix(text, length)
+    cut = whole_word_prefix(text, length)
     assert text.startswith(cut)
     assert not any(character.isalnum() for character in cut[length:])
 
@@ -234,13 +234,13 @@ def test_prefix_is_a_prefix(text: str, length: int) -> None:
 @given(TEXT, st.integers(0, 40), st.integers(0, 40))
 def test_prefix_grows_with_its_length(text: str, one: int, other: int) -> None:
     """More characters heard is never less text."""
-    assert len(prefix(text, min(one, other))) <= len(prefix(text, max(one, other)))
+    assert len(whole_word_prefix(text, min(one, other))) <= len(whole_word_prefix(text, max(one, other)))
 
 
 @given(TEXT)
 def test_whole_prefix_is_the_text(text: str) -> None:
     """Who heard all characters heard all of the text."""
-    assert prefix(text, len(text)) == text
+    assert whole_word_prefix(text, len(text)) == text
 
 
 def test_words_are_not_looked_for_far_away() -> None:

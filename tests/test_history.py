@@ -10,7 +10,7 @@ import pytest
 from calls import (
     CALLS,
     PRODUCED,
-    Fields,
+    JsonObject,
     closed,
     contents,
     delta,
@@ -34,8 +34,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.protocol.checks import METADATA_ORDER
-from voicemem.protocol.codec import Rejected, decode_event
-from voicemem.protocol.events import Journaled
+from voicemem.protocol.codec import RejectedEvent, decode_event
+from voicemem.protocol.events import JournaledEvent
 from voicemem.transcript.history import messages, tool_uses
 
 SOME = settings(max_examples=150, deadline=None)
@@ -166,7 +166,7 @@ def test_restored_message_with_nothing_heard_stays() -> None:
     assert texts(message(1, "", 3, source="llm", metadata=carried)) == [""]
 
 
-CARRIED: list[tuple[str, Fields]] = [
+CARRIED: list[tuple[str, JsonObject]] = [
     ("assistant", {"interrupted": False}),
     ("assistant", {"heard": "aligned"}),
     ("assistant", {"interrupted": True, "interrupt_timestamp": 1, "original": "x", "heard": "loud"}),
@@ -180,11 +180,11 @@ CARRIED: list[tuple[str, Fields]] = [
 
 
 @pytest.mark.parametrize(("role", "metadata"), CARRIED)
-def test_restored_message_is_refused_or_as_messages_are(role: str, metadata: Fields) -> None:
+def test_restored_message_is_refused_or_as_messages_are(role: str, metadata: JsonObject) -> None:
     """Reserved keys that no message can have are refused, or do not come out."""
     source = {"user": "asr", "assistant": "llm"}[role]
     given = message(1, "Hi.", 3, role=role, source=source, metadata=metadata)
-    if not isinstance(decode_event(msgspec.json.encode(given)), Rejected):
+    if not isinstance(decode_event(msgspec.json.encode(given)), RejectedEvent):
         check_message(only(given))
 
 
@@ -194,7 +194,7 @@ SOURCES = {
 }
 
 
-def check_message(one: Fields) -> None:
+def check_message(one: JsonObject) -> None:
     """What section 2's table says of every message."""
     metadata = one["metadata"]
     assert metadata["source"] in SOURCES[one["role"]]
@@ -210,7 +210,7 @@ def check_message(one: Fields) -> None:
 
 @SOME
 @given(CALLS)
-def test_every_message_is_as_documented(call: list[Journaled]) -> None:
+def test_every_message_is_as_documented(call: list[JournaledEvent]) -> None:
     """Whatever was sent, the messages that come out keep the rules of section 2."""
     for one in contents(*call, unfinished=True) + contents(*call, closed(20)):
         check_message(one)
@@ -220,7 +220,7 @@ def test_every_message_is_as_documented(call: list[Journaled]) -> None:
 
 @SOME
 @given(CALLS)
-def test_every_memory_is_in_order(call: list[Journaled]) -> None:
+def test_every_memory_is_in_order(call: list[JournaledEvent]) -> None:
     """Whatever was sent, messages stand by turn, the user first, then by begin time."""
     memory = contents(*call, closed(20))
     places = [(one["turn_id"], one["role"] != "user", one["timestamp"]) for one in memory]
@@ -229,7 +229,7 @@ def test_every_memory_is_in_order(call: list[Journaled]) -> None:
 
 @SOME
 @given(CALLS)
-def test_history_is_part_of_what_is_unfinished(call: list[Journaled]) -> None:
+def test_history_is_part_of_what_is_unfinished(call: list[JournaledEvent]) -> None:
     """Asking for what is in progress adds messages and takes none away."""
     state = folded(*call)
     known, unfinished = (Counter((one.role, one.turn_id) for one in messages(state, more)) for more in (False, True))
@@ -276,7 +276,7 @@ def test_tool_result_is_in_the_turn_of_its_call() -> None:
 
 @SOME
 @given(st.lists(PRODUCED, max_size=15))
-def test_reading_changes_nothing(call: list[Fields]) -> None:
+def test_reading_changes_nothing(call: list[JsonObject]) -> None:
     """Two readings of a state give the same messages."""
     state = folded(*map(taken, call))
     first: list[Any] = [shown(state), shown(state, unfinished=True), tool_uses(state)]

@@ -6,14 +6,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from calls import Fields
+from calls import JsonObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.documents.json_schema import DIALECT, MAX_PATTERN, MAX_PATTERNS, check_schema
+from voicemem.documents.json_schema import DIALECT, MAX_PATTERN_LENGTH, MAX_PATTERNS, check_schema
 from voicemem.errors import Refused
 
-GOOD: list[Fields] = [
+GOOD: list[JsonObject] = [
     {},
     {"$schema": DIALECT, "$id": "https://a.example/profile", "type": "object", "title": "Profile"},
     {"$defs": {"goal": {"type": "string"}}, "properties": {"goals": {"items": {"$ref": "#/$defs/goal"}}}},
@@ -23,7 +23,7 @@ GOOD: list[Fields] = [
     {"patternProperties": {"^[a-z]+$": {"type": "integer", "minimum": 0.5}}, "additionalProperties": False},
     {"type": ["object", "null"], "required": ["a"], "if": {}, "then": True, "else": {"not": {}}, "x-mine": 7},
 ]
-BAD: dict[str, Fields] = {
+BAD: dict[str, JsonObject] = {
     "unknown type": {"type": "text"},
     "no schema in it": {"properties": {"a": "string"}},
     "deep": {"properties": {"a": {"items": {"anyOf": [{"minLength": -1}]}}}},
@@ -44,21 +44,21 @@ BAD: dict[str, Fields] = {
     "a name's pattern": {"patternProperties": {"[": {}}},
     "a look ahead": {"properties": {"a": {"pattern": "(?=a)"}}},
     "a large pattern": {"properties": {"a": {"pattern": "((a{1000}){1000}){1000}"}}},
-    "a long pattern": {"properties": {"a": {"pattern": "a" * (MAX_PATTERN + 1)}}},
+    "a long pattern": {"properties": {"a": {"pattern": "a" * (MAX_PATTERN_LENGTH + 1)}}},
     "many patterns": {"patternProperties": {f"a{number}": {} for number in range(MAX_PATTERNS + 1)}},
     "both": {"patternProperties": {"a": {}}, "unevaluatedProperties": False},
 }
 
 
 @pytest.mark.parametrize("schema", GOOD, ids=range(len(GOOD)))
-def test_schemas_are_taken(schema: Fields) -> None:
+def test_schemas_are_taken(schema: JsonObject) -> None:
     """What draft 2020-12 says, references inside and keywords of one's own."""
     check_schema(schema)
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize("schema", BAD.values(), ids=BAD)
-def test_what_cannot_be_used_is_refused(schema: Fields) -> None:
+def test_what_cannot_be_used_is_refused(schema: JsonObject) -> None:
     """What is no schema, looks outside, or could take for ever; nothing of it stands in the sentence."""
     with pytest.raises(Refused, match="invalid_field") as refused:
         check_schema(schema)

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailing import Reader, plain
 
-from voicemem.transcript.diff import Changes, Keyed, upserts
+from voicemem.transcript.diff import Changes, MessageDiff, upserts
 from voicemem.transcript.fold import fold
 from voicemem.transcript.history import messages
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.state import State, decode_state, encode_state
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def data_of(changes: Changes) -> Fields:
+def data_of(changes: Changes) -> JsonObject:
     """Changes as they arrive."""
     return {"session_id": "s", **json.loads(msgspec.json.encode(changes))}
 
 
-def history_of(state: State, unfinished: bool) -> list[Fields]:
+def history_of(state: State, unfinished: bool) -> list[JsonObject]:
     return list(json.loads(msgspec.json.encode(messages(state, unfinished))))
 
 
@@ -33,7 +33,7 @@ def history_of(state: State, unfinished: bool) -> list[Fields]:
 @given(JOURNALS, st.booleans(), st.data())
 def test_a_reader_has_the_history(journal: Any, unfinished: bool, data: st.DataObject) -> None:
     """After any journal, told in pieces of any size, the reader's messages are those of the history, in its order."""
-    keyed, reader = Keyed(State(), unfinished), Reader()
+    keyed, reader = MessageDiff(State(), unfinished), Reader()
     for entry in entries(journal):
         fold(keyed.state, entry)
         if data.draw(st.booleans()):
@@ -46,7 +46,7 @@ def test_a_reader_has_the_history(journal: Any, unfinished: bool, data: st.DataO
 @given(JOURNALS, st.booleans(), st.data())
 def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, data: st.DataObject) -> None:
     """Keys are the same when the state is restored or folded anew: a reader of one server goes on with the next."""
-    keyed, reader = Keyed(State(), unfinished), Reader()
+    keyed, reader = MessageDiff(State(), unfinished), Reader()
     for place, entry in enumerate(entries(journal)):
         fold(keyed.state, entry)
         reader.take(data_of(keyed.changes()))
@@ -54,7 +54,9 @@ def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, da
             anew = State()
             for one in entries(journal)[: place + 1]:
                 fold(anew, one)
-            keyed = Keyed(restore(snapshot(keyed.state)) if data.draw(st.booleans()) else anew, unfinished)
+            keyed = MessageDiff(
+                decode_state(encode_state(keyed.state)) if data.draw(st.booleans()) else anew, unfinished
+            )
             keyed.changes()
     assert plain(history_of(keyed.state, unfinished)) == plain(reader.shown())
 
@@ -62,7 +64,7 @@ def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, da
 def test_only_what_has_changed_is_told() -> None:
     """A message that is as it was is not told again, nor are those around one that comes between them."""
     events = [final(1, "One.", 1), final(3, "Three.", 3), final(2, "Two.", 4), partial(2, "Two a", 5), done(2, 6)]
-    keyed, told = Keyed(State(), unfinished=False), []
+    keyed, told = MessageDiff(State(), unfinished=False), []
     for entry in entries(events):
         fold(keyed.state, entry)
         told.append([(one.key, one.after) for one in keyed.changes().upserts])

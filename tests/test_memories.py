@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 import msgspec
 import pytest
 from appends import append as append_offers
-from calls import PRODUCED, Fields, delta, done, final
+from calls import PRODUCED, JsonObject, delta, done, final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from producers import BIG
@@ -29,9 +29,9 @@ from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.messages import Message
-from voicemem.transcript.state import VERSION, State
+from voicemem.transcript.state import SNAPSHOT_VERSION, State
 
 NOW = 1_778_390_400_000
 numbers = itertools.count()
@@ -60,7 +60,7 @@ async def begin(store: MemoryStore) -> Stream:
     return (await store.open("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
 
 
-async def append(store: MemoryStore, stream: Stream, *events: Fields) -> Appended:
+async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> Appended:
     """Journal events; what is appended is not noted anywhere."""
     offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
     appended = await append_offers(store, stream.key, "main", None, offers, NOW)
@@ -69,16 +69,16 @@ async def append(store: MemoryStore, stream: Stream, *events: Fields) -> Appende
     return appended
 
 
-def note(memories: Memories, stream: Stream, entries: list[Entry]) -> None:
+def note(memories: Memories, stream: Stream, entries: list[DecodedRow]) -> None:
     """Note entries one after the other."""
     for entry in entries:
         memories.note(stream.key, entry.position, entry.received_ms, [entry.event])
 
 
-async def journal(store: MemoryStore, stream: Stream) -> list[Entry]:
+async def journal(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
     """All entries, read anew."""
     rows = await store.rows(stream.key, 0, 100_000)
-    return [Entry(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+    return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
 
 
 async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
@@ -87,14 +87,14 @@ async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53
     return history.messages(fold_all(State(), given))
 
 
-def talk(count: int) -> list[Fields]:
+def talk(count: int) -> list[JsonObject]:
     """A call of so many events."""
     return [final(n, f"Utterance {n}.", n) if n % 2 else delta(n, f"Reply {n}.", n) for n in range(count)]
 
 
 @on_one_store
 @given(events=TALK)
-async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events: list[Fields]) -> None:
+async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events: list[JsonObject]) -> None:
     """After each append a cached memory, a fresh one, and a fold from scratch say the same."""
     stream, cached = await begin(store), Memories(store)
     for event in events:
@@ -106,7 +106,7 @@ async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events:
 
 @on_one_store
 @given(events=TALK)
-async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[Fields]) -> None:
+async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[JsonObject]) -> None:
     """Entries folded as they are committed give the same as entries that are read later."""
     stream, memories = await begin(store), Memories(store)
     await memories.at(stream)
@@ -119,7 +119,7 @@ async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: l
 
 @on_one_store
 @given(events=TALK, unfinished=st.booleans())
-async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[Fields], unfinished: bool) -> None:
+async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[JsonObject], unfinished: bool) -> None:
     """A memory that is saved and restored at any position goes on as if it had never been away."""
     stream = await begin(store)
     for event in events:
@@ -165,7 +165,7 @@ async def test_reads_and_appends_at_once(store: MemoryStore, memories: Memories,
             appended = await append(store, stream, event)
             row = (await store.rows(stream.key, appended.stream.position - 1, 1))[0]
             await asyncio.sleep(luck.choice([0, 0, 0.001]))
-            note(memories, stream, [Entry(row.position, row.received_ms, decode_journaled(row.payload))])
+            note(memories, stream, [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload))])
 
     async def read() -> None:
         while stream.position < 200:
@@ -216,7 +216,7 @@ async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore
     for stream, count in ((long, 150), (short, 5), (other, 0)):
         await append(store, stream, *talk(count))
         await memories.at(stream)
-    saved = [await store.load_snapshot(stream.key, VERSION, 2**53) for stream in (long, short)]
+    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
     assert [150, None] == [one and one.position for one in saved]
     assert await from_scratch(store, long) == (await memories.at(long)).messages()
 
@@ -227,7 +227,7 @@ async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories
     for _ in range(3):
         await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
         await memories.at(stream)
-    saved = await store.load_snapshot(stream.key, VERSION, 2**53)
+    saved = await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
     assert saved is not None
     assert SNAPSHOT_EVERY + 2 == saved.position
 
@@ -239,7 +239,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, mem
         await append(store, stream, *talk(120))
         await memories.at(stream)
     await memories.save_all(5)
-    saved = [await store.load_snapshot(stream.key, VERSION, 2**53) for stream in streams]
+    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
 
 
@@ -247,13 +247,13 @@ async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memori
     """What another version has saved is passed over, not misread."""
     stream = await begin(store)
     await append(store, stream, *talk(3))
-    await store.save_snapshot(stream.key, Snapshot(3, VERSION + 1, b"of another version"))
+    await store.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
     assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
 
 
 @on_one_store
 @given(events=TALK, saved=st.integers(0, 12), cached=st.booleans())
-async def test_a_memory_as_it_was(store: MemoryStore, events: list[Fields], saved: int, cached: bool) -> None:
+async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], saved: int, cached: bool) -> None:
     """As of every position the messages are the fold up to it, wherever cache and snapshot stand."""
     stream, memories = await begin(store), Memories(store)
     for count, event in enumerate(events, 1):
@@ -308,7 +308,7 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemorySt
     await append(store, stream, *talk(3))
     for one in (stream, other):
         await memories.at(one)
-    recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda settled: None, Telemetry.untraced())
+    recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     line = Line(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):
@@ -341,7 +341,9 @@ async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: Memor
 
 @on_one_store
 @given(events=TALK, later=TALK)
-async def test_a_packed_memory_is_the_same(store: MemoryStore, events: list[Fields], later: list[Fields]) -> None:
+async def test_a_packed_memory_is_the_same(
+    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+) -> None:
     """Whatever comes after its packing, what is read is the fold of the journal."""
     stream, memories = await begin(store), Memories(store)
     await append(store, stream, *events)
@@ -403,7 +405,9 @@ async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, mem
 
 @on_one_store
 @given(events=TALK, later=TALK)
-async def test_contents_are_the_messages_as_json(store: MemoryStore, events: list[Fields], later: list[Fields]) -> None:
+async def test_contents_are_the_messages_as_json(
+    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+) -> None:
     """What was encoded before is only encoded again where it has changed."""
     stream, memories = await begin(store), Memories(store)
     for more in (events, later):

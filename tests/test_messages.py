@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.protocol.checks import METADATA_ORDER, RESERVED_METADATA
-from voicemem.transcript.messages import Message, ToolUse, ordered_metadata
+from voicemem.transcript.messages import Message, ToolUse, order_metadata
 
 KEYS = st.sampled_from(METADATA_ORDER) | st.text(max_size=3)
 
@@ -24,13 +24,13 @@ def test_own_metadata_stands_first_in_its_documented_order() -> None:
     given = {"z": 1, "partial": True, "heard": "aligned", "user": "u", "source": "llm", "a": 2}
     given |= {"original": "x", "interrupt_timestamp": 5, "interrupted": True}
     expected = ["interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial", "z", "a"]
-    assert [*ordered_metadata(given)] == expected
+    assert [*order_metadata(given)] == expected
 
 
 @given(st.dictionaries(KEYS, st.integers()))
 def test_ordering_loses_nothing(metadata: dict[str, int]) -> None:
     """The same keys and values come out, own keys before others, and others in their order."""
-    ordered = ordered_metadata(metadata)
+    ordered = order_metadata(metadata)
     assert ordered == metadata
     assert [key not in RESERVED_METADATA for key in ordered] == sorted(key not in RESERVED_METADATA for key in ordered)
     others = [key for key in metadata if key not in RESERVED_METADATA]
@@ -40,7 +40,7 @@ def test_ordering_loses_nothing(metadata: dict[str, int]) -> None:
 def test_ordering_leaves_its_argument() -> None:
     """The given metadata is not changed."""
     given = {"z": 1, "source": "llm"}
-    ordered_metadata(given)["new"] = 1
+    order_metadata(given)["new"] = 1
     assert [*given] == ["z", "source"]
 
 

@@ -11,9 +11,9 @@ from calls import event, final, folded
 from voicemem.config.session import CLOSE_EVENTS
 from voicemem.store.records import notice_id
 from voicemem.transcript.state import Latency
-from voicemem.webhooks.payloads import about, latencies_of, left_payload, metrics_payload, turns_payload
+from voicemem.webhooks.payloads import latencies_of, left_payload, metrics_payload, session_fields, turns_payload
 
-SESSION = about("s", None, None, {}, 1_999)
+SESSION = session_fields("s", None, None, {}, 1_999)
 
 
 def measured(**latencies: float) -> list[Latency]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from callers import Caller, Fields, Serve
+from callers import Caller, JsonObject, Serve
 from calls import JOURNALS, delta, done, event, final
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from voicemem.config.session import SessionConfig
 from voicemem.context.builder import Wishes, body_of, chosen
 from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
-from voicemem.protocol.events import Journaled
+from voicemem.protocol.events import JournaledEvent
 from voicemem.sessions.read_model import Memory
-from voicemem.transcript.fold import Entry
+from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
 
 EVERY = [
@@ -53,7 +53,7 @@ async def talk(api: Caller, turns: int, session_id: str = "s", each: int = 10) -
         await api.send(*said, session_id=session_id)
 
 
-def shown(body: Fields) -> list[str]:
+def shown(body: JsonObject) -> list[str]:
     """The first word of each message."""
     return [one["content"].split()[0] for one in body["messages"]]
 
@@ -288,10 +288,12 @@ async def test_parameters_alone_say_what_is_meant(api: Caller) -> None:
 
 
 @given(JOURNALS, st.sampled_from(EVERY), st.integers(0, 25), st.booleans())
-def test_replay_gives_the_same_context(journal: list[Journaled], memory: MemoryConfig, until: int, tools: bool) -> None:
+def test_replay_gives_the_same_context(
+    journal: list[JournaledEvent], memory: MemoryConfig, until: int, tools: bool
+) -> None:
     """Folded as it comes and read in between, or replayed from its start: a context is the same, byte for byte."""
     wishes = Wishes(memory=memory, tools=tools)
-    rows = [Entry(position, 1000 * position, event) for position, event in enumerate(journal, 1)]
+    rows = [DecodedRow(position, 1000 * position, event) for position, event in enumerate(journal, 1)]
     read, replayed = Memory(State()), Memory(State())
     read.fold(rows[:until])
     written(read, wishes)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from producers import BIG, Fields, end, said, unknown
+from producers import BIG, JsonObject, end, said, unknown
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
@@ -30,14 +30,14 @@ from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Ending, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
 
 NOW = 1_778_390_400_000
 
 
-def anything(settled: SessionPatch) -> None:
+def anything(session_patch: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
@@ -56,7 +56,7 @@ class Node(NamedTuple):
         opened, _ = await self.recorder.open("p", session_id, frame, admin)
         return Line(opened.stream, producer, opened.epoch, admin)
 
-    async def record(self, line: Line, *events: Fields) -> BatchResult:
+    async def record(self, line: Line, *events: JsonObject) -> BatchResult:
         """What becomes of events that come in one batch."""
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
@@ -74,14 +74,14 @@ class Node(NamedTuple):
         """The journal of a session."""
         return await self.store.rows((await self.stream(session_id)).key, 0, 100_000)
 
-    async def events(self, session_id: str = "s") -> list[Fields]:
+    async def events(self, session_id: str = "s") -> list[JsonObject]:
         """The events in it."""
         return [json.loads(row.payload) for row in await self.rows(session_id)]
 
     async def from_scratch(self, session_id: str = "s") -> list[Message]:
         """The memory as the fold of the whole journal."""
         rows = await self.rows(session_id)
-        given = [Entry(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+        given = [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
         return history.messages(fold_all(State(), given))
 
 
@@ -203,7 +203,7 @@ async def test_without_an_epoch_none_is_checked(one: Node) -> None:
 
 
 @pytest.mark.parametrize("event", [{"type": "session.open", "session_id": "s"}, {"type": "auth", "token": "t"}])
-async def test_frames_of_a_websocket_are_no_events(one: Node, event: Fields) -> None:
+async def test_frames_of_a_websocket_are_no_events(one: Node, event: JsonObject) -> None:
     """What opens or authenticates a connection is in no journal."""
     recorded = await one.record(await one.open(), event | {"seq": 1}, event)
     assert [(1, "unknown_type"), (None, "unknown_type")] == codes(recorded)
@@ -211,7 +211,7 @@ async def test_frames_of_a_websocket_are_no_events(one: Node, event: Fields) -> 
 
 
 @pytest.mark.parametrize("other", [{"session_id": "t"}, {"producer": "other"}])
-async def test_an_event_of_another_line_is_refused(one: Node, other: Fields) -> None:
+async def test_an_event_of_another_line_is_refused(one: Node, other: JsonObject) -> None:
     """An event that names another session or producer than its line is not taken for this one."""
     recorded = await one.record(await one.open(), said(1, **other), said(2, session_id="s", producer="main"))
     assert [(1, "invalid_field")] == codes(recorded)
@@ -221,7 +221,7 @@ async def test_an_event_of_another_line_is_refused(one: Node, other: Fields) -> 
 async def test_settings_are_checked(one: Node) -> None:
     """Settings that may not be set are refused with their own code; the event leaves nothing else."""
 
-    def refuse(settled: SessionPatch) -> None:
+    def refuse(session_patch: SessionPatch) -> None:
         raise Refused("address_not_allowed")
 
     line = await one.open(admin=True)

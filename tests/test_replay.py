@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from calls import Fields, closed, shown, taken
+from calls import JsonObject, closed, shown, taken
 
-from voicemem.context.formats import Format, request_body
-from voicemem.protocol.codec import Arrived, decode_frame, decode_lines
-from voicemem.protocol.events import Journaled, SessionClosed, SessionEnd
-from voicemem.transcript.fold import Entry, fold, fold_all
+from voicemem.context.formats import RequestFormat, request_body
+from voicemem.protocol.codec import DecodedEvent, decode_frame, decode_lines
+from voicemem.protocol.events import JournaledEvent, SessionClosed, SessionEnd
+from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import messages, tool_uses
-from voicemem.transcript.state import State, restore, snapshot
-from voicemem.webhooks.payloads import about, history_payload
+from voicemem.transcript.state import State, decode_state, encode_state
+from voicemem.webhooks.payloads import history_payload, session_fields
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
 SHORT = [name for name in CALLS if name != "long_call"]
-CUSTOM = Format(vendor="custom", model="xxxx")
+CUSTOM = RequestFormat(vendor="custom", model="xxxx")
 """What `.custom.json` is the body for."""
 
 
@@ -37,15 +37,17 @@ def written(value: Any) -> str:
 
 
 @cache
-def journal(name: str) -> list[Entry]:
+def journal(name: str) -> list[DecodedRow]:
     """The journal of a call: its events, and the close where it ends."""
-    given: list[Fields] = [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text("utf-8").splitlines()]
-    events: list[Journaled] = [taken(one) for one in given]
+    given: list[JsonObject] = [
+        json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text("utf-8").splitlines()
+    ]
+    events: list[JournaledEvent] = [taken(one) for one in given]
     last = events[-1]
     if isinstance(last, SessionEnd):
         assert last.ts is not None
         events.append(closed(last.ts))
-    return [Entry(position, 0, one) for position, one in enumerate(events, 1)]
+    return [DecodedRow(position, 0, one) for position, one in enumerate(events, 1)]
 
 
 @cache
@@ -65,7 +67,7 @@ def test_call_gives_its_contents_event_by_event(name: str) -> None:
     """A process that keeps a snapshot and starts anew after each event, and reads at each, gives the same memory."""
     state = State()
     for entry in journal(name):
-        state = restore(snapshot(fold(state, entry)))
+        state = decode_state(encode_state(fold(state, entry)))
         shown(state, unfinished=True)
     assert written({"contents": messages(state)}) == expected(name)
 
@@ -77,7 +79,7 @@ def test_long_call_gives_its_contents_from_snapshots(name: str) -> None:
     for entry in journal(name):
         fold(state, entry)
         if entry.position % 100 == 0:
-            state = restore(snapshot(state))
+            state = decode_state(encode_state(state))
     assert written({"contents": messages(state)}) == expected(name)
 
 
@@ -87,8 +89,8 @@ def test_call_is_the_same_by_frame_and_by_lines(name: str) -> None:
     body = (FIXTURES / f"{name}.jsonl").read_bytes()
     lines = [arrived for line in body.splitlines() for arrived in decode_frame(line)]
     assert lines == decode_lines(body)
-    assert all(isinstance(one, Arrived) for one in lines)
-    assert b"\n".join(one.payload for one in lines if isinstance(one, Arrived)) == body.strip()
+    assert all(isinstance(one, DecodedEvent) for one in lines)
+    assert b"\n".join(one.payload for one in lines if isinstance(one, DecodedEvent)) == body.strip()
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -102,7 +104,7 @@ def test_call_is_numbered_without_holes(name: str) -> None:
 def test_call_gives_its_standard_body(name: str) -> None:
     """The context of a session whose `llm` says nothing has role and content only."""
     state = replayed(name)
-    assert written(request_body(messages(state), tool_uses(state), Format())) == expected(name, "standard")
+    assert written(request_body(messages(state), tool_uses(state), RequestFormat())) == expected(name, "standard")
 
 
 @pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.custom.json")))
@@ -116,7 +118,7 @@ def test_call_gives_its_custom_body(name: str) -> None:
 def test_call_gives_its_notice(name: str) -> None:
     """The contents of the webhook's payload are the memory."""
     contents = messages(replayed(name))
-    payload = json.loads(history_payload(about("s", None, None, {}, 0), 0, contents, "full"))
+    payload = json.loads(history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full"))
     assert json.dumps({"contents": payload["contents"]}) == expected(name, "notice")
 
 

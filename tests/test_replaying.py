@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 from callers import Caller
-from producers import Fields, end, said, unknown
+from producers import JsonObject, end, said, unknown
 from services import Serve
 
 from voicemem.app import App
@@ -20,7 +20,7 @@ async def app(serve: Serve) -> App:
     return await serve()
 
 
-async def replay(app: App, events: list[Fields], pace: float | None = None) -> tuple[Replay, list[int]]:
+async def replay(app: App, events: list[JsonObject], pace: float | None = None) -> tuple[Replay, list[int]]:
     """A recording after its replay into session "s", and the seqs that were told of."""
     told: list[int] = []
     one = Replay(events, lambda event: told.append(event["seq"]))
@@ -62,7 +62,7 @@ async def test_refused_events_are_listed(app: App) -> None:
 @pytest.mark.parametrize(
     "events", [[said(1), end(2), said(3)], [said(5), said(6)]], ids=["goes on after its end", "begins in the middle"]
 )
-async def test_a_recording_that_does_not_fit_is_an_error(app: App, events: list[Fields]) -> None:
+async def test_a_recording_that_does_not_fit_is_an_error(app: App, events: list[JsonObject]) -> None:
     """What can never be stored ends the replay with a sentence."""
     with pytest.raises(ReplayFailed, match="cannot go on"):
         await replay(app, events)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from appends import append
 from callers import Caller, Receiver, receiving, until
-from producers import Fields, Producer, connected, end, producing, said
+from producers import JsonObject, Producer, connected, end, producing, said
 from services import Serve
 
 from voicemem.app import App
@@ -28,7 +28,7 @@ from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import GRACE_MS, Ending
 
 NOW = 1_778_390_400_000
-IDLE: Fields = {"idle_timeout": 0.2}
+IDLE: JsonObject = {"idle_timeout": 0.2}
 
 
 class Clock:
@@ -41,7 +41,7 @@ class Clock:
         return self.now
 
 
-def anything(settled: SessionPatch) -> None:
+def anything(session_patch: SessionPatch) -> None:
     """Settings that may all be set."""
 
 
@@ -252,7 +252,7 @@ async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Sessions], c
 async def test_settings_that_may_not_be_set_make_no_session(sessions: Sessions) -> None:
     """Create and change ask first, and leave nothing when the answer is no."""
 
-    def refuse(settled: SessionPatch) -> None:
+    def refuse(session_patch: SessionPatch) -> None:
         raise Refused("address_not_allowed")
 
     stream, _ = await sessions.create("p", "s", {})
@@ -301,7 +301,7 @@ async def is_over(api: Caller, session_id: str = "s") -> bool:
     return bool("ended" == (await api.session(session_id))["state"])
 
 
-async def over(api: Caller, session_id: str = "s", timeout_s: float = 5.0) -> Fields:
+async def over(api: Caller, session_id: str = "s", timeout_s: float = 5.0) -> JsonObject:
     """The session, once it has ended."""
     await until(True, lambda: is_over(api, session_id), timeout_s)
     return await api.session(session_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from callers import Caller, Serve
 
-from voicemem.config.service import Address, Settings, check, check_binding, is_loopback, parse_address
+from voicemem.config.service import Address, Settings, check_binding, check_service_settings, is_loopback, parse_address
 from voicemem.errors import CannotStart
 from voicemem.security.access import Access
 from voicemem.store.sqlite import SqliteStore
@@ -94,7 +94,7 @@ def test_other_machines_and_spellings(host: str) -> None:
 )
 def test_good_settings(settings: dict[str, Any]) -> None:
     """Nothing is wrong with these; the operator's receiver may be a private address."""
-    check(Settings(**settings))
+    check_service_settings(Settings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_good_settings(settings: dict[str, Any]) -> None:
 def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:
     """The service does not start, and says which setting is wrong."""
     with pytest.raises(CannotStart, match=word) as caught:
-        check(Settings(**settings))
+        check_service_settings(Settings(**settings))
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_bad_secret_is_not_shown() -> None:
     """The sentence about a key that is too short does not hold the key."""
     with pytest.raises(CannotStart) as caught:
-        check(Settings(admin_key="hush hush"))
+        check_service_settings(Settings(admin_key="hush hush"))
     assert "hush" not in str(caught.value)
 
 

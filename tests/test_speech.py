@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from calls import Fields, Given, closed, contents, delta, final, only, partial, texts, typed, word
+from calls import Given, JsonObject, closed, contents, delta, final, only, partial, texts, typed, word
 
 
 def said(*given: Given, unfinished: bool = False) -> list[tuple[int, str | None, str]]:
@@ -226,7 +226,7 @@ def test_metadata_of_speech_goes_into_its_message() -> None:
 
 def test_recogniser_fields_are_not_metadata() -> None:
     """Language, confidence, times and words stay in the journal."""
-    more: Fields = {"language": "en", "confidence": 0.5, "start_ms": 0, "end_ms": 9, "words": [word("Hi.", 0, 9)]}
+    more: JsonObject = {"language": "en", "confidence": 0.5, "start_ms": 0, "end_ms": 9, "words": [word("Hi.", 0, 9)]}
     assert only(final(1, "Hi.", **more))["metadata"] == {"source": "asr"}
 
 

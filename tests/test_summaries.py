@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, Serve, until
+from callers import Caller, JsonObject, Serve, until
 from calls import delta, done, final, interrupt
 from llm_server import LlmServer, Script, llm_server
 
@@ -46,10 +46,10 @@ async def state(api: Caller) -> Any:
     return (await api.context("?usage=true"))["summary"]["state"]
 
 
-async def summed_up(api: Caller, *, session_id: str = "s", count: int = 1) -> list[Fields]:
+async def summed_up(api: Caller, *, session_id: str = "s", count: int = 1) -> list[JsonObject]:
     """The summaries in the journal, once there are so many."""
 
-    async def events() -> list[Fields]:
+    async def events() -> list[JsonObject]:
         rows = await api.journal(session_id)
         return [row["event"] for row in rows if row["event"]["type"] == "memory.summary"]
 
@@ -60,7 +60,7 @@ async def summed_up(api: Caller, *, session_id: str = "s", count: int = 1) -> li
     return await events()
 
 
-def shown(body: Fields) -> list[str]:
+def shown(body: JsonObject) -> list[str]:
     return [one["content"].split()[0] for one in body["messages"]]
 
 
@@ -269,7 +269,7 @@ async def test_tools_are_summarised(serve: Serve) -> None:
         api = Caller(await serve(llm_url=llm.url))
         await api.create(memory=SMALL)
         for turn in range(1, 9):
-            call: Fields = {"turn_id": turn, "call_id": f"c{turn}", "name": "find"}
+            call: JsonObject = {"turn_id": turn, "call_id": f"c{turn}", "name": "find"}
             await api.send(
                 final(turn, f"Q{turn}"),
                 {"type": "tool.call", **call, "arguments": {"n": turn}},

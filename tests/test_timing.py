@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from calls import (
     CALLS,
-    Fields,
     Given,
+    JsonObject,
     closed,
     delta,
     done,
@@ -32,7 +32,7 @@ from voicemem.transcript.state import State
 def times(*given_events: Given) -> list[dict[str, Any]]:
     """The times of every message of a call."""
     state = folded(*given_events)
-    return [one for number in state.numbers for one in turn_times(state, state.turns[number])]
+    return [one for number in state.turn_numbers for one in turn_times(state, state.turns[number])]
 
 
 def speech(start: int | None = None, end: int | None = None, **more: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def speech(start: int | None = None, end: int | None = None, **more: Any) -> dic
     return {name: value for name, value in given_times.items() if value is not None}
 
 
-USERS: dict[str, tuple[list[Fields], dict[str, Any]]] = {
+USERS: dict[str, tuple[list[JsonObject], dict[str, Any]]] = {
     "nothing was given": ([final(1, "Hi.")], {}),
     "both": ([final(1, "Hi.", start_ms=5, end_ms=9)], speech(5, 9)),
     "zero is a time": ([final(1, "Hi.", start_ms=0, end_ms=9)], speech(0, 9)),
@@ -73,12 +73,12 @@ USERS: dict[str, tuple[list[Fields], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("call", "expected"), USERS.values(), ids=USERS)
-def test_the_times_of_a_user(call: list[Fields], expected: dict[str, Any]) -> None:
+def test_the_times_of_a_user(call: list[JsonObject], expected: dict[str, Any]) -> None:
     """They are those that the recogniser gave, unscaled; the metadata goes before, and what was typed has none."""
     assert [expected] == times(*call)
 
 
-REPLIES: dict[str, tuple[list[Fields], dict[str, Any]]] = {
+REPLIES: dict[str, tuple[list[JsonObject], dict[str, Any]]] = {
     "never played": ([done(1, 100, text="Yes.")], {}),
     "played to a position": ([done(1, 100, text="Yes."), tts(1, 1500, audio_ms=400)], speech(1100, 1500)),
     "played to two": (
@@ -108,7 +108,7 @@ REPLIES: dict[str, tuple[list[Fields], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("call", "expected"), REPLIES.values(), ids=REPLIES)
-def test_the_times_of_a_reply(call: list[Fields], expected: dict[str, Any]) -> None:
+def test_the_times_of_a_reply(call: list[JsonObject], expected: dict[str, Any]) -> None:
     """They are Unix ms, from what was reported of its playback."""
     assert [expected] == times(*call)
 
@@ -134,4 +134,4 @@ def test_times_that_are_kept_are_those_made_anew(call: list[Given]) -> None:
         shown = memory.timed_messages()
         assert memory.messages() == [message for message, _ in shown]
     state = memory.state
-    assert [one for _, one in shown] == [one for n in state.numbers for one in turn_times(state, state.turns[n])]
+    assert [one for _, one in shown] == [one for n in state.turn_numbers for one in turn_times(state, state.turns[n])]

@@ -10,7 +10,7 @@ import pytest
 from callers import Caller, Serve
 from calls import (
     CALLS,
-    Fields,
+    JsonObject,
     closed,
     delta,
     done,
@@ -26,7 +26,7 @@ from calls import (
 )
 from hypothesis import given, settings
 
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turns
 
@@ -34,13 +34,13 @@ START_TYPES = {"voice_input", "greeting", "silence_timeout", "api_speak", "api_t
 END_TYPES = {"ok", "interrupted", "ignored", "error"}
 
 
-def only(*given_events: Any) -> Fields:
+def only(*given_events: Any) -> JsonObject:
     """The one turn of a call."""
     (turn,) = turns(folded(*given_events))
     return turn
 
 
-def metric(name: str, latency_ms: float, turn: int = 1) -> Fields:
+def metric(name: str, latency_ms: float, turn: int = 1) -> JsonObject:
     return event("metric", turn, name=name, latency_ms=latency_ms)
 
 
@@ -91,7 +91,7 @@ def test_turns_stand_in_their_order() -> None:
         (delta(1, "Well, ", 1000), "voice_input"),
     ],
 )
-def test_how_a_turn_begins(first: Fields, kind: str) -> None:
+def test_how_a_turn_begins(first: JsonObject, kind: str) -> None:
     """The type of the start is Agora's word for what came first."""
     assert {"start_at": 1000, "type": kind, "metadata": {}} == only(first, delta(1, "More.", 1500), done(1, 1600))[
         "start"
@@ -105,7 +105,7 @@ def test_the_user_begins_a_turn_before_any_reply() -> None:
 
 
 @pytest.mark.parametrize("growing", [[], [delta(1, "Well ")], [delta(1, "Well "), tts(1, 5000, heard_text="Well ")]])
-def test_a_turn_that_goes_on_has_no_end(growing: list[Fields]) -> None:
+def test_a_turn_that_goes_on_has_no_end(growing: list[JsonObject]) -> None:
     """While the reply is awaited or grows, the end is null."""
     assert only(final(1, "And?"), *growing)["end"] is None
 
@@ -194,7 +194,7 @@ def test_a_turn_of_which_only_a_metric_is_known() -> None:
 @given(CALLS)
 def test_every_call_has_turns(call: list[Any]) -> None:
     """Whatever producers send, the turns can be told, in Agora's words, as JSON."""
-    state = fold_all(State(), [Entry(position, position * 1000, one) for position, one in enumerate(call, 1)])
+    state = fold_all(State(), [DecodedRow(position, position * 1000, one) for position, one in enumerate(call, 1)])
     shown = msgspec.json.decode(msgspec.json.encode(turns(state)))
     assert sorted(turn["turn_id"] for turn in shown) == [turn["turn_id"] for turn in shown]
     assert START_TYPES >= {turn["start"]["type"] for turn in shown if turn["start"]}

@@ -9,14 +9,14 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from calls import Fields
+from calls import JsonObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.errors import Refused
 from voicemem.memory.schema_validation import LONGEST_S, check_document
 
-PROFILE: Fields = {
+PROFILE: JsonObject = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "pattern": "^[A-Z]"},
@@ -30,7 +30,7 @@ PROFILE: Fields = {
 }
 
 
-def fault(document: Fields, schema: Fields) -> str:
+def fault(document: JsonObject, schema: JsonObject) -> str:
     """What is said of a document; "" when all is well."""
     try:
         check_document(document, schema)
@@ -56,7 +56,7 @@ def fault(document: Fields, schema: Fields) -> str:
         ({"name": "Ann", "k" * 99: "secret"}, f'`$["{"k" * 64}…"]`', "may not be there"),
     ],
 )
-def test_the_path_to_the_fault_is_told(document: Fields, place: str, what: str) -> None:
+def test_the_path_to_the_fault_is_told(document: JsonObject, place: str, what: str) -> None:
     """The sentence says where and what, and nothing of the document itself."""
     said = fault(document, PROFILE)
     assert place in said
@@ -88,7 +88,7 @@ SCHEMAS = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "ab"]), VALUES), SCHEMAS)
-def test_another_validator_agrees(document: Fields, schema: Fields) -> None:
+def test_another_validator_agrees(document: JsonObject, schema: JsonObject) -> None:
     """What is valid is so for a validator of other people's, too."""
     schema = {name: value for name, value in schema.items() if name != "type"}
     assert jsonschema_rs.Draft202012Validator(schema).is_valid(document) == (fault(document, schema) == "")
@@ -96,7 +96,7 @@ def test_another_validator_agrees(document: Fields, schema: Fields) -> None:
 
 WIDE = 40
 DOUBLING = {f"n{level}": {"allOf": [{"$ref": f"#/$defs/n{level + 1}"}] * 2} for level in range(WIDE)} | {f"n{WIDE}": {}}
-ENDLESS: dict[str, tuple[Fields, Fields]] = {
+ENDLESS: dict[str, tuple[JsonObject, JsonObject]] = {
     "itself": ({"$ref": "#"}, {}),
     "doubling": ({"$ref": "#/$defs/n0", "$defs": DOUBLING}, {}),
     "a large choice": (
@@ -104,14 +104,14 @@ ENDLESS: dict[str, tuple[Fields, Fields]] = {
         {"l": [{"a": number} for number in range(5000)]},
     ),
 }
-QUICK: dict[str, tuple[Fields, Fields]] = {
+QUICK: dict[str, tuple[JsonObject, JsonObject]] = {
     "a pattern with backtracking": ({"properties": {"t": {"pattern": "^(a+)+$"}}}, {"t": "a" * 60_000 + "!"}),
     "unique objects": ({"properties": {"l": {"uniqueItems": True}}}, {"l": [{"a": n} for n in [*range(5000), 0]]}),
 }
 
 
 @pytest.mark.parametrize(("schema", "document"), ENDLESS.values(), ids=ENDLESS)
-def test_what_takes_too_long_is_given_up(schema: Fields, document: Fields) -> None:
+def test_what_takes_too_long_is_given_up(schema: JsonObject, document: JsonObject) -> None:
     """A schema cannot keep the service busy."""
     began = time.thread_time()
     assert "takes too long" in fault(document, schema)
@@ -119,7 +119,7 @@ def test_what_takes_too_long_is_given_up(schema: Fields, document: Fields) -> No
 
 
 @pytest.mark.parametrize(("schema", "document"), QUICK.values(), ids=QUICK)
-def test_what_is_slow_elsewhere_is_not_here(schema: Fields, document: Fields) -> None:
+def test_what_is_slow_elsewhere_is_not_here(schema: JsonObject, document: JsonObject) -> None:
     """Patterns and comparisons take time that grows with the document, and come to an end."""
     assert "breaks its schema" in fault(document, schema)
 

@@ -7,22 +7,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from calls import OWN, PRODUCED, Fields
+from calls import OWN, PRODUCED, JsonObject
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.protocol.codec import (
-    Arrived,
-    Rejected,
+    DecodedEvent,
+    RejectedEvent,
     decode_event,
+    decode_fast,
     decode_frame,
     decode_journaled,
     decode_lines,
-    decode_ordinary,
 )
-from voicemem.protocol.events import LlmDelta, RefusedEvent, SessionClosed, SessionGap, SessionReopened, Whole
-from voicemem.protocol.strict_json import same_event
+from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
+from voicemem.protocol.strict_json import is_same_event
 
 GOOD = b'{"type":"asr","turn_id":1,"seq":7,"text":"Hi."}'
 OPEN = GOOD[:-1]
@@ -37,7 +37,7 @@ def verdict(frame: bytes) -> str | list[str]:
         decoded = decode_frame(frame)
     except InvalidFrame as error:
         return error.code
-    return [TAKEN if isinstance(one, Arrived) else one.code for one in decoded]
+    return [TAKEN if isinstance(one, DecodedEvent) else one.code for one in decoded]
 
 
 def single(frame: bytes) -> str:
@@ -46,10 +46,10 @@ def single(frame: bytes) -> str:
     return found if isinstance(found, str) else found[0]
 
 
-def rejected(frame: bytes) -> Rejected:
+def rejected(frame: bytes) -> RejectedEvent:
     """The one refused event of a frame."""
     (single,) = decode_frame(frame)
-    assert isinstance(single, Rejected), single
+    assert isinstance(single, RejectedEvent), single
     return single
 
 
@@ -235,8 +235,8 @@ def test_strings(name: str, text: bytes, place: str, expected: str) -> None:
 def test_ids_are_not_normalised() -> None:
     """42: two ids that only look alike are two."""
     composed, decomposed = (decode_event(with_string("id", text.encode())) for text in ("\u00e9", "e\u0301"))
-    assert isinstance(composed, Arrived)
-    assert isinstance(decomposed, Arrived)
+    assert isinstance(composed, DecodedEvent)
+    assert isinstance(decomposed, DecodedEvent)
     assert composed.event.id != decomposed.event.id
 
 
@@ -308,7 +308,7 @@ def test_traps_of_1_mib_end(trap: str) -> None:
 
 # What the types cannot say
 
-VALID: list[Fields] = [
+VALID: list[JsonObject] = [
     {"type": "asr", "text": "Hi."},
     {"type": "llm.delta", "text": "Hi."},
     {"type": "llm.done"},
@@ -337,12 +337,12 @@ VALID: list[Fields] = [
 
 
 @pytest.mark.parametrize("event", VALID, ids=str)
-def test_events_that_are_taken(event: Fields) -> None:
+def test_events_that_are_taken(event: JsonObject) -> None:
     """Each type is taken with what it must have."""
     assert verdict(msgspec.json.encode(event)) == [TAKEN]
 
 
-INVALID: list[tuple[Fields, str]] = [
+INVALID: list[tuple[JsonObject, str]] = [
     ({"type": "asr"}, "missing_field"),
     ({"type": "asr", "text": None}, "invalid_field"),
     ({"type": "asr", "text": "Hi.", "final": "yes"}, "invalid_field"),
@@ -379,7 +379,7 @@ INVALID: list[tuple[Fields, str]] = [
 
 
 @pytest.mark.parametrize(("event", "code"), INVALID, ids=[str(event)[:60] for event, _ in INVALID])
-def test_events_that_are_refused(event: Fields, code: str) -> None:
+def test_events_that_are_refused(event: JsonObject, code: str) -> None:
     """Each refusal has its code."""
     assert verdict(msgspec.json.encode(event)) == [code]
 
@@ -389,7 +389,7 @@ RESERVED = ["interrupted", "interrupt_timestamp", "original", "source", "user", 
 
 @pytest.mark.parametrize("key", RESERVED)
 @pytest.mark.parametrize("event", [event for event in VALID if event["type"] != "message"], ids=str)
-def test_reserved_metadata_is_refused(event: Fields, key: str) -> None:
+def test_reserved_metadata_is_refused(event: JsonObject, key: str) -> None:
     """Keys that voicemem writes itself are refused in every event but a whole message."""
     assert verdict(msgspec.json.encode(event | {"metadata": {"fine": 1, key: "x"}})) == ["reserved_metadata"]
 
@@ -406,7 +406,7 @@ def test_whole_message_may_carry_reserved_metadata() -> None:
     [{"interrupted": 1}, {"interrupted": True, "original": 5}, {"interrupt_timestamp": 5}, {"original": "One two."}],
     ids=str,
 )
-def test_reserved_metadata_of_a_message_is_checked(metadata: Fields) -> None:
+def test_reserved_metadata_of_a_message_is_checked(metadata: JsonObject) -> None:
     """Reserved keys have their types, and those of an interruption stand only beside it."""
     event = {"type": "message", "role": "assistant", "source": "llm", "text": "One ", "metadata": metadata}
     assert verdict(msgspec.json.encode(event)) == ["invalid_field"]
@@ -446,16 +446,16 @@ def test_events_of_a_frame_succeed_or_fail_alone() -> None:
 def test_payload_is_what_was_sent() -> None:
     """The bytes that are journaled are those that were validated, unknown fields included."""
     (arrived,) = decode_frame(b" \n" + OPEN + b' , "mood" : [1.50, "\\u00fc"]}\n')
-    assert isinstance(arrived, Arrived)
+    assert isinstance(arrived, DecodedEvent)
     assert arrived.payload == OPEN + b' , "mood" : [1.50, "\\u00fc"]}'
 
 
 @settings(deadline=None)
 @given(PRODUCED)
-def test_what_is_taken_can_be_read_from_the_journal(event: Fields) -> None:
+def test_what_is_taken_can_be_read_from_the_journal(event: JsonObject) -> None:
     """An event that was taken decodes to the same when it is read back."""
     (arrived,) = decode_frame(msgspec.json.encode(event))
-    assert isinstance(arrived, Arrived)
+    assert isinstance(arrived, DecodedEvent)
     assert decode_journaled(arrived.payload) == arrived.event
 
 
@@ -465,7 +465,7 @@ def test_what_is_taken_can_be_read_from_the_journal(event: Fields) -> None:
         SessionClosed(ts=5, reason="bye"),
         SessionReopened(ts=5),
         SessionGap(producer="p", from_seq=1, to_seq=2),
-        RefusedEvent(code="invalid_field"),
+        RefusalMarker(code="invalid_field"),
     ],
 )
 def test_own_events_can_be_read_from_the_journal(own: Any) -> None:
@@ -537,7 +537,7 @@ def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str)
 def lines(body: bytes) -> str | list[str]:
     """What becomes of an HTTP body."""
     try:
-        return [TAKEN if isinstance(one, Arrived) else one.code for one in decode_lines(body)]
+        return [TAKEN if isinstance(one, DecodedEvent) else one.code for one in decode_lines(body)]
     except InvalidFrame as error:
         return error.code
 
@@ -573,7 +573,7 @@ def test_the_line_that_is_no_event_is_named(line: bytes) -> None:
 
 
 @given(st.lists(PRODUCED, min_size=1, max_size=4))
-def test_array_and_lines_are_the_same_events(events: list[Fields]) -> None:
+def test_array_and_lines_are_the_same_events(events: list[JsonObject]) -> None:
     """Both forms of a body give the same events as a frame of them."""
     encoded = [msgspec.json.encode(event) for event in events]
     array = b"[" + b",".join(encoded) + b"]"
@@ -594,8 +594,8 @@ def test_array_and_lines_are_the_same_events(events: list[Fields]) -> None:
 )
 def test_same_event(other: bytes) -> None:
     """Order, spelling and the fields that say where an event belongs do not make it another."""
-    assert same_event(GOOD, other)
-    assert same_event(other, GOOD)
+    assert is_same_event(GOOD, other)
+    assert is_same_event(other, GOOD)
 
 
 @pytest.mark.parametrize(
@@ -612,16 +612,16 @@ def test_same_event(other: bytes) -> None:
 )
 def test_another_event(other: bytes) -> None:
     """Any other difference makes it another event."""
-    assert not same_event(GOOD, other)
-    assert not same_event(other, GOOD)
+    assert not is_same_event(GOOD, other)
+    assert not is_same_event(other, GOOD)
 
 
 @given(OWN, OWN)
-def test_same_event_is_equality_of_json(one: Fields, other: Fields) -> None:
+def test_same_event_is_equality_of_json(one: JsonObject, other: JsonObject) -> None:
     """Two events are the same exactly when their decoded JSON is."""
     first, second = (json.dumps({"type": "resume", "metadata": value}).encode() for value in (one, other))
-    assert same_event(first, first)
-    assert same_event(first, second) == (
+    assert is_same_event(first, first)
+    assert is_same_event(first, second) == (
         msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
     )
 
@@ -629,28 +629,28 @@ def test_same_event_is_equality_of_json(one: Fields, other: Fields) -> None:
 def test_types_of_decoded_events() -> None:
     """An event is a record of its type."""
     frame = b'[{"type":"llm.delta","text":"a"},{"type":"message","role":"user","text":"b","source":"message"}]'
-    assert [type(one.event) for one in decode_frame(frame) if isinstance(one, Arrived)] == [LlmDelta, Whole]
+    assert [type(one.event) for one in decode_frame(frame) if isinstance(one, DecodedEvent)] == [LlmDelta, MessageEvent]
 
 
 # Most events: a shorter way to the same
 
 
 @given(event=PRODUCED, spaces=st.sampled_from(["", " ", "\n"]))
-def test_an_ordinary_event_is_what_a_closer_look_finds(event: Fields, spaces: str) -> None:
+def test_an_ordinary_event_is_what_a_closer_look_finds(event: JsonObject, spaces: str) -> None:
     """Whatever the short way takes, the long way takes as the same."""
     frame = json.dumps(event).encode() + spaces.encode()
-    found = decode_ordinary(frame)
+    found = decode_fast(frame)
     if found is not None:
         (arrived,) = decode_frame(frame)
-        assert isinstance(arrived, Arrived)
+        assert isinstance(arrived, DecodedEvent)
         assert found == arrived.event
 
 
 def test_most_events_are_ordinary() -> None:
     """What streams in masses goes the short way."""
-    assert decode_ordinary(GOOD) is not None
+    assert decode_fast(GOOD) is not None
     assert (
-        decode_ordinary(b'{"type":"llm.delta","turn_id":1,"item":"r","text":"\xc3\xa4","ts":1750000000000,"seq":9}')
+        decode_fast(b'{"type":"llm.delta","turn_id":1,"item":"r","text":"\xc3\xa4","ts":1750000000000,"seq":9}')
         is not None
     )
 
@@ -658,14 +658,14 @@ def test_most_events_are_ordinary() -> None:
 @pytest.mark.parametrize("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
 def test_the_short_way_takes_nothing_bad(frame: bytes) -> None:
     """What is refused, or is no frame, is left to the closer look."""
-    if decode_ordinary(frame) is not None:
+    if decode_fast(frame) is not None:
         assert single(frame) == TAKEN
 
 
 @pytest.mark.parametrize(("name", "number", "field", "expected"), CASES)
 def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, expected: str) -> None:
     """Numbers that JSON readers cannot hold are seen there too."""
-    if decode_ordinary(with_number(field, number)) is not None:
+    if decode_fast(with_number(field, number)) is not None:
         assert expected == TAKEN, name
 
 

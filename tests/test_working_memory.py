@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from calls import Fields
+from calls import JsonObject
 
 from voicemem.config.session import validate_config
 from voicemem.documents.document import Form
-from voicemem.documents.tools import CalledTool, definitions
+from voicemem.documents.tools import ChatToolCall, tool_definitions
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import Change, Owner, WorkingMemory, of_session
 from voicemem.protocol.events import MemoryData
@@ -48,9 +48,9 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
         await node.store.close_store()
 
 
-def call(name: str, arguments: str = "") -> CalledTool:
+def call(name: str, arguments: str = "") -> ChatToolCall:
     function = {"name": name, "arguments": arguments}
-    return msgspec.convert({"id": "c", "type": "function", "function": function, "index": 0}, CalledTool)
+    return msgspec.convert({"id": "c", "type": "function", "function": function, "index": 0}, ChatToolCall)
 
 
 async def test_writers_on_two_nodes_lose_nothing(nodes: list[Node]) -> None:
@@ -72,11 +72,11 @@ async def test_the_tools_of_a_session(nodes: list[Node]) -> None:
     """What a gateway calls takes the session's row and the call as the LLM made it."""
     documents = nodes[0].documents
     stream = await nodes[0].session(user_id="ann", working_memory={"scope": "user", "schema": {"required": ["a"]}})
-    assert definitions(Form("json", schema={"required": ["a"]})) == await documents.tools(stream)
+    assert tool_definitions(Form("json", schema={"required": ["a"]})) == await documents.tools(stream)
     told = await documents.execute(stream, call("update_working_memory", '{"content": {"b": 1}}'))
     assert "lacks `a`" in told["content"]
     await documents.execute(stream, call("update_working_memory", '{"content": {"a": 1}}'))
-    answer: Fields = {"role": "tool", "tool_call_id": "c", "content": '{"a":1}'}
+    answer: JsonObject = {"role": "tool", "tool_call_id": "c", "content": '{"a":1}'}
     assert answer == await documents.execute(stream, call("get_working_memory"))
     assert {"a": 1} == (await nodes[1].documents.read(ANN)).content
     await nodes[0].store.erase(stream.key, NOW)

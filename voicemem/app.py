@@ -121,7 +121,7 @@ def binding(flag: str) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer | None = None) -> AsyncIterator[App]:
     """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
-    rules.check(settings)
+    rules.check_service_settings(settings)
     policies = policies_of(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)
     store = open_store(settings.store)

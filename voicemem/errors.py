@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Code(NamedTuple):
+class ErrorSpec(NamedTuple):
     """What a code means to the outside."""
 
     status: int
@@ -29,77 +29,77 @@ class Code(NamedTuple):
     """The plain sentence that stands where nothing more exact can be said."""
 
 
-CODES: dict[str, Code] = {
+CODES: dict[str, ErrorSpec] = {
     # What is no frame of events
-    "invalid_json": Code(400, 1007, "The frame is not UTF-8 encoded JSON."),
-    "too_deep": Code(400, 1007, "The JSON is nested deeper than 32 levels."),
-    "not_events": Code(400, 1007, "A frame is one event or an array of events, each a JSON object."),
-    "binary_frame": Code(400, 1003, "Frames are JSON text; binary frames are not taken."),
-    "too_big": Code(413, 1009, "A frame may be at most 1 MiB."),
-    "flood": Code(429, 1008, "Too many frames that cannot be stored."),
+    "invalid_json": ErrorSpec(400, 1007, "The frame is not UTF-8 encoded JSON."),
+    "too_deep": ErrorSpec(400, 1007, "The JSON is nested deeper than 32 levels."),
+    "not_events": ErrorSpec(400, 1007, "A frame is one event or an array of events, each a JSON object."),
+    "binary_frame": ErrorSpec(400, 1003, "Frames are JSON text; binary frames are not taken."),
+    "too_big": ErrorSpec(413, 1009, "A frame may be at most 1 MiB."),
+    "flood": ErrorSpec(429, 1008, "Too many frames that cannot be stored."),
     # One event that cannot be taken
-    "unknown_type": Code(400, None, "The event's type is not known."),
-    "missing_field": Code(400, None, "A required field is missing."),
-    "invalid_field": Code(400, None, "A field has a value that it cannot have."),
-    "text_too_long": Code(400, None, "A text may be at most 256 KiB of UTF-8."),
-    "reserved_metadata": Code(400, None, "The event's metadata uses a key that is reserved for voicemem."),
-    "last_seq_mismatch": Code(400, None, "last_seq is not the seq before the end's own."),
+    "unknown_type": ErrorSpec(400, None, "The event's type is not known."),
+    "missing_field": ErrorSpec(400, None, "A required field is missing."),
+    "invalid_field": ErrorSpec(400, None, "A field has a value that it cannot have."),
+    "text_too_long": ErrorSpec(400, None, "A text may be at most 256 KiB of UTF-8."),
+    "reserved_metadata": ErrorSpec(400, None, "The event's metadata uses a key that is reserved for voicemem."),
+    "last_seq_mismatch": ErrorSpec(400, None, "last_seq is not the seq before the end's own."),
     # The order of a producer's events
-    "not_open": Code(409, None, "No session is open on this connection; send session.open first."),
-    "session_required": Code(400, None, "The connection carries several sessions; the event must name its own."),
-    "seq_conflict": Code(409, None, "Another event was stored under this seq."),
-    "seq_gap": Code(409, None, "Events are missing before this seq; send on from the expected one."),
-    "seq_required": Code(400, None, "A producer gives all of its events a seq, or none."),
-    "session_ended": Code(409, None, "The session has ended; it takes no new events."),
-    "superseded": Code(409, None, "A newer connection has opened this producer."),
+    "not_open": ErrorSpec(409, None, "No session is open on this connection; send session.open first."),
+    "session_required": ErrorSpec(400, None, "The connection carries several sessions; the event must name its own."),
+    "seq_conflict": ErrorSpec(409, None, "Another event was stored under this seq."),
+    "seq_gap": ErrorSpec(409, None, "Events are missing before this seq; send on from the expected one."),
+    "seq_required": ErrorSpec(400, None, "A producer gives all of its events a seq, or none."),
+    "session_ended": ErrorSpec(409, None, "The session has ended; it takes no new events."),
+    "superseded": ErrorSpec(409, None, "A newer connection has opened this producer."),
     # Requests
-    "unknown_session": Code(404, None, "There is no such session."),
-    "session_erased": Code(410, None, "The session was erased; its id is not used again."),
-    "session_exists": Code(409, None, "The session exists with another configuration."),
-    "invalid_query": Code(400, None, "A query parameter is unknown or has a value that it cannot have."),
-    "invalid_cursor": Code(400, None, "The cursor was not given out by this store for this project."),
-    "invalid_http": Code(400, None, "The request is no HTTP that can be read."),
-    "not_found": Code(404, None, "There is nothing at this path."),
-    "method_not_allowed": Code(405, None, "The path does not take this method."),
+    "unknown_session": ErrorSpec(404, None, "There is no such session."),
+    "session_erased": ErrorSpec(410, None, "The session was erased; its id is not used again."),
+    "session_exists": ErrorSpec(409, None, "The session exists with another configuration."),
+    "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has a value that it cannot have."),
+    "invalid_cursor": ErrorSpec(400, None, "The cursor was not given out by this store for this project."),
+    "invalid_http": ErrorSpec(400, None, "The request is no HTTP that can be read."),
+    "not_found": ErrorSpec(404, None, "There is nothing at this path."),
+    "method_not_allowed": ErrorSpec(405, None, "The path does not take this method."),
     # Access
-    "unauthorized": Code(401, 1008, "A valid key is needed."),
-    "forbidden": Code(403, 1008, "The key does not have the scope that this needs."),
-    "foreign_host": Code(403, 1008, "Without keys the service answers only to loopback hosts."),
-    "foreign_origin": Code(403, 1008, "Without keys the service answers only to pages from loopback."),
+    "unauthorized": ErrorSpec(401, 1008, "A valid key is needed."),
+    "forbidden": ErrorSpec(403, 1008, "The key does not have the scope that this needs."),
+    "foreign_host": ErrorSpec(403, 1008, "Without keys the service answers only to loopback hosts."),
+    "foreign_origin": ErrorSpec(403, 1008, "Without keys the service answers only to pages from loopback."),
     # The service itself
-    "timeout": Code(408, 1008, "What was announced did not arrive in time."),
-    "draining": Code(503, 1012, "The service is shutting down; connect again."),
-    "store_unavailable": Code(503, 1013, "The store cannot be written now; try again."),
-    "internal": Code(500, 1011, "Something went wrong inside voicemem."),
+    "timeout": ErrorSpec(408, 1008, "What was announced did not arrive in time."),
+    "draining": ErrorSpec(503, 1012, "The service is shutting down; connect again."),
+    "store_unavailable": ErrorSpec(503, 1013, "The store cannot be written now; try again."),
+    "internal": ErrorSpec(500, 1011, "Something went wrong inside voicemem."),
     # Starting and calling out
-    "cannot_start": Code(500, None, "The service cannot start with these settings."),
-    "address_not_allowed": Code(400, None, "The address is not a public one, and not on the allow-list."),
+    "cannot_start": ErrorSpec(500, None, "The service cannot start with these settings."),
+    "address_not_allowed": ErrorSpec(400, None, "The address is not a public one, and not on the allow-list."),
     # Keys, tokens and rates
-    "token_expired": Code(401, 1008, "The session token has expired; get a new one."),
-    "rate_limited": Code(429, None, "Too much in too short a time; nothing is lost, come back a little later."),
-    "no_keys": Code(409, None, "There are no keys yet; make the first with voicemem keys create."),
-    "unknown_key": Code(404, None, "There is no active key with this id."),
+    "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
+    "rate_limited": ErrorSpec(429, None, "Too much in too short a time; nothing is lost, come back a little later."),
+    "no_keys": ErrorSpec(409, None, "There are no keys yet; make the first with voicemem keys create."),
+    "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     # Following
-    "not_acceptable": Code(406, None, "This is answered as text/event-stream only; send it as Accept."),
-    "invalid_position": Code(400, None, "Last-Event-ID is no position that was given out for this."),
-    "other_incarnation": Code(409, None, "The position is of another incarnation of the store; begin without it."),
-    "too_many_sessions": Code(409, None, "Too many running sessions match; narrow the filter."),
+    "not_acceptable": ErrorSpec(406, None, "This is answered as text/event-stream only; send it as Accept."),
+    "invalid_position": ErrorSpec(400, None, "Last-Event-ID is no position that was given out for this."),
+    "other_incarnation": ErrorSpec(409, None, "The position is of another incarnation of the store; begin without it."),
+    "too_many_sessions": ErrorSpec(409, None, "Too many running sessions match; narrow the filter."),
     # Webhooks
-    "unknown_webhook": Code(404, None, "There is no such webhook."),
-    "unknown_delivery": Code(404, None, "There is no such delivery."),
-    "webhook_disabled": Code(409, None, "The webhook is disabled; enable it first."),
-    "too_many_webhooks": Code(409, None, "The project has as many webhooks as it can have."),
+    "unknown_webhook": ErrorSpec(404, None, "There is no such webhook."),
+    "unknown_delivery": ErrorSpec(404, None, "There is no such delivery."),
+    "webhook_disabled": ErrorSpec(409, None, "The webhook is disabled; enable it first."),
+    "too_many_webhooks": ErrorSpec(409, None, "The project has as many webhooks as it can have."),
     # The gateway
-    "llm_not_configured": Code(409, None, "The session has no llm.url, and the service no LLM for those without."),
-    "llm_failed": Code(502, None, "The LLM could not be called, or gave no answer that can be read."),
-    "llm_timeout": Code(504, None, "The LLM did not answer in time."),
+    "llm_not_configured": ErrorSpec(409, None, "The session has no llm.url, and the service no LLM for those without."),
+    "llm_failed": ErrorSpec(502, None, "The LLM could not be called, or gave no answer that can be read."),
+    "llm_timeout": ErrorSpec(504, None, "The LLM did not answer in time."),
     # Working memory
-    "no_user": Code(409, None, "The session has no user_id, whose working memory this would be."),
-    "precondition_failed": Code(412, None, "The document has another version than If-Match says; read it again."),
-    "unknown_version": Code(404, None, "The document has no such version."),
+    "no_user": ErrorSpec(409, None, "The session has no user_id, whose working memory this would be."),
+    "precondition_failed": ErrorSpec(412, None, "The document has another version than If-Match says; read it again."),
+    "unknown_version": ErrorSpec(404, None, "The document has no such version."),
     # Managing a memory
-    "unknown_turn": Code(404, None, "The session has no such turn."),
-    "invalid_checkpoint": Code(400, None, "This is no checkpoint that can be restored here."),
+    "unknown_turn": ErrorSpec(404, None, "The session has no such turn."),
+    "invalid_checkpoint": ErrorSpec(400, None, "This is no checkpoint that can be restored here."),
 }
 
 
@@ -150,8 +150,8 @@ class LlmFailed(VoicememError):
     def __init__(self, why: int | str) -> None:
         codes = {"timeout": "llm_timeout", "address_not_allowed": "address_not_allowed"}
         code = codes.get(str(why), "llm_failed")
-        told = f"The LLM answered {why}." if type(why) is int else f"{CODES[code].sentence[:-1]}: {why}."
-        super().__init__(code, told if code == "llm_failed" else None)
+        sentence = f"The LLM answered {why}." if type(why) is int else f"{CODES[code].sentence[:-1]}: {why}."
+        super().__init__(code, sentence if code == "llm_failed" else None)
         self.why = why
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bench.harness import calls
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 UNKNOWN = "unknown_type"
 SHAPES = {"one": 30, "two": 20, "http": 15, "mixed": 10, "client": 15, "idle": 10}
 """How a session is sent, and how often: by one producer, by two, over HTTP, both ways, by `voicemem.client`, or with a
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     producer: str
     transport: str
     """`websocket`, `http` or `client`."""
-    events: list[Fields]
+    events: list[JsonObject]
     refused: frozenset[int]
     pause_after: int | None = None
     """The seq after which it goes, and stays away until the session is closed as idle."""
@@ -31,7 +31,7 @@ class Script(NamedTuple):
     """One session."""
 
     session: str
-    config: Fields
+    config: JsonObject
     parts: list[Part]
     ended_over_rest: bool
     patches: int
@@ -53,7 +53,7 @@ def script(seed: int, number: int) -> Script:
     return Script(f"{shape}-{number}", config, parts, over_rest, rng.choice([0, 0, 1, 3]))
 
 
-def split(events: list[Fields]) -> dict[str, list[Fields]]:
+def split(events: list[JsonObject]) -> dict[str, list[JsonObject]]:
     """One call as two processes send it: the recogniser's events, and all others."""
     return {
         "asr": [event for event in events if event["type"] == "asr"],
@@ -61,7 +61,7 @@ def split(events: list[Fields]) -> dict[str, list[Fields]]:
     }
 
 
-def part(rng: random.Random, name: str, transport: str, given: list[Fields], over_rest: bool, idle: bool) -> Part:
+def part(rng: random.Random, name: str, transport: str, given: list[JsonObject], over_rest: bool, idle: bool) -> Part:
     events = [{key: value for key, value in event.items() if key != "seq"} for event in given]
     for _ in range(rng.choice([0, 0, 1, 2])):
         events.insert(rng.randint(0, len(events)), {"type": "no.such.type", "turn_id": 1})

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from voicemem.config.session import merge_config
+from voicemem.config.session import apply_patch
 from voicemem.protocol.codec import decode_journaled
-from voicemem.transcript.fold import Entry, fold
+from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turns
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 PLACE = frozenset({"session_id", "producer", "seq"})
 """Fields of an event that only say where it belongs."""
 OWN = frozenset({"session.closed", "session.reopened", "session.update"})
@@ -30,7 +30,7 @@ class Line:
     """What was seen of one producer."""
 
     def __init__(self) -> None:
-        self.sent: dict[int, Fields] = {}
+        self.sent: dict[int, JsonObject] = {}
         self.refusals: dict[int, str] = {}
         """The codes with which some of what was sent must be refused."""
         self.acked = 0
@@ -59,7 +59,7 @@ class Notice(NamedTuple):
 class Call:
     """What was seen of one session."""
 
-    def __init__(self, config: Fields) -> None:
+    def __init__(self, config: JsonObject) -> None:
         self.config = config
         self.lines: dict[str, Line] = {}
         self.patches: dict[str, bool] = {}
@@ -76,11 +76,11 @@ class Call:
 class Final(NamedTuple):
     """What the service says of a session that has ended for good."""
 
-    rows: list[Fields]
+    rows: list[JsonObject]
     """`GET …/events`"""
-    session: Fields
-    contents: list[Fields]
-    turns: list[Fields]
+    session: JsonObject
+    contents: list[JsonObject]
+    turns: list[JsonObject]
 
 
 def digest(value: Any) -> str:
@@ -96,7 +96,7 @@ def check(call: Call, final: Final) -> Iterator[str]:
     yield from check_config(call, final)
 
 
-def check_entries(call: Call, rows: Sequence[Fields]) -> Iterator[str]:
+def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
     """Everything that was acknowledged is stored exactly once and in order, and nothing else."""
     stored: Counter[str] = Counter()
     labels: Counter[str] = Counter()
@@ -126,7 +126,7 @@ def check_entries(call: Call, rows: Sequence[Fields]) -> Iterator[str]:
         yield "there is a change that nobody asked for"
 
 
-def check_entry(row: Fields, sent: Fields | None, refusal: str | None) -> Iterator[str]:
+def check_entry(row: JsonObject, sent: JsonObject | None, refusal: str | None) -> Iterator[str]:
     where = f"seq {row['seq']} of {row['producer']}"
     if sent is None:
         yield f"{where} was never sent"
@@ -137,11 +137,11 @@ def check_entry(row: Fields, sent: Fields | None, refusal: str | None) -> Iterat
         yield f"{where} is not what was sent"
 
 
-def placeless(event: Fields) -> Fields:
+def placeless(event: JsonObject) -> JsonObject:
     return {name: value for name, value in event.items() if name not in PLACE}
 
 
-def check_rows_read(call: Call, rows: Sequence[Fields]) -> Iterator[str]:
+def check_rows_read(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
     """Whatever a read showed is there in the end."""
     for position, seen in call.rows.items():
         if position > len(rows) or digest(rows[position - 1]) != seen:
@@ -163,7 +163,7 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
     for row in final.rows:
         event = row["event"]
         try:
-            fold(state, Entry(row["position"], row["received_ms"], decode_journaled(msgspec.json.encode(event))))
+            fold(state, DecodedRow(row["position"], row["received_ms"], decode_journaled(msgspec.json.encode(event))))
         except msgspec.ValidationError:
             yield f"position {row['position']} holds what is no event"
             return
@@ -204,7 +204,7 @@ def check_config(call: Call, final: Final) -> Iterator[str]:
     for row in final.rows:
         if row["event"]["type"] == "session.update":
             patch = {name: value for name, value in row["event"].items() if name not in {"type", "ts", *PLACE}}
-            config = merge_config(config, patch)
+            config = apply_patch(config, patch)
     if final.session["config"] != config:
         yield "the configuration is not what the journal's updates make of it"
     if final.session["position"] != len(final.rows):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.crash.checker import Call, Fields, Final, Line, Notice, Read, check, digest
+from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, check, digest
 
 
 class Finding(NamedTuple):
@@ -54,7 +54,7 @@ class History:
         self.findings.append(Finding(self.round, session, what))
         self.told(self.findings[-1])
 
-    def begin(self, session: str, config: Fields) -> None:
+    def begin(self, session: str, config: JsonObject) -> None:
         self.calls[session] = Call(config)
 
     def line(self, session: str, producer: str) -> Line:
@@ -65,7 +65,7 @@ class History:
 
     # What producers did and saw
 
-    def sent(self, session: str, producer: str, event: Fields, refusal: str | None = None) -> None:
+    def sent(self, session: str, producer: str, event: JsonObject, refusal: str | None = None) -> None:
         """An event that goes out now, for the first time or again."""
         line, seq = self.line(session, producer), event["seq"]
         self.counts["events_resent" if seq in line.sent else "events_sent"] += 1
@@ -74,7 +74,7 @@ class History:
         if refusal is not None:
             line.refusals[seq] = refusal
 
-    def ready(self, session: str, producer: str, frame: Fields) -> None:
+    def ready(self, session: str, producer: str, frame: JsonObject) -> None:
         """A `session.ready`."""
         line = self.line(session, producer)
         self.incarnation = self.incarnation or frame["incarnation"]
@@ -114,13 +114,13 @@ class History:
 
     # What readers saw
 
-    def read_history(self, session: str, shown: Fields, acked: dict[str, int], floor: int) -> None:
+    def read_history(self, session: str, shown: JsonObject, acked: dict[str, int], floor: int) -> None:
         """A history; `floor` is the highest position that was seen before the read began."""
         call = self.calls[session]
         call.reads.append(Read(shown["position"], digest(shown["contents"]), acked))
         self.moved(session, shown["position"], floor)
 
-    def read_rows(self, session: str, after: int, rows: Sequence[Fields], floor: int, whole: bool) -> None:
+    def read_rows(self, session: str, after: int, rows: Sequence[JsonObject], floor: int, whole: bool) -> None:
         """Entries of the journal above `after`; `whole` when all that there were were asked for."""
         call = self.calls[session]
         for position, row in enumerate(rows, after + 1):
@@ -131,7 +131,7 @@ class History:
         if whole:
             self.moved(session, max(after, rows[-1]["position"] if rows else 0), floor)
 
-    def read_turns(self, session: str, shown: Sequence[Fields], floor: int) -> None:
+    def read_turns(self, session: str, shown: Sequence[JsonObject], floor: int) -> None:
         """The turns; there are never fewer than before (`floor`)."""
         self.counts["reads"] += 1
         if len(shown) < floor:
@@ -186,7 +186,7 @@ class History:
             self.find(session, what)
         self.settled[session] = (len(final.rows), digest(final.rows))
 
-    def settled_again(self, session: str, rows: Sequence[Fields]) -> None:
+    def settled_again(self, session: str, rows: Sequence[JsonObject]) -> None:
         """The journal of a session that was checked before, read once more at the end of the run."""
         if self.settled.get(session) != (len(rows), digest(rows)):
             self.find(session, "the journal is not what it was when the session was checked")

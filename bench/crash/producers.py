@@ -17,7 +17,7 @@ from bench.crash.calls import UNKNOWN, Part, Script
 from bench.crash.history import History
 from bench.crash.server import Server, Trigger
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 PATIENCE_S = 20.0
 """No answer of a service that lives takes longer."""
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
@@ -94,7 +94,7 @@ class Producer:
         """Send from where the service stands, until all is acknowledged or the service is gone."""
         raise NotImplementedError
 
-    def take(self, begin: int, count: int) -> list[Fields]:
+    def take(self, begin: int, count: int) -> list[JsonObject]:
         """The events from a seq on, which are noted as sent."""
         events = self.part.events[begin - 1 : begin - 1 + count]
         for event in events:
@@ -106,7 +106,7 @@ class Producer:
         """Where to send from: sometimes before what is expected."""
         return max(1, next_seq - self.rng.randint(1, 9)) if self.rng.random() < 0.3 else next_seq
 
-    def complain(self, problem: Fields) -> None:
+    def complain(self, problem: JsonObject) -> None:
         """An error about one of our events."""
         code, seq = problem["code"], problem.get("seq")
         if code == "session_ended":
@@ -151,13 +151,13 @@ class SocketProducer(Producer):
         )
         return await sockets.enter_async_context(opening)
 
-    async def open(self, socket: ClientConnection) -> Fields:
+    async def open(self, socket: ClientConnection) -> JsonObject:
         names = {"session_id": self.session, "producer": self.name}
         await socket.send(
             msgspec.json.encode({"type": "session.open", **names, "session": self.script.config}), text=True
         )
         async with asyncio.timeout(PATIENCE_S):
-            frame: Fields = msgspec.json.decode(await socket.recv())
+            frame: JsonObject = msgspec.json.decode(await socket.recv())
         if frame["type"] != "session.ready":
             raise TimeoutError  # a drain has begun
         self.history.ready(self.session, self.name, frame)
@@ -197,7 +197,7 @@ class SocketProducer(Producer):
             listening.cancel()
             self.gap_made = False
 
-    async def send(self, socket: ClientConnection, events: list[Fields]) -> None:
+    async def send(self, socket: ClientConnection, events: list[JsonObject]) -> None:
         if self.rng.random() < 0.5:
             await socket.send(msgspec.json.encode(events), text=True)
         else:
@@ -216,7 +216,7 @@ class SocketProducer(Producer):
         finally:
             self.heard.set()
 
-    def hear(self, frame: Fields) -> None:
+    def hear(self, frame: JsonObject) -> None:
         if frame["type"] == "ack":
             self.history.acknowledged(self.session, self.name, frame["seq"])
             self.world.trigger.hit("acknowledged")

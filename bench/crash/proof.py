@@ -13,22 +13,22 @@ import msgspec
 from bench.crash.checker import Final, shown
 from bench.crash.history import History
 from voicemem.protocol.codec import decode_journaled
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turns
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 SESSION = "proof"
 BEGIN_MS = 1_790_000_000_000
-EVENTS: list[Fields] = [
+EVENTS: list[JsonObject] = [
     {"type": "asr", "seq": 1, "turn_id": 1, "text": "Tell me a joke.", "final": True, "ts": BEGIN_MS},
     {"type": "llm.delta", "seq": 2, "turn_id": 1, "text": "Why did ", "ts": BEGIN_MS + 10},
     {"type": "no.such.type", "seq": 3, "turn_id": 1},
     {"type": "llm.delta", "seq": 4, "turn_id": 1, "text": "the scarecrow win?", "ts": BEGIN_MS + 20},
     {"type": "session.end", "seq": 5, "reason": "left"},
 ]
-CONFIG: Fields = {"labels": {"kind": "proof"}}
+CONFIG: JsonObject = {"labels": {"kind": "proof"}}
 
 
 class Seen:
@@ -40,9 +40,9 @@ class Seen:
         self.rows = [row(position, "main", event) for position, event in enumerate(EVENTS, 1)]
         self.rows[2]["event"] = {"type": "refused", "code": "unknown_type"}
         self.rows.append(row(6, None, {"type": "session.closed", "ts": BEGIN_MS + 60, "reason": "left"}))
-        self.session: Fields = {"state": "ended", "position": 6, "config": CONFIG}
+        self.session: JsonObject = {"state": "ended", "position": 6, "config": CONFIG}
         self.contents = contents(self.rows)
-        self.turns: list[Fields] = turns(state(self.rows))
+        self.turns: list[JsonObject] = turns(state(self.rows))
         self.history.ready(SESSION, "main", {"epoch": 1, "next_seq": 1, "incarnation": "a"})
         for event in EVENTS:
             self.history.sent(SESSION, "main", event, "unknown_type" if event["seq"] == 3 else None)
@@ -60,7 +60,7 @@ class Seen:
         answer = {"position": position, "contents": contents(self.rows[:position])}
         self.history.read_history(SESSION, answer, self.history.acked(SESSION), floor)
 
-    def notice(self, notice: str, told: list[Fields], verified: bool = True, session: str = SESSION) -> None:
+    def notice(self, notice: str, told: list[JsonObject], verified: bool = True, session: str = SESSION) -> None:
         """A webhook arrives."""
         payload = {"stop_ts": BEGIN_MS // 1000, "contents": told}
         body = msgspec.json.encode({"noticeId": notice, "sid": session, "payload": payload})
@@ -73,18 +73,18 @@ class Seen:
         return [finding.what for finding in self.history.findings]
 
 
-def row(position: int, producer: str | None, event: Fields) -> Fields:
+def row(position: int, producer: str | None, event: JsonObject) -> JsonObject:
     seq = event.get("seq")
     return {"position": position, "producer": producer, "seq": seq, "received_ms": BEGIN_MS + position, "event": event}
 
 
-def state(rows: list[Fields]) -> State:
+def state(rows: list[JsonObject]) -> State:
     decoded = [decode_journaled(msgspec.json.encode(one["event"])) for one in rows]
-    entries = [Entry(one["position"], one["received_ms"], event) for one, event in zip(rows, decoded, strict=True)]
+    entries = [DecodedRow(one["position"], one["received_ms"], event) for one, event in zip(rows, decoded, strict=True)]
     return fold_all(State(), entries)
 
 
-def contents(rows: list[Fields]) -> list[Fields]:
+def contents(rows: list[JsonObject]) -> list[JsonObject]:
     return list(msgspec.to_builtins(messages(state(rows))))
 
 

@@ -21,10 +21,10 @@ import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from voicemem.protocol.events import Incoming, SessionOpen
+from voicemem.protocol.events import IncomingEvent, SessionOpen
 from voicemem.protocol.types import MAX_FRAME_BYTES
 
-EVENT = msgspec.json.Decoder(Incoming)
+EVENT = msgspec.json.Decoder(IncomingEvent)
 PIECES = msgspec.json.Decoder(list[msgspec.Raw])
 READY = '{"type":"session.ready","next_seq":1}'
 SCHEMA = """

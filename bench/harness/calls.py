@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 
 CYCLE = 20
 BEGIN_MS = 1_750_000_000_000
@@ -36,7 +36,7 @@ SAID = (
 )
 
 
-def events(variant: int = 0) -> Iterator[Fields]:
+def events(variant: int = 0) -> Iterator[JsonObject]:
     """A call without end, numbered by `seq`; variants begin at different places of the cycle."""
     clock, seq = BEGIN_MS, count(1)
     for turn in count(1):
@@ -65,7 +65,7 @@ def first(number: int, variant: int = 0) -> list[bytes]:
     return list(islice(encoded(variant), number))
 
 
-def take_turns(call: Iterable[Fields], begin: int, end: int) -> Iterator[bytes]:
+def take_turns(call: Iterable[JsonObject], begin: int, end: int) -> Iterator[bytes]:
     for event in call:
         if event["turn_id"] > end:
             return
@@ -73,7 +73,7 @@ def take_turns(call: Iterable[Fields], begin: int, end: int) -> Iterator[bytes]:
             yield msgspec.json.encode(event)
 
 
-def one_turn(turn: int, place: int) -> Iterator[Fields]:
+def one_turn(turn: int, place: int) -> Iterator[JsonObject]:
     """The user speaks, the agent answers; every fifth answer is cut short, every tenth needs a tool."""
     yield from utterance(turn, ASKED[place % len(ASKED)])
     yield {"type": "metric", "turn_id": turn, "name": "llm_ttft", "latency_ms": 280 + place, "after": 280}
@@ -82,7 +82,7 @@ def one_turn(turn: int, place: int) -> Iterator[Fields]:
     yield from reply(turn, place, SAID[place % len(SAID)])
 
 
-def utterance(turn: int, text: str) -> Iterator[Fields]:
+def utterance(turn: int, text: str) -> Iterator[JsonObject]:
     """A partial for every few words, then the final."""
     words, item = text.split(), f"user-{turn}"
     for end in range(3, len(words), 3):
@@ -100,13 +100,13 @@ def utterance(turn: int, text: str) -> Iterator[Fields]:
     }
 
 
-def tool_use(turn: int) -> Iterator[Fields]:
+def tool_use(turn: int) -> Iterator[JsonObject]:
     name = {"turn_id": turn, "call_id": f"call-{turn}", "name": "find_booking"}
     yield {"type": "tool.call", **name, "arguments": {"city": "Lisbon", "guest": "caller"}, "after": 10}
     yield {"type": "tool.result", **name, "result": {"booking": turn, "nights": 2, "rooms": ["12"]}, "after": 150}
 
 
-def reply(turn: int, place: int, text: str) -> Iterator[Fields]:
+def reply(turn: int, place: int, text: str) -> Iterator[JsonObject]:
     """One delta a word with playback beside it, the rest of the playback, and its end or an interruption."""
     words = text.split()
     about = {"turn_id": turn, "item": f"reply-{turn}"}
@@ -126,13 +126,13 @@ def reply(turn: int, place: int, text: str) -> Iterator[Fields]:
         yield {"type": "tts", **about, "audio_ms": audio_ms, "total_audio_ms": audio_ms, "done": True, "after": 120}
 
 
-def playback(about: Fields, place: int, words: list[str], heard: int) -> Fields:
+def playback(about: JsonObject, place: int, words: list[str], heard: int) -> JsonObject:
     """Progress by time; in every fourth reply by text."""
     said = {"heard_text": " ".join(words[:heard])} if place % 4 == 2 else {"audio_ms": heard * MS_PER_WORD}
     return {"type": "tts", **about, **said, "total_audio_ms": len(words) * MS_PER_WORD, "after": 120}
 
 
-def evidence(place: int, words: list[str]) -> Fields:
+def evidence(place: int, words: list[str]) -> JsonObject:
     """How the engine says where it was cut: by audio position, or by the text."""
     heard = len(words) * 3 // 4
     return {"heard_text": " ".join(words[:heard])} if place % 2 else {"audio_end_ms": heard * MS_PER_WORD}

@@ -9,11 +9,11 @@ import msgspec
 
 from bench.harness import calls
 from voicemem.protocol import codec
-from voicemem.protocol.events import Incoming
-from voicemem.transcript.fold import Entry, fold
+from voicemem.protocol.events import IncomingEvent
+from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.state import State
 
-DECODER = msgspec.json.Decoder(Incoming)
+DECODER = msgspec.json.Decoder(IncomingEvent)
 
 
 def decode(texts: Iterable[bytes]) -> None:
@@ -30,12 +30,12 @@ def fold_into(state: State, texts: Iterable[bytes]) -> State:
     """Check, decode and fold, as it is done with what arrives."""
     for position, text in enumerate(texts, state.position + 1):
         arrived: Any = codec.decode_event(text)
-        fold(state, Entry(position, calls.BEGIN_MS, arrived.event))
+        fold(state, DecodedRow(position, calls.BEGIN_MS, arrived.event))
     return state
 
 
-def entries(texts: Iterable[bytes], begin: int = 1) -> list[Entry]:
+def entries(texts: Iterable[bytes], begin: int = 1) -> list[DecodedRow]:
     return [
-        Entry(position, calls.BEGIN_MS, codec.decode_journaled(text))
+        DecodedRow(position, calls.BEGIN_MS, codec.decode_journaled(text))
         for position, text in enumerate(texts, start=begin)
     ]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voicemem.config.service import SQLITE
+from voicemem.config.service import SQLITE_PREFIX
 
 ROOT = Path(__file__).parents[1]
 START_S = 20.0
@@ -84,7 +84,10 @@ def serving(name: str, store: str, *more: str) -> Iterator[Server]:
 
 def command(name: str, store: str) -> list[str]:
     if name == "bare":
-        return ["bench.harness.bare", store.removeprefix(SQLITE) if store.startswith(SQLITE) else ":memory:"]
+        return [
+            "bench.harness.bare",
+            store.removeprefix(SQLITE_PREFIX) if store.startswith(SQLITE_PREFIX) else ":memory:",
+        ]
     return ["voicemem", "serve", "--store", store, "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
 
 
@@ -132,9 +135,9 @@ def raise_file_limit(files: int) -> None:
 
 
 def remove(store: str) -> None:
-    if store.startswith(SQLITE):
+    if store.startswith(SQLITE_PREFIX):
         for ending in MADE:
-            Path(store.removeprefix(SQLITE) + ending).unlink(missing_ok=True)
+            Path(store.removeprefix(SQLITE_PREFIX) + ending).unlink(missing_ok=True)
 
 
 # What voicemem has stored, by its REST

@@ -14,9 +14,9 @@ from voicemem.app import App
 from voicemem.client import Ack, Client, Options, Session
 from voicemem.config.service import Address
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 TIMEOUT_S = 20.0
-QUICK: Fields = {
+QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,
     "connect_timeout_s": 2.0,
@@ -46,7 +46,7 @@ async def behind_proxy(app: App, **more: Any) -> AsyncIterator[tuple[Proxy, Clie
         yield proxy, client
 
 
-def line(number: int, **more: Any) -> Fields:
+def line(number: int, **more: Any) -> JsonObject:
     """A final transcript in a turn of its own."""
     return {"type": "asr", "turn_id": number, "text": f"Line {number}.", "final": True, **more}
 

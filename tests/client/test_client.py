@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from callers import Caller, make_key, until
-from clients import Fields, behind_proxy, client_of, line, lines_up_to, send_lines, settled, stored
+from clients import JsonObject, behind_proxy, client_of, line, lines_up_to, send_lines, settled, stored
 from producers import connected, down_store
 from services import Serve
 
@@ -88,7 +88,7 @@ async def test_many_sessions_share_one_connection(app: App) -> None:
 
 
 @pytest.mark.parametrize("given", [{"session_id": "a b"}, {"session_id": "x" * 129}, {"producer": ""}], ids=str)
-async def test_an_impossible_name_is_said_at_once(app: App, given: Fields) -> None:
+async def test_an_impossible_name_is_said_at_once(app: App, given: JsonObject) -> None:
     """A session or producer that no server would take is an error before anything is sent."""
     async with client_to(app) as client:
         with pytest.raises(ValueError, match="characters"):
@@ -188,7 +188,7 @@ async def test_a_refused_event_says_why(app: App) -> None:
 @pytest.mark.parametrize(
     ("event", "code"), [({"text": "x" * 1024 * 1024}, "too_big"), ({"metadata": {"a": []}}, "too_deep")]
 )
-async def test_what_would_close_the_connection_is_not_taken(app: App, event: Fields, code: str) -> None:
+async def test_what_would_close_the_connection_is_not_taken(app: App, event: JsonObject, code: str) -> None:
     """An event that could be no frame is refused at once and uses up no seq."""
     if code == "too_deep":
         event = {"metadata": {"a": nested(40)}}
@@ -205,7 +205,7 @@ async def test_what_would_close_the_connection_is_not_taken(app: App, event: Fie
     [{"text": "\ud800"}, {"text": object()}, {"type": "session.open"}, {"type": "auth"}, {"seq": 2}],
     ids=lambda event: str(event)[:20],
 )
-async def test_what_is_no_event_is_not_taken(app: App, event: Fields) -> None:
+async def test_what_is_no_event_is_not_taken(app: App, event: JsonObject) -> None:
     """What is no JSON, or not for users to send, is an error at once and uses up no seq."""
     async with client_to(app) as client:
         session = await client.open("s")

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 from callers import Caller, service
-from clients import Fields, client_of, line, lines_up_to, send_lines, settled, stored
+from clients import JsonObject, client_of, line, lines_up_to, send_lines, settled, stored
 from proxy import Proxy
 from test_app import serving
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -202,7 +202,7 @@ async def saying(script: Any) -> AsyncIterator[tuple[Server, Client]]:
 
 
 def ready(**more: Any) -> str:
-    fields: Fields = {"session_id": "s", "producer": "main", "state": "running", "epoch": 1, "next_seq": 1}
+    fields: JsonObject = {"session_id": "s", "producer": "main", "state": "running", "epoch": 1, "next_seq": 1}
     return json.dumps({"type": "session.ready", **fields, "next_turn": 1, "incarnation": "a", "window": 1, **more})
 
 
@@ -311,7 +311,7 @@ async def test_a_server_that_forgot_what_was_opened() -> None:
 
 async def test_a_hole_that_cannot_be_filled_is_told_on_the_same_connection() -> None:
     """When the server expects what the client no longer has, the client opens again with the lowest that it has."""
-    opens: list[Fields] = []
+    opens: list[JsonObject] = []
 
     async def script(socket: ServerConnection) -> None:
         opens.append(json.loads(await socket.recv()))

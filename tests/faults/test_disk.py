@@ -12,7 +12,7 @@ import apsw
 import pytest
 from callers import until
 from disks import Server, failing, fill, needs_strace, serving, small_disk, start
-from producers import BIG, Fields, connected, producing, said
+from producers import BIG, JsonObject, connected, producing, said
 
 SYNC = "fdatasync:error=EIO:when=1"
 """One sync fails; those after it succeed, and do not tell that what was written before them is lost."""
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "calls.db")
 
 
-def seqs(rows: list[Fields]) -> list[int]:
+def seqs(rows: list[JsonObject]) -> list[int]:
     """The seqs of a journal, without the server's own events."""
     return [row["seq"] for row in rows if row["seq"] is not None]
 

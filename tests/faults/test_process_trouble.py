@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import apsw
 import pytest
-from callers import Caller, Fields, Notice, Reply, Serve, receiving, until
+from callers import Caller, JsonObject, Notice, Reply, Serve, receiving, until
 from calls import contents, delta, done, final
 from misbehaving import frozen
 from processes import Process, running_process
@@ -215,7 +215,7 @@ FIRST_VERSION = """
 def older_database(path: Path, hook: str) -> None:
     """A file as the first version left it: a session that goes on, one that ended, and its export half done."""
     schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
-    closing: Fields = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
+    closing: JsonObject = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
     closed = {"type": "session.closed", "ts": 9000, "reason": "left"}
     values = {"now": NOW_MS, "hook": hook, "closed": json.dumps(closed).encode()}
     values["closing"] = json.dumps(closing | {"stopped_ms": 9000}).encode()
@@ -231,7 +231,7 @@ def older_database(path: Path, hook: str) -> None:
     connection.close()
 
 
-HELLO: list[Fields] = [final(1, "Hi.", 1001), delta(1, "Good day.", 1002), done(1, 1003)]
+HELLO: list[JsonObject] = [final(1, "Hi.", 1001), delta(1, "Good day.", 1002), done(1, 1003)]
 
 
 @pytest.mark.fault(26)

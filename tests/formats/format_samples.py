@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from voicemem.context.formats import ENRICHERS, Format
+from voicemem.context.formats import ENRICHERS, RequestFormat
 from voicemem.transcript.messages import Message, ToolUse
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
@@ -58,7 +58,7 @@ message = st.builds(Message, st.sampled_from(["user", "assistant"]), texts, turn
 memories = st.lists(message, max_size=8).map(lambda found: sorted(found, key=lambda each: each.turn_id))
 tool_uses = st.lists(st.builds(ToolUse, turns, numbers, texts, texts, values, values, st.booleans()), max_size=4)
 formats = st.builds(
-    Format,
+    RequestFormat,
     vendor=st.sampled_from([None, "openai", "custom"]),
     model=st.none() | texts,
     style=st.sampled_from(["openai", "anthropic", "gemini"]),

@@ -14,7 +14,7 @@ from format_samples import SEED_CALL, forced, memories, said, tool_uses, used
 from hypothesis import given, settings
 from pydantic import TypeAdapter
 
-from voicemem.context.formats import Format, request_body
+from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
 
 MESSAGES: TypeAdapter[list[MessageParam]] = TypeAdapter(list[MessageParam])
@@ -23,7 +23,7 @@ BODY: TypeAdapter[MessageCreateParamsNonStreaming] = TypeAdapter(MessageCreatePa
 
 def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dict[str, Any]:
     """A body with tools in this style."""
-    return request_body(memory, tools, Format(style="anthropic", tools=True, **options))
+    return request_body(memory, tools, RequestFormat(style="anthropic", tools=True, **options))
 
 
 def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:

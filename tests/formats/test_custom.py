@@ -10,10 +10,10 @@ import pytest
 from format_samples import SEED_CALL, memories, said, used
 from hypothesis import given, settings
 
-from voicemem.context.formats import Format, request_body
+from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message
 
-CUSTOM = Format(vendor="custom", model="xxxx")
+CUSTOM = RequestFormat(vendor="custom", model="xxxx")
 
 
 def test_seed_call() -> None:
@@ -52,18 +52,20 @@ def test_params_never_set_what_is_made_here(memory: Sequence[Message]) -> None:
 def test_newest_message_counts_though_it_is_not_shown() -> None:
     """Turn and time are those of the newest message also in a style that refuses blank ones."""
     memory = [said("user", "Hi.", 1, 10), said("assistant", "", 2, 20)]
-    body = request_body(memory, [], Format(vendor="custom", style="anthropic"))
+    body = request_body(memory, [], RequestFormat(vendor="custom", style="anthropic"))
     assert (body["turn_id"], body["timestamp"], len(body["messages"])) == (2, 20, 1)
 
 
 def test_joined_message_has_the_fields_of_its_newest() -> None:
     """Of neighbours that a style joins, the last one's turn, time and metadata stay."""
     memory = [said("user", "Hi.", 1, 10, user="a"), said("user", "Hello?", 2, 20, user="b")]
-    (entry,) = request_body(memory, [], Format(vendor="custom", alternate=True))["messages"]
+    (entry,) = request_body(memory, [], RequestFormat(vendor="custom", alternate=True))["messages"]
     assert entry == {"role": "user", "content": "Hi.\nHello?", "turn_id": 2, "timestamp": 20, "metadata": {"user": "b"}}
 
 
 def test_only_memory_has_fields() -> None:
     """Tool calls and invented messages belong to no turn of the memory."""
-    body = request_body([said("assistant", "Hi.")], [used()], Format(vendor="custom", alternate=True, tools=True))
+    body = request_body(
+        [said("assistant", "Hi.")], [used()], RequestFormat(vendor="custom", alternate=True, tools=True)
+    )
     assert [entry["role"] for entry in body["messages"] if "turn_id" in entry] == ["assistant"]

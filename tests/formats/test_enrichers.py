@@ -10,7 +10,7 @@ from format_samples import JOKE, SEED_CALL, memories, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.context.formats import ENRICHERS, Format, request_body
+from voicemem.context.formats import ENRICHERS, RequestFormat, request_body
 from voicemem.context.formats.enrichers import enriched, originals, timestamps, users
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Message
@@ -100,7 +100,7 @@ def test_order_is_the_callers() -> None:
 @pytest.mark.parametrize("vendor", [None, "custom"])
 def test_any_vendor(vendor: str | None) -> None:
     """Enrichers work for every receiver."""
-    body = request_body([said("user", "Hi.", user="Ann")], [], Format(vendor=vendor, enrich=("users",)))
+    body = request_body([said("user", "Hi.", user="Ann")], [], RequestFormat(vendor=vendor, enrich=("users",)))
     assert body["messages"][0]["content"] == "Ann: Hi."
 
 

@@ -10,13 +10,13 @@ from format_samples import SEED_CALL, memories, said, tool_uses, used
 from google.genai.types import Content, GenerationConfig
 from hypothesis import given, settings
 
-from voicemem.context.formats import Format, request_body
+from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
 
 
 def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dict[str, Any]:
     """A body with tools in this style."""
-    return request_body(memory, tools, Format(style="gemini", tools=True, **options))
+    return request_body(memory, tools, RequestFormat(style="gemini", tools=True, **options))
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
-from voicemem.context.formats import Format, request_body
+from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
 
 MESSAGES: TypeAdapter[list[ChatCompletionMessageParam]] = TypeAdapter(list[ChatCompletionMessageParam])
@@ -22,7 +22,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 def messages(memory: Sequence[Message], *tools: ToolUse, **options: Any) -> list[dict[str, Any]]:
     """The messages of a body with tools."""
-    made: list[dict[str, Any]] = request_body(memory, tools, Format(tools=True, **options))["messages"]
+    made: list[dict[str, Any]] = request_body(memory, tools, RequestFormat(tools=True, **options))["messages"]
     return made
 
 
@@ -37,7 +37,7 @@ def test_messages_are_openais(memory: Sequence[Message], tools: Sequence[ToolUse
 
 def test_body_is_openais() -> None:
     """The whole body is one that OpenAI's package would send."""
-    format = Format(model="gpt-4.1", params={"temperature": 0.2}, system_messages=(SYSTEM,), tools=True)
+    format = RequestFormat(model="gpt-4.1", params={"temperature": 0.2}, system_messages=(SYSTEM,), tools=True)
     body = request_body(SEED_CALL, [used({"city": "Rome"}, turn_id=3)], format)
     forced(BODY.validate_python(body))
     assert [*body] == ["messages", "model", "temperature"]

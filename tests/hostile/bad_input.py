@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from callers import Caller
-from producers import Fields, Producer, connected, producing, said
+from producers import JsonObject, Producer, connected, producing, said
 
 from voicemem.app import App
 from voicemem.errors import CODES
@@ -35,7 +35,7 @@ class Bad(NamedTuple):
     """What is good in one of them may be bad in the other."""
 
     @property
-    def left(self) -> list[Fields]:
+    def left(self) -> list[JsonObject]:
         """What the journal holds of a bad frame."""
         refused = self.code is not None and self.code not in CLOSED and self.consumed
         return [{"type": "refused", "code": self.code}] if refused else []

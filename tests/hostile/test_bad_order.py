@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from bad_input import SECRET, Bad, check, event, every_way
 from callers import Caller
-from producers import Fields, Producer, connected, end, producing, said
+from producers import JsonObject, Producer, connected, end, producing, said
 from services import Serve
 
 from voicemem.app import App
@@ -66,7 +66,7 @@ async def types(app: App) -> list[str]:
     return [row["event"]["type"] for row in await Caller(app).journal()]
 
 
-async def codes(app: App, *events: Fields, query: str = "") -> list[str]:
+async def codes(app: App, *events: JsonObject, query: str = "") -> list[str]:
     """The errors of events that are sent over HTTP."""
     return [error["code"] for error in (await Caller(app).send(*events, query=query))["errors"]]
 
@@ -139,11 +139,11 @@ async def test_60_a_turn_of_two_roles(app: App, producer: Producer) -> None:
     assert "user" == messages[0][0]
 
 
-HALVES: list[Fields] = [{}, {"interrupt_timestamp": 5}, {"original": "Agent. And more."}]
+HALVES: list[JsonObject] = [{}, {"interrupt_timestamp": 5}, {"original": "Agent. And more."}]
 
 
 @pytest.mark.parametrize("half", HALVES, ids=str)
-async def test_a_restored_interruption_is_whole(app: App, producer: Producer, half: Fields) -> None:
+async def test_a_restored_interruption_is_whole(app: App, producer: Producer, half: JsonObject) -> None:
     """A restored message that was interrupted says when, and what it would have been; without either it is refused."""
     restored = {"type": "message", "seq": 2, "turn_id": 7, "role": "assistant", "text": "Agent.", "source": "llm"}
     await producer.send(restored | {"metadata": {"interrupted": True, **half}})

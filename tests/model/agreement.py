@@ -7,13 +7,13 @@ import time
 
 import msgspec
 from hypothesis.stateful import invariant
-from model import Fields, Session
+from model import JsonObject, Session
 from service import ERASED, LATE_S
 from talk import Talk
 
-from voicemem.protocol.events import Journaled
+from voicemem.protocol.events import JournaledEvent
 from voicemem.transcript import history
-from voicemem.transcript.fold import Entry, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
 
 
@@ -68,16 +68,16 @@ class Agreement(Talk):
         assert told["state"] == session.state
         assert folded(rows) == told["contents"]
 
-    def shown(self, session: Session) -> Fields:
+    def shown(self, session: Session) -> JsonObject:
         """A session as it is shown; an end is acknowledged before its close is there."""
         deadline = time.monotonic() + LATE_S
         while True:
-            shown: Fields = self.request("GET", f"/v1/sessions/{session.id}").json
+            shown: JsonObject = self.request("GET", f"/v1/sessions/{session.id}").json
             behind = session.state == "ended" and shown["state"] == "running"
             if not behind or time.monotonic() > deadline:
                 return shown
 
-    def check_journal(self, session: Session, rows: list[Fields]) -> None:
+    def check_journal(self, session: Session, rows: list[JsonObject]) -> None:
         assert list(range(1, len(session.journal) + 1)) == [row["position"] for row in rows]
         for entry, row in zip(session.journal, rows, strict=True):
             assert (entry.producer, entry.seq) == (row["producer"], row["seq"])
@@ -103,7 +103,7 @@ class Agreement(Talk):
                 assert known == notice["payload"]
         assert len(self.model.exports) == len(self.notices)
 
-    def check_notice(self, notice: Fields) -> None:
+    def check_notice(self, notice: JsonObject) -> None:
         payload = notice["payload"]
         session_id = payload["agent_id"]
         earlier = [one for one in self.notices.values() if one["agent_id"] == session_id]
@@ -122,14 +122,15 @@ class Agreement(Talk):
         assert expected == payload
 
 
-def folded(rows: list[Fields]) -> list[Fields]:
+def folded(rows: list[JsonObject]) -> list[JsonObject]:
     """The messages that a journal gives, as JSON."""
     return list(json.loads(msgspec.json.encode(history.messages(state_after(rows)))))
 
 
-def state_after(rows: list[Fields]) -> State:
+def state_after(rows: list[JsonObject]) -> State:
     """The fold of a journal, from its beginning."""
     entries = [
-        Entry(row["position"], row["received_ms"], msgspec.convert(row["event"], type=Journaled)) for row in rows
+        DecodedRow(row["position"], row["received_ms"], msgspec.convert(row["event"], type=JournaledEvent))
+        for row in rows
     ]
     return fold_all(State(), entries)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine import SEVERAL_MOVES, Rules
-from model import DURATIONS, Fields, Line
+from model import DURATIONS, JsonObject, Line
 from moves import PLAIN, Move
 from service import Process, Service
 from talk import NOW
@@ -23,7 +23,7 @@ class Killed(Rules):
     def begin(self, folder: Path) -> Service:
         return Process(folder, NOW)
 
-    def configured(self, config: Fields) -> Fields:
+    def configured(self, config: JsonObject) -> JsonObject:
         return {key: value for key, value in config.items() if key not in DURATIONS} | {"idle_timeout": 0}
 
     def tamed(self, move: Move) -> Move:
@@ -75,7 +75,7 @@ class Killed(Rules):
         self.restarted()
         self.model.start()
 
-    def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
+    def end_line(self, line: Line, end: JsonObject, last: int | None, http: bool) -> None:
         """Where another producer is waited for, the process dies before that has ended too, or the time is over."""
         super().end_line(line, end, last, http)
         self.model.settle()

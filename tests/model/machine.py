@@ -11,7 +11,7 @@ from typing import Any
 from agreement import Agreement
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from model import Answer, Entry, Fields, Line, Producer
+from model import Answer, Entry, JsonObject, Line, Producer
 from moves import ENDS, MOVES, PLAIN, PLAIN_MOVES, UPDATES, Move, Sent, resolved
 from talk import MOST_SESSIONS, READY, Said
 
@@ -28,7 +28,7 @@ OPERATIONS = [
     "open_unnamed",
     "send_astray",
 ]
-CONFIGS: list[Fields] = [
+CONFIGS: list[JsonObject] = [
     {"idle_timeout": 5},
     {},
     {"idle_timeout": 0, "name": "desk", "channel": "one", "labels": {"a": "b"}},
@@ -59,7 +59,7 @@ class Rules(Agreement):
             operation: Callable[[str, int], None] = getattr(self, what)
             operation(self.session(choice), choice)
 
-    def create(self, session_id: str, config: Fields) -> None:
+    def create(self, session_id: str, config: JsonObject) -> None:
         """It is created, or was there before."""
         expected = {"created": 201, "same": 200, "different": 409, "erased": 410}
         answered = self.request("POST", "/v1/sessions", {"session_id": session_id, **config})
@@ -124,7 +124,7 @@ class Rules(Agreement):
         """An event names a session that its connection has not opened, or none of several that it has."""
         number = choice % 3
         self.connect(number)
-        event: Fields = {"type": "resume", "turn_id": 1} | ({"seq": choice} if choice else {})
+        event: JsonObject = {"type": "resume", "turn_id": 1} | ({"seq": choice} if choice else {})
         several = len({session_id for session_id, _ in self.model.connections[number]}) > 1
         event |= {} if several else {"session_id": "nowhere"}
         answer = Answer(choice or None, "session_required" if several else "not_open")
@@ -139,7 +139,7 @@ class Rules(Agreement):
     # Connections
 
     @initialize(config=st.sampled_from(CONFIGS), names=st.permutations(PRODUCERS))
-    def begin_call(self, config: Fields, names: list[str]) -> None:
+    def begin_call(self, config: JsonObject, names: list[str]) -> None:
         """A call begins, with a producer or two on connections of their own."""
         for number, name in enumerate(names[: 1 + (names[0] == "main")]):
             self.open_line(number, "s1", name, config, None)
@@ -151,14 +151,14 @@ class Rules(Agreement):
         config=st.sampled_from(CONFIGS),
         ahead=st.none() | st.integers(-2, 3),
     )
-    def open(self, number: int, choice: int, name: str | None, config: Fields, ahead: int | None) -> None:
+    def open(self, number: int, choice: int, name: str | None, config: JsonObject, ahead: int | None) -> None:
         """A producer opens a session, from `next_seq` on or from elsewhere."""
         self.open_line(number, self.old_or_new(choice), name, config, ahead)
 
     def open_line(
-        self, number: int, session_id: str | None, name: str | None, config: Fields, ahead: int | None
+        self, number: int, session_id: str | None, name: str | None, config: JsonObject, ahead: int | None
     ) -> None:
-        frame: Fields = {"type": "session.open", "session": self.configured(config)}
+        frame: JsonObject = {"type": "session.open", "session": self.configured(config)}
         frame |= {"producer": name} if name else {}
         frame |= {"session_id": session_id} if session_id else {}
         before = self.model.sessions.get(session_id or "")
@@ -177,7 +177,7 @@ class Rules(Agreement):
         if superseded is not None:
             self.exchange({superseded: []}, {superseded: {key: [Answer(None, "superseded")]}})
 
-    def check_ready(self, ready: Fields, session_id: str, name: str) -> None:
+    def check_ready(self, ready: JsonObject, session_id: str, name: str) -> None:
         """The answer to an open."""
         expected = self.ready_of(session_id, name)
         assert expected == {field: ready[field] for field in expected}
@@ -185,14 +185,14 @@ class Rules(Agreement):
         assert ready["window"] > 0
         self.incarnations.add(ready["incarnation"])
 
-    def ready_of(self, session_id: str, name: str) -> Fields:
+    def ready_of(self, session_id: str, name: str) -> JsonObject:
         """What an open is answered now."""
         session = self.model.sessions[session_id]
         producer = session.producers[name]
         told = {"producer": name, "epoch": producer.epoch, "next_seq": producer.next_seq, "state": session.state}
         return {"type": READY, "session_id": session_id, **told}
 
-    def configured(self, config: Fields) -> Fields:
+    def configured(self, config: JsonObject) -> JsonObject:
         """What sessions are configured with."""
         return config
 
@@ -325,7 +325,7 @@ class Rules(Agreement):
         sent = sent._replace(event=sent.event | self.names(number, line, full))
         return sent, self.model.take(line, sent.event, sent.refusal)
 
-    def names(self, number: int, line: Line, full: bool) -> Fields:
+    def names(self, number: int, line: Line, full: bool) -> JsonObject:
         """What says whose an event is, where the connection alone does not."""
         keys = self.model.connections[number]
         several_sessions = len({session_id for session_id, _ in keys}) > 1
@@ -335,7 +335,7 @@ class Rules(Agreement):
 
     @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, end=st.sampled_from(ENDS), last=st.sampled_from([None, 0, 0, 3]), http=SELDOM)
-    def end(self, choice: int, end: Fields, last: int | None, http: bool) -> None:
+    def end(self, choice: int, end: JsonObject, last: int | None, http: bool) -> None:
         """A producer ends the session, or gets its `last_seq` wrong."""
         self.end_line(self.line(choice)[1], end, last, http)
 
@@ -347,7 +347,7 @@ class Rules(Agreement):
         then=st.sampled_from(["end", "leave", "send", "come", "wait"]),
         moves=SEVERAL_MOVES,
     )
-    def end_of_two(self, choice: int, ends: list[Fields], number: int, then: str, moves: list[Move]) -> None:
+    def end_of_two(self, choice: int, ends: list[JsonObject], number: int, then: str, moves: list[Move]) -> None:
         """One of two producers ends the session; the other ends it too, or leaves, or takes its time."""
         _, line = self.line(choice)
         session_id, name = line.session_id, next(name for name in PRODUCERS if name != line.producer)
@@ -375,7 +375,7 @@ class Rules(Agreement):
     def pause(self, jump: int) -> None:
         """Let time go on, where that can be."""
 
-    def end_line(self, line: Line, end: Fields, last: int | None, http: bool) -> None:
+    def end_line(self, line: Line, end: JsonObject, last: int | None, http: bool) -> None:
         number = next(number for number, one in self.all_lines() if one is line)
         producer = self.producer(line)
         event = {"type": "session.end", **end}

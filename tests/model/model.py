@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 GRACE_MS = 2_000
 AWAITED_MS = 10_000
 DEFAULTS = {"idle_timeout": 60, "reopen_window": 3_600, "max_duration": 72 * 3_600}
@@ -26,7 +26,7 @@ class Entry:
 
     producer: str | None
     seq: int | None
-    event: Fields
+    event: JsonObject
     received_ms: int
 
 
@@ -38,7 +38,7 @@ class Producer:
     next_seq: int = 1
     unsequenced: bool = False
     ended: bool = False
-    stored: dict[int, Fields] = field(default_factory=dict)
+    stored: dict[int, JsonObject] = field(default_factory=dict)
     """What stands in the journal, by seq."""
 
 
@@ -56,7 +56,7 @@ class Session:
     """One call."""
 
     id: str
-    config: Fields
+    config: JsonObject
     started_ms: int
     silent_since_ms: int | None
     state: str = "running"
@@ -103,7 +103,7 @@ class Export:
     position: int
     started_ms: int
     ended_ms: int
-    config: Fields
+    config: JsonObject
 
 
 class Model:
@@ -124,7 +124,7 @@ class Model:
 
     # Sessions
 
-    def create(self, session_id: str, config: Fields) -> str:
+    def create(self, session_id: str, config: JsonObject) -> str:
         """`created`, `same`, `different` or `erased`."""
         session = self.sessions.get(session_id)
         if session is None:
@@ -134,7 +134,7 @@ class Model:
             return "erased"
         return "same" if session.config == merged({}, config) else "different"
 
-    def change(self, session_id: str, patch: Fields) -> str | None:
+    def change(self, session_id: str, patch: JsonObject) -> str | None:
         """A merge patch over REST; the code of its refusal, if it is refused."""
         session = self.sessions[session_id]
         if session.state == "ended":
@@ -162,7 +162,9 @@ class Model:
 
     # Connections
 
-    def open(self, connection: int, session_id: str, producer: str, config: Fields, from_seq: int | None) -> int | None:
+    def open(
+        self, connection: int, session_id: str, producer: str, config: JsonObject, from_seq: int | None
+    ) -> int | None:
         """A new epoch, of a session that was not erased; the other connection that it supersedes, if there is one."""
         self.create(session_id, config)
         session = self.sessions[session_id]
@@ -220,7 +222,7 @@ class Model:
         if session.silent_since_ms is not None:
             session.silent_since_ms = self.now_ms
 
-    def take(self, line: Line, event: Fields, refusal: str | None = None) -> Answer | None:
+    def take(self, line: Line, event: JsonObject, refusal: str | None = None) -> Answer | None:
         """One event, and what is said about it; `refusal` is the code of one that cannot be taken for its content."""
         if line.dead:
             return None
@@ -248,7 +250,7 @@ class Model:
         session.producers[line.producer] = producer
         return self.store(session, line.producer, seq, event, refusal)
 
-    def take_again(self, producer: Producer, seq: int, event: Fields, refusal: str | None) -> Answer:
+    def take_again(self, producer: Producer, seq: int, event: JsonObject, refusal: str | None) -> Answer:
         """A seq that is taken: the same is acknowledged again, a refusal repeated, anything else a conflict."""
         before = producer.stored.get(seq)
         if before is None:
@@ -266,7 +268,7 @@ class Model:
             return "seq_required"
         return "seq_gap" if seq is not None and seq > producer.next_seq else None
 
-    def store(self, session: Session, name: str, seq: int | None, event: Fields, refusal: str | None) -> Answer:
+    def store(self, session: Session, name: str, seq: int | None, event: JsonObject, refusal: str | None) -> Answer:
         """An event in its order: it takes its place, and its effect."""
         if session.state == "ended":
             self.reopen(session)
@@ -370,7 +372,7 @@ class Model:
                     session.ending.at_ms = self.now_ms
         self.settle()
 
-    def journal(self, session: Session, event: Fields) -> None:
+    def journal(self, session: Session, event: JsonObject) -> None:
         """An event of the server's own."""
         session.journal.append(Entry(None, None, event, self.now_ms))
 
@@ -379,12 +381,12 @@ UPDATED = frozenset({"name", "channel", "user_id", "labels", "interruptable", *D
 """Settings that events of the tests change."""
 
 
-def said(event: Fields) -> Fields:
+def said(event: JsonObject) -> JsonObject:
     """An event without what only says whose it is."""
     return {key: value for key, value in event.items() if key not in ROUTING}
 
 
-def merged(target: Fields, patch: Fields) -> Fields:
+def merged(target: JsonObject, patch: JsonObject) -> JsonObject:
     """A merge patch (RFC 7396)."""
     result = dict(target)
     for key, value in patch.items():

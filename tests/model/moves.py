@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from calls import PRODUCED
 from hypothesis import strategies as st
-from model import Fields, Producer
+from model import JsonObject, Producer
 
-PLAIN: list[Fields] = [
+PLAIN: list[JsonObject] = [
     {"type": "asr", "turn_id": 1, "text": "Tell me", "final": False},
     {"type": "asr", "turn_id": 1, "text": "Tell me a joke.", "final": True, "user": "ann"},
     {"type": "llm.delta", "turn_id": 1, "text": "Why did the scarecrow "},
@@ -24,7 +24,7 @@ PLAIN: list[Fields] = [
     {"type": "metric", "turn_id": 1, "name": "llm_ttft", "latency_ms": 12},
     {"type": "tool.call", "turn_id": 2, "call_id": "c", "name": "f", "arguments": {"a": 1}, "unknown": {"kept": True}},
 ]
-UPDATES: list[Fields] = [
+UPDATES: list[JsonObject] = [
     {"name": "desk", "labels": {"a": "b"}},
     {"name": None, "channel": "two"},
     {"labels": {"a": None, "c": "d"}},
@@ -36,18 +36,18 @@ UPDATES: list[Fields] = [
     {"ttl_seconds": 60},
 ]
 """Merge patches of a configuration."""
-PATCHING: list[Fields] = [{"type": "session.update", **patch} for patch in UPDATES]
+PATCHING: list[JsonObject] = [{"type": "session.update", **patch} for patch in UPDATES]
 
 
 @st.composite
-def any_event(draw: st.DrawFn) -> Fields:
+def any_event(draw: st.DrawFn) -> JsonObject:
     """A valid event that ends nothing."""
     event = draw(st.sampled_from([*PLAIN, *PATCHING]))
     other = draw(PRODUCED) if draw(st.integers(0, 5)) == 5 else event
     return event if other["type"] == "session.end" else other
 
 
-REFUSED: list[tuple[Fields, str]] = [
+REFUSED: list[tuple[JsonObject, str]] = [
     ({"type": "no.such.type", "text": "x"}, "unknown_type"),
     ({"type": "asr", "turn_id": 1}, "missing_field"),
     ({"type": "asr", "turn_id": -1, "text": "x"}, "invalid_field"),
@@ -62,15 +62,15 @@ REFUSED: list[tuple[Fields, str]] = [
 """Events that cannot be taken, with the code that they get."""
 UNREADABLE: list[object] = [0, -1, "1", 1.5, True, 2**53 + 1]
 """What is no seq."""
-ENDS: list[Fields] = [{"reason": "hangup", "ts": 1_700_000_000_000}, {"reason": "done"}]
+ENDS: list[JsonObject] = [{"reason": "hangup", "ts": 1_700_000_000_000}, {"reason": "done"}]
 
 
 class Move(NamedTuple):
     """What a producer does: `next` sends something new, the other kinds are told in `resolved`."""
 
     kind: str
-    event: Fields
-    refused: tuple[Fields, str]
+    event: JsonObject
+    refused: tuple[JsonObject, str]
     back: int
     """How far back, or how far ahead."""
 
@@ -89,7 +89,7 @@ PLAIN_MOVES = st.builds(
 class Sent(NamedTuple):
     """An event as it goes out, and the code of its refusal when its content cannot be taken."""
 
-    event: Fields
+    event: JsonObject
     refusal: str | None = None
     reordered: bool = False
 

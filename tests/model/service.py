@@ -29,8 +29,8 @@ from voicemem.cli import main
 from voicemem.config.service import Settings
 
 T = TypeVar("T")
-Fields = dict[str, Any]
-Enough = Callable[[list[Fields]], bool]
+JsonObject = dict[str, Any]
+Enough = Callable[[list[JsonObject]], bool]
 """Whether all is there that must be."""
 Talk = tuple[int, Sequence[str], Enough]
 """A connection, and what is sent on it."""
@@ -103,7 +103,7 @@ class Service:
         await self.serving.aclose()
         self.app = None
 
-    async def restart(self, restore: bool) -> dict[int, tuple[list[Fields], int | None]]:
+    async def restart(self, restore: bool) -> dict[int, tuple[list[JsonObject], int | None]]:
         """Stop and start, on the file or on its backup; what each connection was told, and the code that closed it."""
         await self.stop()
         told = {number: await closed(socket) for number, socket in self.sockets.items()}
@@ -151,16 +151,16 @@ class Service:
             socket.transport.abort()
         await socket.close()
 
-    async def exchange_all(self, talks: Sequence[Talk]) -> list[list[Fields]]:
+    async def exchange_all(self, talks: Sequence[Talk]) -> list[list[JsonObject]]:
         """Talk on several connections at once."""
         return list(await asyncio.gather(*(self.exchange(*talk) for talk in talks)))
 
-    async def exchange(self, number: int, frames: Sequence[str], enough: Enough) -> list[Fields]:
+    async def exchange(self, number: int, frames: Sequence[str], enough: Enough) -> list[JsonObject]:
         """Send frames; all that is answered to them, however late what must be there may come."""
         socket = self.sockets[number]
         for text in (*frames, json.dumps({"type": "session.open", "session_id": ERASED})):
             await socket.send(text)
-        answers: list[Fields] = []
+        answers: list[JsonObject] = []
         while (frame := await heard(socket, TIMEOUT_S)).get("session_id") != ERASED:
             answers.append(frame)
         assert frame["code"] == "session_erased"
@@ -171,7 +171,7 @@ class Service:
 
     # REST
 
-    async def request(self, method: str, path: str, body: Any = None, headers: Fields | None = None) -> Answered:
+    async def request(self, method: str, path: str, body: Any = None, headers: JsonObject | None = None) -> Answered:
         """One request; bytes go as they are, anything else as JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         url = URL(self.rest + path, encoded=True)
@@ -186,7 +186,7 @@ class Service:
             self.receiver.replies.append(Reply(500))
             self.stumbles += 1
 
-    async def notices(self, count: int) -> list[Fields]:
+    async def notices(self, count: int) -> list[JsonObject]:
         """The bodies of all attempts, once so many distinct notices came and were taken."""
         seen = self.receiver.notices
 
@@ -198,7 +198,7 @@ class Service:
         return [notice.json for notice in seen]
 
 
-async def heard(socket: ClientConnection, timeout_s: float) -> Fields:
+async def heard(socket: ClientConnection, timeout_s: float) -> JsonObject:
     """The next frame. Raises `TimeoutError`."""
     return dict(json.loads(await asyncio.wait_for(socket.recv(), timeout_s)))
 
@@ -216,9 +216,9 @@ async def eventually(true: Callable[[], bool], what: str) -> None:
     assert true(), what
 
 
-async def closed(socket: ClientConnection) -> tuple[list[Fields], int | None]:
+async def closed(socket: ClientConnection) -> tuple[list[JsonObject], int | None]:
     """What still came, and the code that closed the connection."""
-    frames: list[Fields] = []
+    frames: list[JsonObject] = []
     try:
         while True:
             frames.append(await heard(socket, TIMEOUT_S))
@@ -252,7 +252,7 @@ class Process(Service):
         await self.process.communicate()
         assert self.process.returncode == 0
 
-    async def kill(self) -> dict[int, list[Fields]]:
+    async def kill(self) -> dict[int, list[JsonObject]]:
         """Kill it in the midst of whatever it does, start the next one; what each connection had been told."""
         self.process.kill()
         await self.process.communicate()
@@ -261,12 +261,12 @@ class Process(Service):
         await self.start()
         return told
 
-    async def kill_while_sending(self, number: int, frames: Sequence[str], answers: int) -> dict[int, list[Fields]]:
+    async def kill_while_sending(self, number: int, frames: Sequence[str], answers: int) -> dict[int, list[JsonObject]]:
         """Kill it after this was sent, and so many answers to it at most were heard."""
         socket = self.sockets[number]
         for frame in frames:
             await socket.send(frame)
-        early: list[Fields] = []
+        early: list[JsonObject] = []
         with suppress(TimeoutError):
             while len(early) < answers:
                 early.append(await heard(socket, 0.2))

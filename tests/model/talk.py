@@ -12,7 +12,7 @@ from typing import Any
 from callers import Answered
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine
-from model import Answer, Fields, Line, Model, Producer, Session
+from model import Answer, JsonObject, Line, Model, Producer, Session
 from service import Service
 
 NOW = 1_778_390_400_000
@@ -44,7 +44,7 @@ class Talk(RuleBasedStateMachine):
         """When all sessions were looked at last, and what they were like."""
         self.touched: set[str | None] = set()
         """Sessions that were spoken to in this step."""
-        self.notices: dict[str, Fields] = {}
+        self.notices: dict[str, JsonObject] = {}
         """The payload of each notice, as it came first."""
 
     def begin(self, folder: Path) -> Service:
@@ -111,7 +111,7 @@ class Talk(RuleBasedStateMachine):
 
     # Talking to the service
 
-    def request(self, method: str, path: str, body: Any = None, headers: Fields | None = None) -> Answered:
+    def request(self, method: str, path: str, body: Any = None, headers: JsonObject | None = None) -> Answered:
         answered = self.service.run(self.service.request(method, path, body, headers))
         if method != "GET":
             note(f"{method} {path} {body!r} -> {answered.status} {answered.body!r}")
@@ -119,7 +119,7 @@ class Talk(RuleBasedStateMachine):
 
     def exchange(
         self, frames: dict[int, list[Any]], said: dict[int, Said], opening: bool = False
-    ) -> dict[int, list[Fields]]:
+    ) -> dict[int, list[JsonObject]]:
         """Send on some connections, or listen to all; the frames that came back are what should be said.
 
         Whoever is opening looks at what it is answered.
@@ -135,7 +135,7 @@ class Talk(RuleBasedStateMachine):
             self.check_said(others, said.get(number, {}))
         return dict(zip(numbers, told, strict=True))
 
-    def check_said(self, frames: list[Fields], expected: Said) -> None:
+    def check_said(self, frames: list[JsonObject], expected: Said) -> None:
         """Errors in their order, and acks that cover what must be acknowledged and nothing that is not stored."""
         by_line = defaultdict(list)
         for frame in frames:
@@ -167,7 +167,7 @@ def ack_due(answers: list[Answer]) -> int:
     return max((answer.seq for answer in answers if answer.seq is not None and answer.code is None), default=0)
 
 
-def is_enough(expected: Said, frames: list[Fields]) -> bool:
+def is_enough(expected: Said, frames: list[JsonObject]) -> bool:
     """Whether everything came that must come."""
     for key, answers in expected.items():
         own = [frame for frame in frames if (frame.get("session_id"), frame.get("producer")) == key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from voicemem.llm.tokens import encoding_of, window_of
+from voicemem.llm.tokens import context_window_of, encoding_of
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from voicemem.llm.tokens import encoding_of, window_of
 )
 def test_windows(model: str | None, window: int | None) -> None:
     """The longest known beginning of a name counts, without the provider before it."""
-    assert window == window_of(model, {})
+    assert window == context_window_of(model, {})
 
 
 def test_a_services_own_windows_come_first() -> None:
     """They extend the table, and correct it."""
     own = {"mine": 5, "gpt-4o": 7, "gpt-4o-mini": 9}
-    assert [5, 7, 9, 8_192] == [window_of(model, own) for model in ("mine-2", "gpt-4o", "gpt-4o-mini", "gpt-4")]
+    assert [5, 7, 9, 8_192] == [context_window_of(model, own) for model in ("mine-2", "gpt-4o", "gpt-4o-mini", "gpt-4")]
 
 
 @pytest.mark.parametrize(

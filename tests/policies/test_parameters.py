@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 
-from voicemem.config.memory import MemoryConfig, filled, over
-from voicemem.config.session import merge_config, validate_config
+from voicemem.config.memory import MemoryConfig, fill_prompt, overlay
+from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import Refused
 
 
@@ -58,8 +58,8 @@ def test_what_can_be_is_taken(memory: Any) -> None:
 def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
     """What stands in the texts is no placeholder, whatever was said on the call."""
     prompt = "a {prev_summary} b {messages_joined} c"
-    assert f"a {summary} b {messages} c" == filled(prompt, summary, messages)
-    said = filled(prompt, "{messages_joined}", "{prev_summary}")
+    assert f"a {summary} b {messages} c" == fill_prompt(prompt, summary, messages)
+    said = fill_prompt(prompt, "{messages_joined}", "{prev_summary}")
     assert "a {messages_joined} b {prev_summary} c" == said
 
 
@@ -82,15 +82,15 @@ def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
 def test_settings_over_others(own: Any, given_over: Any, settled: Any) -> None:
     """Of another policy nothing stays; parameters alone are for the policy that is there, or say which is meant."""
     kinds = [convert(one, MemoryConfig) for one in (own, given_over, settled)]
-    assert kinds[2] == over(kinds[0], kinds[1])
+    assert kinds[2] == overlay(kinds[0], kinds[1])
 
 
 def test_a_patch_that_chooses_another_policy() -> None:
     """What only the old one has goes; what neither has is refused."""
     window = {"memory": {"policy": "window", "max_tokens": 9, "context_window": 99}}
     patch = {"memory": {"policy": "recent", "max_messages": 2}}
-    assert {"policy": "recent", "max_messages": 2, "context_window": 99} == merge_config(window, patch)["memory"]
+    assert {"policy": "recent", "max_messages": 2, "context_window": 99} == apply_patch(window, patch)["memory"]
     with pytest.raises(Refused, match="The policy window has no parameter `max_messages`"):
-        merge_config(window, {"memory": {"max_messages": 2}})
+        apply_patch(window, {"memory": {"max_messages": 2}})
     with pytest.raises(Refused, match="less than"):
-        merge_config({"memory": {"policy": "summary", "target_ratio": 0.6}}, {"memory": {"threshold": 0.5}})
+        apply_patch({"memory": {"policy": "summary", "target_ratio": 0.6}}, {"memory": {"threshold": 0.5}})

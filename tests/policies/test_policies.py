@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policy_samples import memories, remembered, turn
 
 from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
-from voicemem.context.policies.recent import Full
+from voicemem.context.policies.recent import FullPolicy
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Summary
 
@@ -58,9 +58,9 @@ def test_a_services_default_is_for_sessions_without_policy() -> None:
     """A session that chooses a policy is not given the default's parameters."""
     default = MemoryConfig(policy="window", max_tokens=5)
     policies = Policies(default)
-    assert default == policies.settled(MemoryConfig())
+    assert default == policies.resolve(MemoryConfig())
     own = MemoryConfig(policy="recent")
-    assert own == policies.settled(own)
+    assert own == policies.resolve(own)
 
 
 def test_own_policies_are_made_with_their_parameters() -> None:
@@ -93,4 +93,4 @@ def test_a_patch_without_policy_is_not_checked_for_one() -> None:
 
 def test_full_keeps_everything() -> None:
     """Whatever it takes."""
-    assert [0, 1, 2, 3] == list(Full().choose(remembered([*turn(1, 900, 900), *turn(2, 900, 900)])).kept)
+    assert [0, 1, 2, 3] == list(FullPolicy().choose(remembered([*turn(1, 900, 900), *turn(2, 900, 900)])).kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from policy_samples import remembered, turn
 
-from voicemem.context.policies.recent import Recent
+from voicemem.context.policies.recent import RecentPolicy
 
 CALL = [*turn(1, 1, 1), *turn(2, 1, 1)]
 
@@ -13,4 +13,4 @@ CALL = [*turn(1, 1, 1), *turn(2, 1, 1)]
 @pytest.mark.parametrize(("most", "kept"), [(1, [3]), (3, [1, 2, 3]), (4, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])
 def test_the_newest_are_kept(most: int, kept: list[int]) -> None:
     """As many as there are, or as are wanted."""
-    assert kept == list(Recent(most).choose(remembered(CALL)).kept)
+    assert kept == list(RecentPolicy(most).choose(remembered(CALL)).kept)

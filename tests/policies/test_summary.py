@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from policy_samples import memories, remembered, said, turn, used
 
 from voicemem.context.policies import Remembered
-from voicemem.context.policies.summary import SummaryPolicy, joined, summarised, summary_text
+from voicemem.context.policies.summary import SummaryPolicy, render_messages, render_summary, summarised_count
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.transcript.messages import Message, Summary
 
@@ -71,7 +71,7 @@ def test_the_budget_is_the_models_window() -> None:
 
 def test_late_messages_of_summarised_turns_are_behind_the_summary() -> None:
     """They are in the history; what they change the next summary does not know."""
-    assert 2 == summarised(remembered(turn(1, 1, 1), summary=Summary(1, "so", 1)))
+    assert 2 == summarised_count(remembered(turn(1, 1, 1), summary=Summary(1, "so", 1)))
 
 
 def test_the_prompt_shows_what_was_heard() -> None:
@@ -81,7 +81,7 @@ def test_the_prompt_shows_what_was_heard() -> None:
         Message("user", "A joke?", 1, 1, {"user": "ann"}),
         Message("assistant", "Why did ", 1, 2, metadata),
     ]
-    assert "user (ann): A joke?\nassistant: Why did  [interrupted here]" == joined(messages)
+    assert "user (ann): A joke?\nassistant: Why did  [interrupted here]" == render_messages(messages)
 
 
 @given(memories(), st.integers(1, 60), st.none() | st.integers(0, 30), st.integers(0, 5))
@@ -92,7 +92,7 @@ def test_what_is_due_is_new_and_not_the_newest(memory: Remembered, budget: int, 
     due = SummaryPolicy(max_tokens=budget, keep_recent=keep).due(memory)
     if due is None:
         return
-    since = summarised(memory)
+    since = summarised_count(memory)
     end = since + len(due.messages)
     assert list(memory.messages[since:end]) == list(due.messages)
     assert len(memory.messages) - end >= max(1, keep)
@@ -105,7 +105,7 @@ def test_what_is_shown_never_exceeds_the_budget(memory: Remembered, budget: int,
     summary = None if through is None else Summary(through, "", 1)
     memory = remembered(memory.messages, (), summary)
     choice = SummaryPolicy(max_tokens=budget).choose(memory)
-    shown_tokens = len(summary_text(summary)) if summary else 0
+    shown_tokens = len(render_summary(summary)) if summary else 0
     tokens = sum(map(memory.tokens, choice.kept)) + shown_tokens
     assert choice.over_budget or not choice.kept or tokens <= budget
 
@@ -117,15 +117,15 @@ def test_tool_calls_count_and_are_told() -> None:
     assert due is not None
     assert [tools[0]] == list(due.tools)
     assert None is POLICY.due(remembered(TEN[:-6]))
-    told = joined(due.messages[:2], due.tools)
+    told = render_messages(due.messages[:2], due.tools)
     assert f"user: xxx\nassistant: xxxx\ntool t null: {'x' * 19}" == told
 
 
 def test_a_prompt_has_a_bound() -> None:
     """A long backlog is told in portions of whole turns, and at least one turn at a time."""
-    due = POLICY.due(remembered(TEN), most=20)
+    due = POLICY.due(remembered(TEN), limit=20)
     assert due is not None
     assert (2, 4) == (due.through_turn, len(due.messages))
-    due = POLICY.due(remembered(TEN), most=0)
+    due = POLICY.due(remembered(TEN), limit=0)
     assert due is not None
     assert (1, 2) == (due.through_turn, len(due.messages))

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from policy_samples import memories, remembered, said, turn, used
 
 from voicemem.context.policies import Choice, Remembered
-from voicemem.context.policies.window import Window
+from voicemem.context.policies.window import WindowPolicy
 from voicemem.transcript.messages import Message, ToolUse
 
 CALL = [*turn(1, 3, 4), *turn(2, 3, 4), *turn(3, 3, 4)]
 
 
 def chosen(budget: int, messages: list[Message], tools: list[ToolUse] | None = None) -> Choice:
-    return Window(budget).choose(remembered(messages, tools or []))
+    return WindowPolicy(budget).choose(remembered(messages, tools or []))
 
 
 def shown_tools(memory: Remembered, choice: Choice) -> list[ToolUse]:
@@ -29,7 +29,7 @@ def shown_tools(memory: Remembered, choice: Choice) -> list[ToolUse]:
 @given(memories(), st.integers(1, 60))
 def test_a_window_never_exceeds_its_budget(memory: Remembered, budget: int) -> None:
     """By its own counter, tools included; but for a single newest message that is larger, which is told."""
-    choice = Window(budget).choose(memory)
+    choice = WindowPolicy(budget).choose(memory)
     tokens = sum(map(memory.tokens, choice.kept)) + sum(map(memory.tool_tokens, shown_tools(memory, choice)))
     if choice.over_budget:
         assert [len(memory.messages) - 1] == list(choice.kept)
@@ -41,7 +41,7 @@ def test_a_window_never_exceeds_its_budget(memory: Remembered, budget: int) -> N
 @given(memories(), st.integers(1, 60))
 def test_a_window_is_the_end_of_the_call(memory: Remembered, budget: int) -> None:
     """Nothing is left out in between, and there is always something."""
-    kept = list(Window(budget).choose(memory).kept)
+    kept = list(WindowPolicy(budget).choose(memory).kept)
     assert list(range(len(memory.messages)))[len(memory.messages) - len(kept) :] == kept
     assert bool(kept) == bool(memory.messages)
 
@@ -49,7 +49,7 @@ def test_a_window_is_the_end_of_the_call(memory: Remembered, budget: int) -> Non
 @given(memories(), st.integers(1, 60))
 def test_answers_stay_with_their_questions(memory: Remembered, budget: int) -> None:
     """A turn is parted only when it is the newest, and larger than the whole budget."""
-    kept = list(Window(budget).choose(memory).kept)
+    kept = list(WindowPolicy(budget).choose(memory).kept)
     if kept and kept[0] and memory.messages[kept[0] - 1].turn_id == memory.messages[kept[0]].turn_id:
         assert memory.messages[kept[0]].turn_id == memory.messages[-1].turn_id
 

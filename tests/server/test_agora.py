@@ -17,12 +17,12 @@ from services import ANY_PORT
 from voicemem.app import App, running
 from voicemem.config.service import Settings
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 BASE = "/api/conversational-ai-agent/v2/projects/any"
 AGENTS = f"{BASE}/agents"
 KEY = "sixteen letters and more"
 LONG_AGO = 1_790_000_000_000
-JOIN: Fields = {
+JOIN: JsonObject = {
     "name": "desk",
     "preset": "deepgram_nova_3,minimax_speech_2_6_turbo",
     "pipeline_id": None,
@@ -54,7 +54,7 @@ JOIN: Fields = {
 }
 
 
-def joining(**properties: Any) -> Fields:
+def joining(**properties: Any) -> JsonObject:
     return {"name": "desk", "properties": {"channel": "lobby", **properties}}
 
 
@@ -91,7 +91,7 @@ async def test_what_the_sdk_sends_becomes_the_configuration(serve: Serve) -> Non
 
 PROMPT = [{"role": "user", "parts": [{"text": "You are brief."}, {"text": "And kind."}]}]
 LLM = {"url": "https://llm.example/v1/chat/completions", "api_key": "k", "params": {"model": "m"}}
-SAMPLES: dict[str, Fields] = {
+SAMPLES: dict[str, JsonObject] = {
     "a quickstart": {
         "llm": {
             **LLM,
@@ -157,7 +157,7 @@ async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str
         assert ("llm.headers" in dict(secrets)) == (vendor == "Anthropic")
 
 
-VENDORS: dict[str, Fields] = {
+VENDORS: dict[str, JsonObject] = {
     "OpenAI": {"api_key": "hush", "base_url": "https://llm.example/v1/chat/completions"},
     "VertexAILLM": {"api_key": "hush", "project_id": "p", "location": "eu"},
     "AmazonBedrock": {"access_key": "hush", "secret_key": "hush", "region": "eu"},
@@ -174,7 +174,7 @@ STYLES = {"dify": {"params": {}}, "bedrock": {"model": "m", "params": {"max_toke
 
 
 @pytest.mark.parametrize(("style", "kept"), STYLES.items(), ids=STYLES)
-async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve, style: str, kept: Fields) -> None:
+async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve, style: str, kept: JsonObject) -> None:
     """Styles of Agora's alone are taken; the context then is made in the style of OpenAI."""
     api = Caller(await serve())
     agent = await joined(api, joining(llm={"style": style, "access_key": "k", **kept}))
@@ -182,7 +182,7 @@ async def test_a_style_that_has_no_format_here_is_left_out(serve: Serve, style: 
 
 
 @pytest.mark.parametrize("properties", SAMPLES.values(), ids=SAMPLES)
-async def test_bodies_as_sample_applications_send_them(serve: Serve, properties: Fields) -> None:
+async def test_bodies_as_sample_applications_send_them(serve: Serve, properties: JsonObject) -> None:
     """Whatever an engine alone needs to know is passed over, and the answer has what samples read."""
     api = Caller(await serve())
     answered = await api.post(f"{BASE}/join", {"name": "n", "properties": {"channel": "c", "token": "t", **properties}})
@@ -194,7 +194,7 @@ async def test_bodies_as_sample_applications_send_them(serve: Serve, properties:
 async def test_system_messages_as_gemini_has_them(serve: Serve) -> None:
     """Samples for Gemini send parts in place of a content: they become the system messages, at an update too."""
     api = Caller(await serve())
-    llm: Fields = {"style": "gemini", "ignore_empty": True, "system_messages": PROMPT, "params": {"model": "g"}}
+    llm: JsonObject = {"style": "gemini", "ignore_empty": True, "system_messages": PROMPT, "params": {"model": "g"}}
     agent = await joined(api, joining(llm=llm))
     instruction = {"parts": [{"text": "You are brief.\nAnd kind."}]}
     assert instruction == (await api.context(session_id=agent))["systemInstruction"]
@@ -620,7 +620,7 @@ async def test_a_store_that_cannot_be_written(serve: Serve, tmp_path: Any) -> No
 
 
 JUNK: list[Any] = [None, True, -1, 1.5, 2**53 + 1, 2**70, "", "\ud800", "\x00", "x" * 300_000, [], {}, [{}], {"": None}]
-CALLS: dict[str, Fields] = {
+CALLS: dict[str, JsonObject] = {
     "join": JOIN,
     "update": {"properties": {"llm": {"system_messages": [{"role": "system", "content": "x"}], "params": {"a": {}}}}},
     "speak": {"text": "t", "priority": "APPEND", "interruptable": True},

@@ -15,13 +15,13 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from callers import Caller, Fields, Serve, make_key
+from callers import Caller, JsonObject, Serve, make_key
 from producers import url_of
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from voicemem.errors import CODES
-from voicemem.protocol.events import Incoming
+from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import Frame
 from voicemem.server.rest.asyncapi import document
 from voicemem.version import __version__
@@ -31,7 +31,7 @@ CALLS = sorted((TESTS.parent / "fixtures" / "voicemem").glob("*.jsonl"))
 
 
 @cache
-def described() -> Fields:
+def described() -> JsonObject:
     return dict(json.loads(document()))
 
 
@@ -90,7 +90,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 def test_every_type_of_frame_is_in_it() -> None:
     """What may arrive and what is sent, and nothing else, besides several events together."""
-    kinds = (*Incoming.__args__, *Frame.__args__)
+    kinds = (*IncomingEvent.__args__, *Frame.__args__)
     assert {"events", *(str(kind.__struct_config__.tag) for kind in kinds)} == set(
         described()["components"]["messages"]
     )
@@ -112,7 +112,7 @@ async def test_it_is_served_to_everybody(serve: Serve) -> None:
     assert (200, "application/json", described()) == (answered.status, answered.headers["Content-Type"], answered.json)
 
 
-def numbered(call: Path) -> list[Fields]:
+def numbered(call: Path) -> list[JsonObject]:
     """The events of a recorded call with their seqs."""
     return [{**json.loads(line), "seq": seq} for seq, line in enumerate(call.read_text("utf-8").splitlines(), 1)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from callers import Caller, Fields, Serve, keyed, make_key, talk
+from callers import Caller, JsonObject, Serve, keyed, make_key, talk
 from calls import final
 
 from voicemem.security.access import ASK_AGAIN_MS, SCOPES, Access
@@ -129,7 +129,7 @@ async def test_a_token_of_10_kb_is_refused_without_being_logged(serve: Serve, ca
 
 # What makes the server call out
 
-CALLING_OUT: list[Fields] = [
+CALLING_OUT: list[JsonObject] = [
     {"llm": {"url": "https://llm.example/v1"}},
     {"llm": {"api_key": "sk-x"}},
     {"webhook": {"url": HOOK}},
@@ -140,7 +140,7 @@ CALLING_OUT: list[Fields] = [
 
 
 @pytest.mark.parametrize("config", CALLING_OUT, ids=str)
-async def test_what_makes_the_server_call_out_needs_admin(serve: Serve, config: Fields) -> None:
+async def test_what_makes_the_server_call_out_needs_admin(serve: Serve, config: JsonObject) -> None:
     """A key that may only send events sets no address and no secret, at creation or later."""
     app = await serve()
     ingest, admin = await keyed(app, "ingest", "read"), await keyed(app, "admin")
@@ -164,11 +164,11 @@ async def test_what_makes_the_server_call_out_needs_admin(serve: Serve, config: 
     ],
     ids=str,
 )
-async def test_taking_it_away_needs_admin_too(serve: Serve, patch: Fields) -> None:
+async def test_taking_it_away_needs_admin_too(serve: Serve, patch: JsonObject) -> None:
     """Who may not set where the history goes cannot change or stop it either, by patch or by update."""
     app = await serve()
     ingest, admin = await keyed(app, "ingest"), await keyed(app, "admin")
-    config: Fields = {
+    config: JsonObject = {
         "webhook": {"url": HOOK, "secret": "x"},
         "llm": {"url": "https://llm.example/v1", "api_key": "sk"},
     }
@@ -180,7 +180,7 @@ async def test_taking_it_away_needs_admin_too(serve: Serve, patch: Fields) -> No
 
 
 @pytest.mark.parametrize("config", [{"llm": {"model": "m"}}, {"system_messages": []}, {"labels": {"a": "1"}}])
-async def test_other_settings_need_no_admin(serve: Serve, config: Fields) -> None:
+async def test_other_settings_need_no_admin(serve: Serve, config: JsonObject) -> None:
     """What stays inside is set with ingest."""
     api = await keyed(await serve(), "ingest")
     assert 201 == (await api.post("/v1/sessions", {"session_id": "s", **config})).status

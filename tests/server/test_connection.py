@@ -15,7 +15,7 @@ import pytest
 from callers import Caller, until
 from producers import (
     BIG,
-    Fields,
+    JsonObject,
     Producer,
     connected,
     database_of,
@@ -32,7 +32,7 @@ from services import Serve
 from voicemem.app import App
 
 MIB = 1024 * 1024
-REFUSED: list[tuple[str, Fields]] = [
+REFUSED: list[tuple[str, JsonObject]] = [
     ("unknown_type", {"type": "no.such.type"}),
     ("invalid_field", {"type": 7}),
     ("missing_field", {"text": "without a type"}),
@@ -103,12 +103,12 @@ async def producer(app: App) -> AsyncIterator[Producer]:
         yield one
 
 
-async def journaled(api: Caller, session_id: str = "s") -> list[Fields]:
+async def journaled(api: Caller, session_id: str = "s") -> list[JsonObject]:
     """The events in a session's journal."""
     return [row["event"] for row in await api.journal(session_id)]
 
 
-def nested(depth: int) -> Fields:
+def nested(depth: int) -> JsonObject:
     """An event that is nested so deep."""
     return said(1, deep=json.loads("[" * (depth - 1) + "]" * (depth - 1)))
 
@@ -150,7 +150,7 @@ async def test_an_open_brings_the_configuration(app: App, api: Caller) -> None:
 
 
 @pytest.mark.parametrize("session", [{}, {"name": "other"}, {"no_such_setting": 1}, {"labels": 5}])
-async def test_the_session_of_a_later_open_is_ignored(app: App, api: Caller, session: Fields) -> None:
+async def test_the_session_of_a_later_open_is_ignored(app: App, api: Caller, session: JsonObject) -> None:
     """On a session that exists nothing of `session` counts, so that no resume fails for it."""
     await api.create(name="Call")
     async with connected(app) as producer:
@@ -177,7 +177,7 @@ async def test_the_session_of_a_later_open_is_ignored(app: App, api: Caller, ses
     ],
     ids=str,
 )
-async def test_a_bad_open_makes_nothing(app: App, api: Caller, given: Fields) -> None:
+async def test_a_bad_open_makes_nothing(app: App, api: Caller, given: JsonObject) -> None:
     """An open that cannot be taken is an error; no session is there, and the connection lives on."""
     async with connected(app) as producer:
         await producer.send({"type": "session.open", "session_id": "s", **given})
@@ -215,7 +215,7 @@ async def test_a_resume_goes_on_behind_what_is_stored(app: App) -> None:
 
 
 @pytest.mark.parametrize("event", [{"turn_id": 0}, {"turn_id": 5, "text": "", "final": False}])
-async def test_the_next_turn_is_behind_the_newest(app: App, event: Fields) -> None:
+async def test_the_next_turn_is_behind_the_newest(app: App, event: JsonObject) -> None:
     """A turn counts as soon as anything of it came, and turn 0 is before the first."""
     async with producing(app) as producer:
         await producer.store(said(1) | event)
@@ -235,7 +235,7 @@ async def test_an_ended_session_says_so(app: App, api: Caller) -> None:
 
 
 @pytest.mark.parametrize("bad", [{}, {"from_seq": 0}, {"session": {"no_such_setting": 1}}])
-async def test_an_open_takes_no_seq(producer: Producer, bad: Fields) -> None:
+async def test_an_open_takes_no_seq(producer: Producer, bad: JsonObject) -> None:
     """A `session.open` that carries a seq takes none from its producer, even when it is refused."""
     await producer.send({"type": "session.open", "session_id": "s", "seq": 1, **bad})
     await producer.next()
@@ -303,7 +303,7 @@ async def test_duplicates_are_found_on_every_way_in(app: App, api: Caller) -> No
 
 
 @pytest.mark.parametrize("other", [{"text": "Other."}, {"more": 1}, {"turn_id": 2}, {"ts": 1}, {"metadata": {}}])
-async def test_another_event_under_a_seq_is_a_conflict(producer: Producer, api: Caller, other: Fields) -> None:
+async def test_another_event_under_a_seq_is_a_conflict(producer: Producer, api: Caller, other: JsonObject) -> None:
     """What was stored first stays; the other gets an error, and the connection goes on."""
     await producer.store(said(1))
     await producer.send(said(1) | other)
@@ -374,7 +374,9 @@ async def test_events_without_seq_are_never_acknowledged(producer: Producer, api
 
 
 @pytest.mark.parametrize(("first", "then"), [(said(1), said()), (said(), said(1)), (unknown(1), said())])
-async def test_a_producer_counts_or_does_not(producer: Producer, api: Caller, first: Fields, then: Fields) -> None:
+async def test_a_producer_counts_or_does_not(
+    producer: Producer, api: Caller, first: JsonObject, then: JsonObject
+) -> None:
     """Who mixes events with and without seq is told so, and nothing of the other kind is stored."""
     await producer.send(first, then)
     errors = [(frame["code"], frame.get("seq")) for frame in await producer.rest() if "code" in frame]
@@ -383,7 +385,7 @@ async def test_a_producer_counts_or_does_not(producer: Producer, api: Caller, fi
 
 
 @pytest.mark.parametrize("events", [[said(1), said()], [said(), said(1)]])
-async def test_a_frame_counts_or_does_not(producer: Producer, api: Caller, events: list[Fields]) -> None:
+async def test_a_frame_counts_or_does_not(producer: Producer, api: Caller, events: list[JsonObject]) -> None:
     """The same holds inside of one frame."""
     await producer.send_together(*events)
     assert ["seq_required"] == [frame["code"] for frame in await producer.rest() if "code" in frame]
@@ -452,7 +454,7 @@ async def test_a_duplicate_waits_for_its_original(on_file: App, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("code", "event"), REFUSED)
-async def test_a_refused_event_leaves_its_code(producer: Producer, api: Caller, code: str, event: Fields) -> None:
+async def test_a_refused_event_leaves_its_code(producer: Producer, api: Caller, code: str, event: JsonObject) -> None:
     """It takes its position and seq, without any of its content; the connection lives on."""
     await producer.store(said(1))
     await producer.send(event | {"seq": 2})
@@ -632,7 +634,7 @@ async def test_two_producers_on_two_connections(app: App, api: Caller) -> None:
 
 
 @pytest.mark.parametrize("name", [{}, {"producer": "main"}])
-async def test_with_several_sessions_an_event_names_its_own(producer: Producer, api: Caller, name: Fields) -> None:
+async def test_with_several_sessions_an_event_names_its_own(producer: Producer, api: Caller, name: JsonObject) -> None:
     """Without a session it is refused, and takes nobody's seq."""
     await producer.open("t")
     await producer.send(said(1, **name))
@@ -650,7 +652,7 @@ async def test_with_several_producers_an_event_names_its_own(producer: Producer,
 
 
 @pytest.mark.parametrize("name", [{"session_id": "t"}, {"session_id": "s", "producer": "llm"}])
-async def test_what_is_not_open_takes_no_events(producer: Producer, api: Caller, name: Fields) -> None:
+async def test_what_is_not_open_takes_no_events(producer: Producer, api: Caller, name: JsonObject) -> None:
     """An event for another session or producer than those opened here goes nowhere."""
     await api.create("t")
     await producer.send(said(1, **name))
@@ -855,7 +857,7 @@ async def test_an_open_that_fails_does_not_hide_a_silence(on_file: App, tmp_path
     await until("ended", lambda: state(Caller(on_file)), timeout_s=2)
 
 
-async def producers(app: App) -> Fields:
+async def producers(app: App) -> JsonObject:
     """Who is connected to session "s", and how often."""
     return dict(app.services.sessions.connected.get(("default", "s"), {}))
 

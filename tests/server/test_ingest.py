@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 from callers import PROBLEM, Caller, keyed, make_key, until
-from producers import Fields, Producer, connected, end, held_store, producing, said, unknown, url_of
+from producers import JsonObject, Producer, connected, end, held_store, producing, said, unknown, url_of
 from services import Serve
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -34,7 +34,7 @@ UPGRADE = (
 )
 HOOK = "https://receiver.example/hook"
 S = {"session_id": "s"}
-CALLING_OUT: list[Fields] = [
+CALLING_OUT: list[JsonObject] = [
     {"webhook": {"url": HOOK}},
     {"webhook": {"secret": "hush"}},
     {"webhook": {"url": None}},
@@ -88,7 +88,7 @@ async def status(app: App, *lines: str) -> int:
         await writer.wait_closed()
 
 
-def bearer(key: str) -> Fields:
+def bearer(key: str) -> JsonObject:
     return {"Authorization": f"Bearer {key}"}
 
 
@@ -316,7 +316,7 @@ async def test_no_key_in_the_query(locked: App, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("settings", CALLING_OUT, ids=str)
-async def test_what_calls_out_needs_admin_in_an_open(locked: App, settings: Fields) -> None:
+async def test_what_calls_out_needs_admin_in_an_open(locked: App, settings: JsonObject) -> None:
     """A producer's key cannot make the server call anybody; no session is made, the connection lives on."""
     key = await make_key(locked, "ingest", "read")
     async with connected(locked, bearer(key)) as producer:
@@ -327,9 +327,9 @@ async def test_what_calls_out_needs_admin_in_an_open(locked: App, settings: Fiel
 
 
 @pytest.mark.parametrize("settings", CALLING_OUT, ids=str)
-async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: Fields) -> None:
+async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: JsonObject) -> None:
     """An update that may not be made is refused like any event, and changes nothing."""
-    config: Fields = {"webhook": {"url": HOOK, "contents": "standard"}}
+    config: JsonObject = {"webhook": {"url": HOOK, "contents": "standard"}}
     await Caller(locked, ADMIN_KEY).create(**config)
     async with connected(locked, bearer(await make_key(locked, "ingest"))) as producer:
         await producer.open()
@@ -456,7 +456,7 @@ async def test_the_newest_of_two_opens_at_once_holds(serve: Serve, tmp_path: Pat
             assert ["superseded"] == [frame["code"] for frame in await other.rest() if "s" == frame.get("session_id")]
 
 
-async def last_ready(producer: Producer) -> Fields:
+async def last_ready(producer: Producer) -> JsonObject:
     """Open, past whatever came for older epochs."""
     await producer.send({"type": "session.open"} | S)
     while (frame := await producer.next())["type"] != "session.ready":

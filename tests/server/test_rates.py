@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from callers import Caller, keyed, make_key
-from producers import Fields, Producer, connected, said
+from producers import JsonObject, Producer, connected, said
 from services import ANY_PORT, Serve
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
@@ -67,7 +67,7 @@ async def test_events_over_the_rate_wait_and_are_not_lost(serve: Serve, together
     """The sender is told once in a while; everything is stored, in order, at the rate of the key."""
     app = await serve(event_rate=400.0)
     key = await make_key(app, "ingest", "read")
-    frames: list[Fields] = []
+    frames: list[JsonObject] = []
     async with connected(app, bearer(key)) as producer:
         await producer.open("s")
         began = asyncio.get_running_loop().time()
@@ -117,7 +117,7 @@ async def stored(api: Caller, events: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def push(producer: Producer, lots: Iterable[list[Fields]]) -> None:
+async def push(producer: Producer, lots: Iterable[list[JsonObject]]) -> None:
     for lot in lots:
         await producer.send_together(*lot)
 
@@ -139,7 +139,7 @@ async def test_what_had_to_wait_is_stored_when_the_service_stops(tmp_path: Path)
         assert list(range(1, 31)) == [row["seq"] for row in await Caller(app, key).journal()]
 
 
-def plain_frame(event: Fields) -> bytes:
+def plain_frame(event: JsonObject) -> bytes:
     """A masked text frame, so that many go out in one piece."""
     return Frame(Opcode.TEXT, json.dumps(event).encode()).serialize(mask=True)
 

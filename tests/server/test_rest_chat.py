@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from callers import LOOPBACK, Caller, Fields, keyed, make_key, until
+from callers import LOOPBACK, Caller, JsonObject, keyed, make_key, until
 from gateways import answered, client_of, gateway, said, spoken, user
 from llm_server import Script, llm_server
 from openai import APIStatusError, AuthenticationError, ConflictError, NotFoundError, PermissionDeniedError
@@ -352,7 +352,7 @@ async def test_a_tool_is_called_and_answers(serve: Serve, stream: bool) -> None:
 
 async def test_several_tools_at_once(serve: Serve) -> None:
     """Fragments belong to the call of their index; only what was answered is shown to the LLM."""
-    tools: list[Fields] = [TOOL, {"id": "call_2", "name": "time", "arguments": "{}"}]
+    tools: list[JsonObject] = [TOOL, {"id": "call_2", "name": "time", "arguments": "{}"}]
     async with gateway(serve, Script(tools=tools), Script(["Noon."])) as (_, client, llm):
         message = await answered(client, user("Time?"), True)
         assert [("call_1", "weather", '{"city": "Oslo"}'), ("call_2", "time", "{}")] == message.calls

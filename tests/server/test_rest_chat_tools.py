@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from callers import Fields
+from callers import JsonObject
 from gateways import answered, client_of, gateway, said, spoken, user
 from llm_server import Script
 from openai import AsyncOpenAI
@@ -19,7 +19,7 @@ THEIRS = {"id": "t1", "name": "find_room", "arguments": '{"nights": 2}'}
 JSON_MEMORY = {"schema": {"type": "object"}, "tools": True}
 
 
-def names(body: Fields) -> list[str]:
+def names(body: JsonObject) -> list[str]:
     return [tool["function"]["name"] for tool in body.get("tools", ())]
 
 
@@ -140,7 +140,7 @@ async def test_an_llm_that_says_nothing_after_our_tool(serve: Serve, first: list
 
 
 @pytest.mark.parametrize("memory", [{"template": "# Name"}, {"tools": True, "scope": "user"}])
-async def test_without_tools_nothing_is_added(serve: Serve, memory: Fields) -> None:
+async def test_without_tools_nothing_is_added(serve: Serve, memory: JsonObject) -> None:
     """Where they are not wanted, or there is no document for them, the request is as it would be."""
     async with gateway(serve, Script(["Hello."]), working_memory=memory) as (_, client, llm):
         assert "Hello." == await said(client, "Hi.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
-from callers import LOOPBACK, Caller, Fields, service, until
+from callers import LOOPBACK, Caller, JsonObject, service, until
 from gateways import answered, client_of, gateway, said, spoken, user
 from llm_server import Script, llm_server
 from openai import APIError, APIStatusError, AsyncOpenAI
@@ -59,7 +59,7 @@ async def kinds(api: Caller) -> list[str]:
     return [row["event"]["type"] for row in await api.journal()]
 
 
-async def error_of(api: Caller) -> Fields:
+async def error_of(api: Caller) -> JsonObject:
     """The only `llm.error` of the journal."""
     (event,) = [row["event"] for row in await api.journal() if row["event"]["type"] == "llm.error"]
     return dict(event)
@@ -436,7 +436,7 @@ async def test_many_at_once_are_kept_apart(serve: Serve) -> None:
         assert [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] == [one["turn_id"] for one in contents]
 
 
-def problem(error: APIStatusError) -> Fields:
+def problem(error: APIStatusError) -> JsonObject:
     return dict(error.response.json())
 
 

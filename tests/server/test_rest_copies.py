@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import LOOPBACK, Answered, Caller, Fields, Serve, keyed, opening, produce, receiving, said, service
+from callers import LOOPBACK, Answered, Caller, JsonObject, Serve, keyed, opening, produce, receiving, said, service
 from calls import JOKE, delta, dialogue, done, final, interrupt, partial, tts
 
 REPLY = {"type": "message", "role": "assistant", "source": "llm"}
@@ -222,7 +222,7 @@ async def test_what_calls_out_needs_admin(serve: Serve) -> None:
 # Fork
 
 
-async def forked(api: Caller, at_turn: int, **more: Any) -> Fields:
+async def forked(api: Caller, at_turn: int, **more: Any) -> JsonObject:
     answered = await api.post("/v1/sessions/s/fork", {"at_turn": at_turn, "session_id": "f", **more})
     assert 201 == answered.status, answered.body
     return dict(answered.json)
@@ -308,7 +308,7 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"through_turn": 1}, {"keep_last": 1}])
-async def test_a_fork_does_not_bring_back_what_was_forgotten(api: Caller, wish: Fields) -> None:
+async def test_a_fork_does_not_bring_back_what_was_forgotten(api: Caller, wish: JsonObject) -> None:
     """What comes late for it is nothing, though it names an item alone."""
     await api.create()
     await api.send(final(1, "Q1", item="u1"), delta(1, "A1", item="r1"), done(1, item="r1"))
@@ -436,7 +436,7 @@ async def test_goals_of_one_call_are_unknown_in_another(api: Caller) -> None:
         ({"sessions": 16}, ["user: 0", "user: 1", "user: 2\nuser: 3\nuser: 4"]),
     ],
 )
-async def test_how_much_is_carried_is_configured(api: Caller, memory_from: Fields, expected: list[str]) -> None:
+async def test_how_much_is_carried_is_configured(api: Caller, memory_from: JsonObject, expected: list[str]) -> None:
     """So many calls, and so many messages of each."""
     await call_of(api, "one", "ann", "0")
     await call_of(api, "two", "ann", "1")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, Serve, keyed, opening, produce, talk, until
+from callers import Caller, JsonObject, Serve, keyed, opening, produce, talk, until
 from calls import delta, done, final, message
 from websockets.asyncio.client import connect
 
@@ -32,16 +32,16 @@ async def api(serve: Serve) -> Caller:
     return caller
 
 
-def numbered(first: int, last: int) -> list[Fields]:
+def numbered(first: int, last: int) -> list[JsonObject]:
     """One final a turn, with its seq."""
     return [final(seq, f"Turn {seq}.", seq=seq) for seq in range(first, last + 1)]
 
 
-def lines(*events: Fields, end: str = "\n") -> bytes:
+def lines(*events: JsonObject, end: str = "\n") -> bytes:
     return "".join(json.dumps(one) + end for one in events).encode()
 
 
-async def codes(api: Caller, *events: Fields, query: str = "") -> list[tuple[int | None, str]]:
+async def codes(api: Caller, *events: JsonObject, query: str = "") -> list[tuple[int | None, str]]:
     """Seq and code of what was not taken."""
     return [(error["seq"], error["code"]) for error in (await api.send(*events, query=query))["errors"]]
 
@@ -144,7 +144,7 @@ async def test_what_is_out_of_order_is_told(api: Caller) -> None:
 
 async def test_good_events_are_stored_beside_bad_ones(api: Caller) -> None:
     """Each event is taken or refused alone; a refused one with a seq takes its place without its content."""
-    bad: list[Fields] = [
+    bad: list[JsonObject] = [
         {"type": "asr", "seq": 2, "text": 7, "turn_id": 1},
         {"type": "astrology", "seq": 3},
         {"type": "llm.delta", "seq": 4, "turn_id": 1},
@@ -174,7 +174,7 @@ async def test_a_refused_event_is_refused_again(api: Caller) -> None:
 
 async def test_errors_do_not_repeat_what_was_sent(api: Caller) -> None:
     """No sentence holds a value or a text of the refused event."""
-    bad: list[Fields] = [
+    bad: list[JsonObject] = [
         final(1, "hush", seq=1, segment="hush"),
         {"type": "hush", "seq": 2},
         message(1, "hush", seq=3, role="hush's 'quoted' hush"),
@@ -190,7 +190,7 @@ async def test_errors_do_not_repeat_what_was_sent(api: Caller) -> None:
 
 
 @pytest.mark.parametrize("more", [{"session_id": "other"}, {"producer": "other"}])
-async def test_an_event_that_names_another_session_or_producer_is_refused(api: Caller, more: Fields) -> None:
+async def test_an_event_that_names_another_session_or_producer_is_refused(api: Caller, more: JsonObject) -> None:
     """Nobody writes into one session through the path of another."""
     await api.create("other")
     assert [(1, "invalid_field")] == await codes(api, final(1, "Hi.", seq=1, **more))
@@ -391,7 +391,7 @@ async def test_what_calls_out_needs_admin(serve: Serve) -> None:
     app = await serve()
     admin, ingest = await keyed(app, "admin"), await keyed(app, "ingest")
     await admin.create()
-    hooks: list[Fields] = [
+    hooks: list[JsonObject] = [
         {"webhook": {"url": "https://receiver.example/"}},
         {"webhook": {"secret": "x"}},
         {"llm": {"url": "https://llm.example/"}},

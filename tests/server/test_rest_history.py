@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, Serve, closed, produce, service
+from callers import Caller, JsonObject, Serve, closed, produce, service
 from calls import delta, done, final, interrupt, message, partial, tts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "voicemem"
@@ -28,19 +28,19 @@ def seed(name: str) -> Any:
     return json.loads((FIXTURES / f"seed_call.{name}.json").read_bytes())
 
 
-def seed_call() -> list[Fields]:
+def seed_call() -> list[JsonObject]:
     """The events of the seed call."""
     return [json.loads(line) for line in (FIXTURES / "seed_call.jsonl").read_text().splitlines()]
 
 
-async def history(api: Caller, query: str = "") -> Fields:
+async def history(api: Caller, query: str = "") -> JsonObject:
     """The whole answer."""
     answered = await api.get(f"/v1/sessions/s/history{query}")
     assert (200, "application/json") == (answered.status, answered.headers["Content-Type"])
     return dict(answered.json)
 
 
-def texts(contents: list[Fields]) -> list[str]:
+def texts(contents: list[JsonObject]) -> list[str]:
     return [one["content"] for one in contents]
 
 

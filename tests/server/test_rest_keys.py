@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from callers import Caller, Fields, keyed, make_key
+from callers import Caller, JsonObject, keyed, make_key
 from services import Serve
 
 from voicemem.app import App
@@ -26,7 +26,7 @@ async def admin(app: App) -> Caller:
     return await keyed(app, "admin", project="shop")
 
 
-async def keys(api: Caller) -> list[Fields]:
+async def keys(api: Caller) -> list[JsonObject]:
     return list((await api.get("/v1/keys")).json["keys"])
 
 
@@ -67,7 +67,7 @@ async def test_without_words_a_key_sends_and_reads(admin: Caller) -> None:
     ],
     ids=str,
 )
-async def test_keys_that_cannot_be_made(admin: Caller, body: Fields) -> None:
+async def test_keys_that_cannot_be_made(admin: Caller, body: JsonObject) -> None:
     """Scopes are those that there are, and a key is always of the caller's project."""
     assert (400, "invalid_field") == (await admin.post("/v1/keys", body)).told
     assert 1 == len(await keys(admin))

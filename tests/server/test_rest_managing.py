@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, keyed, said
+from callers import Caller, JsonObject, keyed, said
 from calls import delta, dialogue, done, interrupt
 from services import Serve
 
@@ -92,7 +92,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
     from voicemem.context.builder import Wishes, choose
     from voicemem.context.policies import MemoryConfig
-    from voicemem.context.policies.summary import Due
+    from voicemem.context.policies.summary import DueSummary
     from voicemem.context.summaries import Written
 
     app = await serve()
@@ -101,7 +101,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     await api.send(*dialogue(3))
     stream = await app.services.sessions.get("default", "s")
     chosen = await choose(app.services.memories, app.services.summaries.policies, stream, Wishes(memory=MemoryConfig()))
-    due = Due(None, chosen.remembered.messages[:4], [], 2, 4)
+    due = DueSummary(None, chosen.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     await app.services.summaries.append(stream, due, Written("All of it."))
     assert ["Q2", "A2", "Q3", "A3"] == said(await api.context())
@@ -109,9 +109,9 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
 
 # Add
 
-CALL: Fields = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
-CALL_MESSAGE: Fields = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-RESULT_MESSAGE: Fields = {"role": "tool", "tool_call_id": "c1", "content": "dry"}
+CALL: JsonObject = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+CALL_MESSAGE: JsonObject = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT_MESSAGE: JsonObject = {"role": "tool", "tool_call_id": "c1", "content": "dry"}
 
 
 async def test_messages_are_added_before_the_first_turn_and_later(api: Caller) -> None:
@@ -138,7 +138,7 @@ async def test_messages_are_added_before_the_first_turn_and_later(api: Caller) -
 async def test_tool_traces_are_added(api: Caller, openai: bool) -> None:
     """As events name them, or as OpenAI does; they stand between the question and the answer."""
     await api.create()
-    weather: Fields = dict(CALL["function"])
+    weather: JsonObject = dict(CALL["function"])
     native = [
         {"type": "tool.call", "call_id": "c1", **weather},
         {"type": "tool.result", "call_id": "c1", "result": {"sky": "dry"}},
@@ -178,7 +178,7 @@ async def test_content_may_be_parts_of_text(api: Caller) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"turn_id": 1}, {"role": "user"}])
-async def test_a_turn_is_read_in_the_order_of_adding(api: Caller, more: Fields) -> None:
+async def test_a_turn_is_read_in_the_order_of_adding(api: Caller, more: JsonObject) -> None:
     """What is added right after a list stands behind it, though the list's times may run ahead of the clock."""
     await api.create()
     asked = [{"role": "user", "content": f"Q{number}", "turn_id": 1} for number in range(50)]

@@ -23,7 +23,7 @@ from voicemem.server.http.routes import Route
 from voicemem.server.rest import ROUTES
 from voicemem.version import __version__
 
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 CALLS = sorted((Path(__file__).parents[2] / "fixtures" / "voicemem").glob("*.jsonl"))
 EVERY = (*ROUTES, *agora.DOCUMENTED)
 QUERIES = (
@@ -38,11 +38,11 @@ QUERIES = (
 )
 
 
-def events_of(call: Path) -> list[Fields]:
+def events_of(call: Path) -> list[JsonObject]:
     return [json.loads(line) for line in call.read_text("utf-8").splitlines()]
 
 
-def operation(route: Route[Any]) -> Fields:
+def operation(route: Route[Any]) -> JsonObject:
     return dict(described()["paths"][route.path][route.method.lower()])
 
 
@@ -140,7 +140,7 @@ def test_secrets_are_only_ever_written() -> None:
             assert True is marked.get("writeOnly", marked.get("anyOf", [{}])[0].get("writeOnly"))
 
 
-def arrays(schema: Any) -> Iterator[Fields]:
+def arrays(schema: Any) -> Iterator[JsonObject]:
     """Every array in a schema, however deep."""
     if isinstance(schema, dict) and schema.get("type") == "array":
         yield schema
@@ -203,7 +203,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
-def test_an_answer_that_is_not_documented_is_noticed(answer: tuple[int, Fields, bytes]) -> None:
+def test_an_answer_that_is_not_documented_is_noticed(answer: tuple[int, JsonObject, bytes]) -> None:
     """The check that all callers make can fail."""
     with pytest.raises(AssertionError):
         check("GET", "/v1/sessions/s/history?limit=1", *answer)

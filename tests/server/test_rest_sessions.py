@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, Serve, keyed, opening, produce, talk
+from callers import Caller, JsonObject, Serve, keyed, opening, produce, talk
 from calls import final
 
 from voicemem.store.records import StreamFilter
 
 URL = "https://receiver.example/hook"
-SECRETS: Fields = {
+SECRETS: JsonObject = {
     "llm": {"vendor": "custom", "api_key": "sk-hush", "url": "https://llm.example/v1"},
     "webhook": {"url": URL, "secret": "whsec_hush"},
 }
@@ -93,7 +93,7 @@ async def test_the_same_again_answers_200(api: Caller) -> None:
         {"name": "Call", "llm": {}, "webhook": {"secret": "x"}},
     ],
 )
-async def test_another_configuration_answers_409(api: Caller, other: Fields) -> None:
+async def test_another_configuration_answers_409(api: Caller, other: JsonObject) -> None:
     """An id that is taken by a different session is a conflict, also when only a secret differs."""
     before = await api.create(name="Call", llm={"api_key": "sk-one"})
     assert (409, "session_exists") == (await api.post("/v1/sessions", {"session_id": "s", **other})).told
@@ -156,7 +156,7 @@ async def test_every_allowed_id_can_be_read_again(serve: Serve, session_id: str)
     assert f'"session_id":"{session_id}"'.encode() in answer
 
 
-BAD_CONFIGS: list[Fields] = [
+BAD_CONFIGS: list[JsonObject] = [
     {"nmae": "typo"},
     {"name": 7},
     {"user_id": ""},
@@ -192,7 +192,7 @@ BAD_CONFIGS: list[Fields] = [
 
 
 @pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
-async def test_bad_configurations_are_refused(api: Caller, config: Fields) -> None:
+async def test_bad_configurations_are_refused(api: Caller, config: JsonObject) -> None:
     """What a session cannot be configured with is a 400, and makes no session."""
     assert (400, "invalid_field") == (await api.post("/v1/sessions", {"session_id": "s", **config})).told
     assert [] == await listed(api)
@@ -287,7 +287,7 @@ async def test_a_patch_is_in_the_journal(api: Caller) -> None:
 
 
 @pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
-async def test_a_bad_patch_changes_nothing(api: Caller, config: Fields) -> None:
+async def test_a_bad_patch_changes_nothing(api: Caller, config: JsonObject) -> None:
     """A patch is taken whole or not at all."""
     before = await api.create(name="Call")
     assert (400, "invalid_field") == (await api.patch("/v1/sessions/s", {"channel": "x", **config})).told

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from callers import Caller, Fields, Serve, keyed, make_key, opening, service, until
+from callers import Caller, JsonObject, Serve, keyed, make_key, opening, service, until
 from calls import PRODUCED, delta, done, final, interrupt, partial
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -136,7 +136,7 @@ async def test_memories_of_any_events_are_those_of_the_history(serve: Serve) -> 
     loop = asyncio.get_running_loop()
     count = iter(range(1000))
 
-    async def run(chunks: list[list[Fields]], unfinished: bool) -> None:
+    async def run(chunks: list[list[JsonObject]], unfinished: bool) -> None:
         api, name = Caller(app), f"s{next(count)}"
         await api.create(name)
         path = f"/v1/sessions/{name}/events?view=messages" + ("&open=true" if unfinished else "")
@@ -158,7 +158,7 @@ async def test_memories_of_any_events_are_those_of_the_history(serve: Serve) -> 
 
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     @given(CHUNKS, st.booleans())
-    def check(chunks: list[list[Fields]], unfinished: bool) -> None:
+    def check(chunks: list[list[JsonObject]], unfinished: bool) -> None:
         asyncio.run_coroutine_threadsafe(run(chunks, unfinished), loop).result(60)
 
     await asyncio.to_thread(check)

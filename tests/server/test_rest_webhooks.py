@@ -17,7 +17,7 @@ from callers import (
     LOOPBACK,
     Answered,
     Caller,
-    Fields,
+    JsonObject,
     Notice,
     Receiver,
     Reply,
@@ -46,7 +46,7 @@ from voicemem.webhooks.endpoints import MAX_ENDPOINTS
 from voicemem.webhooks.outbox import FAILING_MS
 
 ALL = [101, 102, 103, 111, 112]
-CALL: list[Fields] = [
+CALL: list[JsonObject] = [
     message(0, "Hello.", 1_000, role="assistant", source="greeting"),
     final(1, "Hi.", 2_000),
     delta(1, "Good day to you.", 3_000),
@@ -72,7 +72,7 @@ async def caller(serve: Serve) -> Caller:
     return Caller(await serve(allow_addresses=LOOPBACK))
 
 
-async def add(caller: Caller, url: str, *event_types: int, **more: Any) -> Fields:
+async def add(caller: Caller, url: str, *event_types: int, **more: Any) -> JsonObject:
     """A new endpoint."""
     types = {"event_types": list(event_types)} if event_types else {}
     answered = await caller.post("/v1/webhooks", {"url": url, **types, **more})
@@ -80,7 +80,7 @@ async def add(caller: Caller, url: str, *event_types: int, **more: Any) -> Field
     return dict(answered.json)
 
 
-async def finish(caller: Caller, session_id: str = "s", *events: Fields, **config: Any) -> None:
+async def finish(caller: Caller, session_id: str = "s", *events: JsonObject, **config: Any) -> None:
     """A session that begins, hears these events, and ends."""
     await caller.create(session_id, **config)
     if events:
@@ -88,17 +88,17 @@ async def finish(caller: Caller, session_id: str = "s", *events: Fields, **confi
     await caller.end(session_id)
 
 
-async def read(caller: Caller, made: Fields) -> Fields:
+async def read(caller: Caller, made: JsonObject) -> JsonObject:
     return dict((await caller.get(f"/v1/webhooks/{made['id']}")).json)
 
 
-async def deliveries(caller: Caller, made: Fields, query: str = "") -> list[Fields]:
+async def deliveries(caller: Caller, made: JsonObject, query: str = "") -> list[JsonObject]:
     answered = await caller.get(f"/v1/webhooks/{made['id']}/deliveries{query}")
     assert 200 == answered.status, answered.body
     return list(answered.json["deliveries"])
 
 
-async def settled(caller: Caller, made: Fields, *states: str) -> list[Fields]:
+async def settled(caller: Caller, made: JsonObject, *states: str) -> list[JsonObject]:
     """The deliveries, the newest first, once their states are these."""
 
     async def now() -> list[str]:
@@ -108,7 +108,7 @@ async def settled(caller: Caller, made: Fields, *states: str) -> list[Fields]:
     return await deliveries(caller, made)
 
 
-async def attempted(caller: Caller, made: Fields, count: int) -> Fields:
+async def attempted(caller: Caller, made: JsonObject, count: int) -> JsonObject:
     """The one delivery, once it has so many attempts."""
 
     async def now() -> int:
@@ -132,7 +132,7 @@ async def test_every_notice_of_a_call(caller: Caller, hook: Receiver) -> None:
     await finish(caller, "call-1", *CALL, name="desk", channel="c1", labels={"campaign": "x"})
     told = by_type(await hook.wait(5))
     session = await caller.session("call-1")
-    about: Fields = {"agent_id": "call-1", "name": "desk", "channel": "c1", "labels": {"campaign": "x"}}
+    about: JsonObject = {"agent_id": "call-1", "name": "desk", "channel": "c1", "labels": {"campaign": "x"}}
     about["start_ts"] = session["started_at"] // 1000
     stopped = {"stop_ts": session["ended_at"] // 1000}
 
@@ -413,7 +413,7 @@ async def test_a_forgotten_endpoint_hears_nothing(caller: Caller, hook: Receiver
     assert before == len([one for one in hook.notices if one.path == "/gone"])
 
 
-async def counted(caller: Caller, made: Fields) -> int:
+async def counted(caller: Caller, made: JsonObject) -> int:
     return len([one for one in await deliveries(caller, made) if one["attempts"]])
 
 
@@ -445,7 +445,7 @@ BAD: list[Any] = [
 
 
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
-async def test_what_is_no_endpoint_is_refused(serve: Serve, body: Fields) -> None:
+async def test_what_is_no_endpoint_is_refused(serve: Serve, body: JsonObject) -> None:
     """A bad field gets a clear 400, and nothing is kept; neither by a change."""
     caller = Caller(await serve())
     assert (400, "invalid_field") == (await caller.post("/v1/webhooks", body)).told
@@ -471,7 +471,7 @@ async def test_what_is_no_endpoint_is_refused(serve: Serve, body: Fields) -> Non
         ("recover", {"since": 0, "until": 1}),
     ],
 )
-async def test_bad_bodies_of_the_other_calls(caller: Caller, path: str, body: Fields) -> None:
+async def test_bad_bodies_of_the_other_calls(caller: Caller, path: str, body: JsonObject) -> None:
     """They are refused, and change nothing."""
     made = await add(caller, "https://example.com/")
     assert (400, "invalid_field") == (await caller.post(f"/v1/webhooks/{made['id']}/{path}", body)).told
@@ -820,7 +820,7 @@ async def test_a_receiver_that_was_gone_after_it_had_moved(caller: Caller, hook:
     assert await is_enabled(caller, made)
 
 
-async def is_enabled(caller: Caller, made: Fields) -> bool:
+async def is_enabled(caller: Caller, made: JsonObject) -> bool:
     return bool((await read(caller, made))["enabled"])
 
 
@@ -959,7 +959,7 @@ async def test_an_endpoint_that_fails_for_days_is_disabled(hook: Receiver, caplo
     )
 
 
-async def attempts_of_newest(caller: Caller, made: Fields) -> int:
+async def attempts_of_newest(caller: Caller, made: JsonObject) -> int:
     return len((await deliveries(caller, made))[0]["attempts"])
 
 

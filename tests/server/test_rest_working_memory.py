@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import Answered, Caller, Fields, Serve, keyed, service, talk, until
+from callers import Answered, Caller, JsonObject, Serve, keyed, service, talk, until
 from calls import final
 
 from voicemem.app import App
 
 OF_SESSION, OF_ANN = "/v1/sessions/s/working-memory", "/v1/users/ann/working-memory"
 DATA = "/v1/sessions/s/data"
-PROFILE: Fields = {
+PROFILE: JsonObject = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 40},
@@ -41,7 +41,7 @@ async def api(app: App) -> Caller:
     return Caller(app)
 
 
-async def append(api: Caller, path: str, content: Any) -> Fields:
+async def append(api: Caller, path: str, content: Any) -> JsonObject:
     answered = await api.patch(path, {"content": content})
     assert 200 == answered.status, answered.body
     return dict(answered.json)
@@ -294,7 +294,7 @@ async def test_a_form_can_be_put_alone(api: Caller) -> None:
     assert {"required": ["likes"]} == (await api.get(OF_ANN)).json["schema"]
 
 
-BAD_FORMS: list[Fields] = [
+BAD_FORMS: list[JsonObject] = [
     {"schema": {"type": "text"}},
     {"schema": {"$ref": "https://a.example/s.json"}},
     {"schema": {"properties": {"a": {"pattern": "((a{1000}){1000}){1000}"}}}},
@@ -308,7 +308,7 @@ BAD_FORMS: list[Fields] = [
 
 
 @pytest.mark.parametrize("form", BAD_FORMS, ids=lambda form: str(form)[:40])
-async def test_what_is_no_form_is_refused_wherever_it_is_given(api: Caller, form: Fields) -> None:
+async def test_what_is_no_form_is_refused_wherever_it_is_given(api: Caller, form: JsonObject) -> None:
     """In a new session, in a change of one, in an event, and in a document itself; nothing of it is stored."""
     assert (400, "invalid_field") == (await api.post("/v1/sessions", {"working_memory": form})).told
     await api.create()
@@ -454,7 +454,7 @@ BAD_CALLS: list[Any] = [
 
 
 @pytest.mark.parametrize("function", BAD_CALLS, ids=lambda function: str(function)[9:60])
-async def test_what_is_wrong_with_a_call_is_told_to_the_llm(api: Caller, function: Fields) -> None:
+async def test_what_is_wrong_with_a_call_is_told_to_the_llm(api: Caller, function: JsonObject) -> None:
     """In the tool message, so that the LLM can do better; nothing is stored."""
     await put(api, OF_ANN, {"schema": PROFILE})
     answered = await api.post(f"{OF_ANN}/tools", {"id": "c", "type": "function", "function": function})
@@ -465,7 +465,7 @@ async def test_what_is_wrong_with_a_call_is_told_to_the_llm(api: Caller, functio
 
 
 @pytest.mark.parametrize("body", [{}, {"id": "c"}, {"id": 7, "function": {"name": "x"}}, {"id": "", "function": {}}])
-async def test_what_is_no_tool_call_is_an_error_of_the_caller(api: Caller, body: Fields) -> None:
+async def test_what_is_no_tool_call_is_an_error_of_the_caller(api: Caller, body: JsonObject) -> None:
     """There is nobody to tell it to but the caller."""
     assert (400, "invalid_field") == (await api.post(f"{OF_ANN}/tools", body)).told
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from callers import Caller, Fields, keyed
+from callers import Caller, JsonObject, keyed
 from services import Serve
 
 OF_SESSION = "/v1/sessions/s/working-memory"
@@ -68,7 +68,7 @@ async def test_a_document_keeps_the_kind_of_its_first_content(
     [("x", {"a": 1}, {"schema": {"type": "object"}}), ({"a": 1}, "x", {"template": TEMPLATE})],
 )
 async def test_another_form_of_the_session_takes_nothing_away(
-    api: Caller, first: Any, other: Any, form: Fields
+    api: Caller, first: Any, other: Any, form: JsonObject
 ) -> None:
     """What was written before the form changed stays, and grows by what is of its kind; a replacement has the form."""
     await api.create(working_memory={})

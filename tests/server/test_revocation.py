@@ -13,7 +13,7 @@ import jwt
 import pytest
 from callers import Caller, keyed, make_key
 from click.testing import CliRunner
-from producers import Fields, Producer, connected, held_store, said
+from producers import JsonObject, Producer, connected, held_store, said
 from services import Serve
 
 from voicemem.app import App
@@ -41,7 +41,7 @@ async def revoke_beside(tmp_path: Path, key: str) -> None:
     assert 0 == result.exit_code, result.output
 
 
-async def stream_until_closed(producer: Producer) -> tuple[int | None, list[Fields]]:
+async def stream_until_closed(producer: Producer) -> tuple[int | None, list[JsonObject]]:
     """Send one event after the other, without waiting, until the server closes; what it said."""
 
     async def send() -> None:

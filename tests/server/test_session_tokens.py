@@ -14,7 +14,7 @@ from typing import Any
 
 import jwt
 import pytest
-from callers import Caller, Fields, closed, keyed, make_key
+from callers import Caller, JsonObject, closed, keyed, make_key
 from producers import connected, end, said
 from services import Serve
 from websockets.exceptions import InvalidStatus
@@ -112,7 +112,7 @@ async def test_a_token_is_made_with_an_admin_key(app: App) -> None:
 
 
 @pytest.mark.parametrize("body", [{"ttl_seconds": 0}, {"ttl_seconds": 3601}, {"ttl_seconds": "1"}, {"sub": "other"}])
-async def test_a_token_that_cannot_be_made(app: App, body: Fields) -> None:
+async def test_a_token_that_cannot_be_made(app: App, body: JsonObject) -> None:
     """An hour is the longest; nothing else can be asked for."""
     assert (400, "invalid_field") == (await Caller(app, ADMIN_KEY).post("/v1/sessions/s/tokens", body)).told
 
@@ -187,7 +187,7 @@ async def test_a_token_makes_no_session(app: App) -> None:
 
 
 @pytest.mark.parametrize("change", [{"name": "x"}, {"system_messages": []}, {"webhook": {"url": "https://a.example"}}])
-async def test_a_token_sets_nothing(app: App, change: Fields) -> None:
+async def test_a_token_sets_nothing(app: App, change: JsonObject) -> None:
     """No update of the configuration is taken, on either port; events beside it are."""
     text = await token(app)
     update = {"type": "session.update", "seq": 1, **change}

@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook
 
 from voicemem.security.address_guard import allowed_networks
-from voicemem.webhooks.attempts import Answer, Shipment, next_delay_s, verdict
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, next_delay_s, verdict
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
 
@@ -30,7 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def shipment(url: str, **changes: Any) -> Shipment:
+def shipment(url: str, **changes: Any) -> AttemptRequest:
     values: dict[str, Any] = {
         "secret": SECRET,
         "public_only": False,
@@ -38,10 +38,10 @@ def shipment(url: str, **changes: Any) -> Shipment:
         "body": BODY,
         "timestamp_s": int(time.time()),
     }
-    return Shipment(url, **(values | changes))
+    return AttemptRequest(url, **(values | changes))
 
 
-async def send(url: str, sender: WebhookSender | None = None, **changes: Any) -> Answer:
+async def send(url: str, sender: WebhookSender | None = None, **changes: Any) -> AttemptResult:
     """One attempt by a sender of its own."""
     async with sender or WebhookSender(timeout_s=TIMEOUT_S) as opened:
         return await opened.send(shipment(url, **changes))

@@ -16,7 +16,7 @@ from voicemem.cli.common import Failed, rest_url, run
 from voicemem.cli.demo import demo as run_demo
 from voicemem.cli.demo import line
 from voicemem.client.replay import Replay, load
-from voicemem.config.secrets import check_secret
+from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import parse_address
 from voicemem.errors import Refused
 from voicemem.webhooks.receiver import Notice, Receiver
@@ -96,7 +96,7 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
 def receive(listen: str, secret: str | None) -> None:
     """Receive webhooks, verify their three signatures, and print them."""
     try:
-        check_secret(secret)
+        check_webhook_secret(secret)
     except Refused as refused:
         raise Failed(refused.detail) from None
     run(receive_until_stopped(listen, secret))

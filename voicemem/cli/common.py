@@ -12,7 +12,7 @@ import click
 import uvloop
 
 from voicemem.client.replay import ReplayFailed
-from voicemem.config.service import MEMORY, SQLITE
+from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 from voicemem.errors import VoicememError
 from voicemem.security.audit import LOG as AUDIT
 
@@ -75,9 +75,9 @@ def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
 
 def sqlite_path(store: str, in_memory: str) -> str:
     """The file of a --store, for commands that work on one; `in_memory` says why they cannot with one in memory."""
-    if store == MEMORY:
+    if store == MEMORY_STORE:
         raise Failed(in_memory)
-    path = store.removeprefix(SQLITE)
+    path = store.removeprefix(SQLITE_PREFIX)
     if not path or path == store:
         raise Failed(f"The store {store!r} is unknown; write sqlite:PATH.")
     return path

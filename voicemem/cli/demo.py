@@ -20,7 +20,7 @@ from rich.text import Text
 from voicemem.app import App, running
 from voicemem.client.replay import Replay, load
 from voicemem.config.service import Address, Settings
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_secret
 from voicemem.webhooks.receiver import Notice, Receiver
 
@@ -80,7 +80,7 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
     await sending
 
 
-def recorded_call() -> list[Fields]:
+def recorded_call() -> list[JsonObject]:
     with resources.as_file(resources.files("voicemem") / "demo_call.jsonl") as path:
         return load(Path(path))
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 
 from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
-from voicemem.config.service import SQLITE, Settings
+from voicemem.config.service import SQLITE_PREFIX, Settings
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -114,7 +114,7 @@ def existing(store: str) -> str:
 async def with_store(path: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of a server that may be running."""
     audit_to_terminal()
-    store = open_store(f"{SQLITE}{path}", exclusive=False)
+    store = open_store(f"{SQLITE_PREFIX}{path}", exclusive=False)
     try:
         return await work(store)
     finally:

@@ -17,7 +17,15 @@ from voicemem.app import running
 from voicemem.cli import logs
 from voicemem.cli.common import Command, Failed, run, setting
 from voicemem.cli.notify import notify
-from voicemem.config.service import MEMORY, SQLITE, Address, Settings, check, check_binding, parse_address
+from voicemem.config.service import (
+    MEMORY_STORE,
+    SQLITE_PREFIX,
+    Address,
+    Settings,
+    check_binding,
+    check_service_settings,
+    parse_address,
+)
 from voicemem.context.plugins import policies_of
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
@@ -132,9 +140,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
         log_format=options["log_format"],
         log_level=options["log_level"],
     )
-    check(settings)
-    if settings.store.startswith(SQLITE):
-        check_place(settings.store.removeprefix(SQLITE))
+    check_service_settings(settings)
+    if settings.store.startswith(SQLITE_PREFIX):
+        check_place(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
     policies_of(settings)
     return settings
@@ -223,7 +231,7 @@ def check_config(**options: Any) -> None:
     try:
         settings = to_settings(options)
         wanted(os.environ)
-        keys_unknown = not settings.admin_key and settings.store != MEMORY
+        keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
         check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     except VoicememError as error:
         raise Failed(error.detail) from None

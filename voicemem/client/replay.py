@@ -14,7 +14,7 @@ import msgspec
 from voicemem.client import Ack, Client, ClientError, EventRefused, Options, RequestRefused, Session, Unreachable
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import split_frame
-from voicemem.protocol.types import MAX_FRAME_BYTES, Fields
+from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 
 LONGEST_PAUSE_S = 3.0
 """Between two events at the call's own pace; longer silences of a recording are cut to this."""
@@ -36,12 +36,12 @@ class Replayed(NamedTuple):
     sent: int
     skipped: int
     """Events that the server had already, from an earlier replay of the same file."""
-    errors: list[Fields]
+    errors: list[JsonObject]
 
 
-def load(path: Path) -> list[Fields]:
+def load(path: Path) -> list[JsonObject]:
     """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
-    events: list[Fields] = []
+    events: list[JsonObject] = []
     for place, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             events += [msgspec.json.decode(piece) for piece in map(bytes, split_frame(line))] if line.strip() else []
@@ -50,7 +50,7 @@ def load(path: Path) -> list[Fields]:
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 
-def pauses(events: Sequence[Fields], pace: float) -> list[float]:
+def pauses(events: Sequence[JsonObject], pace: float) -> list[float]:
     """Seconds to wait before each event, at `pace` times the speed at which they happened."""
     waits, latest = [], None
     for event in events:
@@ -67,12 +67,12 @@ def pauses(events: Sequence[Fields], pace: float) -> list[float]:
 class Replay:
     """One recording on its way into one session. `told` hears of each event once it is acknowledged or refused."""
 
-    def __init__(self, events: Sequence[Fields], told: Callable[[Fields], Any] = lambda event: None) -> None:
+    def __init__(self, events: Sequence[JsonObject], told: Callable[[JsonObject], Any] = lambda event: None) -> None:
         self.events = events
         self.told = told
         self.acked = 0
-        self.errors: list[Fields] = []
-        self.under_way: deque[tuple[Fields, Ack]] = deque()
+        self.errors: list[JsonObject] = []
+        self.under_way: deque[tuple[JsonObject, Ack]] = deque()
 
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None

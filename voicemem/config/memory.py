@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
-from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, Fields, matching
+from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, JsonObject, matching
 
 PLACEHOLDERS = ("{prev_summary}", "{messages_joined}")
 PARAMETERS: Mapping[str, frozenset[str]] = {
@@ -21,8 +21,8 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
     "priority": frozenset({"max_messages", "max_tokens"}),
 }
 """What each policy can be told."""
-ALWAYS = frozenset({"policy", "context_window"})
-OWN = "parameters"
+COMMON_PARAMETERS = frozenset({"policy", "context_window"})
+OWN_PARAMETERS = "parameters"
 THRESHOLD, TARGET_RATIO = 0.7, 0.3
 POLICY_NAME = r"^[a-z][a-z0-9_.-]{0,63}\Z"
 PolicyName = Annotated[str, matching(POLICY_NAME, "The name of a policy is a small letter, then up to 63 of a-z0-9_.-")]
@@ -52,7 +52,7 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 4)] | None = None
     context_window: Tokens | None = None
     """Tokens of the model's context, where the table does not know it."""
-    parameters: Fields = {}
+    parameters: JsonObject = {}
     """Of a policy of the operator's own."""
 
 
@@ -64,9 +64,9 @@ def check_memory(given: Any) -> None:
     if not isinstance(given, dict):
         return
     known = PARAMETERS.get(given.get("policy") or "")
-    strange = sorted(names_of(given) - known - ALWAYS) if known is not None else []
-    if strange:
-        raise Refused("invalid_field", f"The policy {given['policy']} has no parameter `{strange[0]}`.")
+    unknown = sorted(given_names(given) - known - COMMON_PARAMETERS) if known is not None else []
+    if unknown:
+        raise Refused("invalid_field", f"The policy {given['policy']} has no parameter `{unknown[0]}`.")
     if (given.get("target_ratio") or TARGET_RATIO) >= (given.get("threshold") or THRESHOLD):
         raise Refused("invalid_field", "`memory.target_ratio` must be less than `memory.threshold`.")
     prompt = given.get("prompt")
@@ -75,20 +75,20 @@ def check_memory(given: Any) -> None:
         raise Refused("invalid_field", f"In the configuration: `memory.prompt` lacks its placeholder {missing[0]}.")
 
 
-def names_of(given: Fields) -> set[str]:
+def given_names(given: JsonObject) -> set[str]:
     """The parameters that have a value."""
     return {name for name, value in given.items() if value is not None}
 
 
-def tidied(memory: Fields, patch: Fields) -> Fields:
+def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
     """A section after a patch that has chosen another policy: without the parameters that only the old one has."""
     if patch.get("policy") is None:
         return memory
-    known = PARAMETERS.get(patch["policy"], frozenset({OWN})) | ALWAYS | patch.keys()
+    known = PARAMETERS.get(patch["policy"], frozenset({OWN_PARAMETERS})) | COMMON_PARAMETERS | patch.keys()
     return {name: value for name, value in memory.items() if name in known}
 
 
-def over(own: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
+def overlay(own: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
     """The settings when these are given over others: those of another policy, or parameters of the same.
 
     Parameters that are given alone, and that the other policy does not have, say by themselves which one is meant.
@@ -96,18 +96,18 @@ def over(own: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
     if given.policy not in (None, own.policy):
         return given
     values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) not in (None, {})}
-    names = values.keys() - ALWAYS
-    if own.policy is None or not names <= PARAMETERS.get(own.policy, frozenset({OWN})):
-        meant = next((policy for policy in MEANT if names & PARAMETERS[policy]), None)
+    names = values.keys() - COMMON_PARAMETERS
+    if own.policy is None or not names <= PARAMETERS.get(own.policy, frozenset({OWN_PARAMETERS})):
+        meant = next((policy for policy in IMPLIED_POLICIES if names & PARAMETERS[policy]), None)
         return msgspec.structs.replace(given, policy=meant) if meant else given
     return msgspec.structs.replace(own, **values)
 
 
-MEANT = ("recent", "window", "summary")
+IMPLIED_POLICIES = ("recent", "window", "summary")
 """By parameters alone: `max_messages` means the first, `max_tokens` the second, what only the third has means that."""
 
 
-def filled(prompt: str, prev_summary: str, messages_joined: str) -> str:
+def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
     """The prompt with its placeholders replaced, once: what stands in the texts is no placeholder."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
     return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda found: values[found[0]], prompt)

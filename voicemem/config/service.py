@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.config.secrets import check_secret
-from voicemem.config.session import IS_URL, URL_PATTERN
+from voicemem.config.secrets import check_webhook_secret
+from voicemem.config.session import URL_PATTERN, URL_RULE
 from voicemem.errors import CannotStart, Refused
 
-SQLITE = "sqlite:"
-MEMORY = "memory:"
+SQLITE_PREFIX = "sqlite:"
+MEMORY_STORE = "memory:"
 ANY_HOST = "0.0.0.0"  # noqa: S104 (to be told, not to be bound)
 
 
@@ -39,7 +39,7 @@ class Address(NamedTuple):
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set for `voicemem serve`."""
 
-    store: str = f"{SQLITE}voicemem.db"
+    store: str = f"{SQLITE_PREFIX}voicemem.db"
     rest: Address = Address("127.0.0.1", 8080)
     ingest: Address = Address("127.0.0.1", 8765)
     webhook_url: str | None = None
@@ -78,7 +78,7 @@ def parse_address(text: str) -> Address:
     return Address(match[1] or match[2] or "127.0.0.1", int(match[3]))
 
 
-def check(settings: Settings) -> None:
+def check_service_settings(settings: Settings) -> None:
     """Raise `CannotStart` for what can be found wrong without opening anything."""
     check_store(settings.store)
     check_ports(settings.rest, settings.ingest)
@@ -87,7 +87,7 @@ def check(settings: Settings) -> None:
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
     try:
-        check_secret(settings.webhook_secret)
+        check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
     check_llm(settings)
@@ -102,7 +102,7 @@ def check(settings: Settings) -> None:
 def check_llm(settings: Settings) -> None:
     """Raise `CannotStart` for what no LLM can be called with; neither its address nor its key is shown."""
     if settings.llm_url is not None and not re.fullmatch(URL_PATTERN, settings.llm_url):
-        raise CannotStart(f"The LLM's URL cannot be this one. {IS_URL}; its key is given apart, as --llm-api-key.")
+        raise CannotStart(f"The LLM's URL cannot be this one. {URL_RULE}; its key is given apart, as --llm-api-key.")
     if settings.llm_api_key is not None and not re.fullmatch(r"[ -~]*", settings.llm_api_key):
         raise CannotStart("The LLM's key has characters that no header can have, such as the end of a line.")
     if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):

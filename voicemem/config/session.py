@@ -12,26 +12,26 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.memory import MemoryConfig, check_memory, tidied
-from voicemem.config.secrets import SECRETS, SessionPatch, check_secret, secret_text
-from voicemem.documents.document import WorkingMemoryConfig, check_section
+from voicemem.config.memory import MemoryConfig, check_memory, drop_stale_parameters
+from voicemem.config.secrets import SECRETS, SessionPatch, check_webhook_secret, secret_text
+from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
-from voicemem.protocol.explain import plain
-from voicemem.protocol.strict_json import merge_patch, without_nulls
-from voicemem.protocol.types import MAX_TEXT_BYTES, Fields, Name, matching
+from voicemem.protocol.explain import describe_error
+from voicemem.protocol.strict_json import drop_nulls, merge_patch
+from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
-IS_URL = "An address is http:// or https://, a host, and a path if any, without a user and without white space"
-IS_HEADER = "The name of a header is 1 to 128 letters, digits and signs such as - and _"
+URL_RULE = "An address is http:// or https://, a host, and a path if any, without a user and without white space"
+HEADER_RULE = "The name of a header is 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
-Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", IS_URL, max_length=2048)]
+Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", URL_RULE, max_length=2048)]
 """Whether the address may be called is decided when it is."""
 MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
-HeaderName = Annotated[str, matching(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z", IS_HEADER)]
+HeaderName = Annotated[str, matching(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z", HEADER_RULE)]
 HeaderValue = Annotated[
     str, matching(r"^[ -~\t]{0,4096}\Z", "The value of a header is at most 4096 printable ASCII characters")
 ]
@@ -51,16 +51,16 @@ class SystemMessage(Struct, frozen=True):
     content: str | list[Any]
 
 
-class OfLlm(Struct, frozen=True):
+class LlmSystemMessages(Struct, frozen=True):
     """Of `llm`, what needs a second look."""
 
     system_messages: tuple[SystemMessage, ...] | None = None
 
 
-class SystemMessages(Struct, frozen=True):
+class ConfigSystemMessages(Struct, frozen=True):
     """Of a configuration, so that errors name the place."""
 
-    llm: OfLlm
+    llm: LlmSystemMessages
 
 
 class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,9 +71,9 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     style: Literal["openai", "anthropic", "gemini"] = "openai"
     url: Url | None = None
     api_key: str | None = None
-    params: Fields = {}
+    params: JsonObject = {}
     max_history: MaxHistory = 32
-    system_messages: tuple[Fields, ...] = ()
+    system_messages: tuple[JsonObject, ...] = ()
     greeting_message: str | None = None
     failure_message: str | None = None
     headers: Headers = {}
@@ -117,12 +117,12 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ttl_seconds: Seconds | None = None
 
 
-def parse_config(public: Fields) -> SessionConfig:
+def parse_config(public: JsonObject) -> SessionConfig:
     """The typed configuration, with defaults, of what was given and settled."""
     return msgspec.convert(public, SessionConfig)
 
 
-def validate_config(given: Fields) -> SessionPatch:
+def validate_config(given: JsonObject) -> SessionPatch:
     """Check a configuration or a merge patch of one, and take its secrets out.
 
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
@@ -144,14 +144,14 @@ def validate_config(given: Fields) -> SessionPatch:
             replaced = llm.get("system_messages")
             tidy["llm"] = llm | short
     try:
-        config = msgspec.convert(without_nulls(tidy), SessionConfig)
+        config = msgspec.convert(drop_nulls(tidy), SessionConfig)
         for messages in (replaced, config.llm.system_messages):
-            msgspec.convert({"llm": {"system_messages": messages}}, SystemMessages)
+            msgspec.convert({"llm": {"system_messages": messages}}, ConfigSystemMessages)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the configuration: {plain(error, SessionConfig)}") from None
-    check_secret(config.webhook.secret)
+        raise Refused("invalid_field", f"In the configuration: {describe_error(error, SessionConfig)}") from None
+    check_webhook_secret(config.webhook.secret)
     check_memory(tidy.get("memory"))
-    check_section(config.working_memory)
+    check_working_memory(config.working_memory)
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = tidy.get(section)
@@ -172,11 +172,11 @@ def check_names(given: Any, known: Iterable[str], section: str = "") -> None:
         raise Refused("invalid_field", f"In the configuration: there is a setting that is not known{named}.")
 
 
-def merge_config(config: Fields, patch: Fields) -> Fields:
+def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
     """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then is too large."""
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
-        result["memory"] = tidied(result["memory"], patch["memory"])
+        result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
         check_memory(result["memory"])
     if len(msgspec.json.encode(result)) > MAX_CONFIG_BYTES:
         raise Refused("invalid_field", "A configuration has at most 256 KiB.")

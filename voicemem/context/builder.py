@@ -9,19 +9,26 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import MemoryConfig, over
+from voicemem.config.memory import MemoryConfig, overlay
 from voicemem.config.session import SessionConfig, parse_config
 from voicemem.context.carry_over import carry
-from voicemem.context.formats import Format, request_body
+from voicemem.context.formats import RequestFormat, request_body
 from voicemem.context.formats.values import json_text
 from voicemem.context.policies import Policies
 from voicemem.context.policies.policy import Choice, Policy, Remembered
-from voicemem.context.policies.recent import Recent
-from voicemem.context.policies.summary import summary_text
-from voicemem.documents.document import Document, WorkingMemoryConfig, data_shown, document_text, form_for, form_of
+from voicemem.context.policies.recent import RecentPolicy
+from voicemem.context.policies.summary import render_summary
+from voicemem.documents.document import (
+    Document,
+    WorkingMemoryConfig,
+    form_of,
+    render_data,
+    render_document,
+    resolve_form,
+)
 from voicemem.errors import Refused
-from voicemem.llm.tokens import Counter
-from voicemem.protocol.types import Fields
+from voicemem.llm.tokens import TokenCounter
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.streams import Stream
@@ -58,8 +65,8 @@ class Chosen(NamedTuple):
     policy: Policy
     remembered: Remembered
     choice: Choice
-    counter: Counter
-    beside: tuple[Fields, ...] = ()
+    counter: TokenCounter
+    beside: tuple[JsonObject, ...] = ()
     """System messages of what is kept beside the call: working memory, data."""
     tool_uses: Callable[[], Sequence[ToolUse]] = list
     """All that were answered, whether they are shown or not, as long as the memory does not change."""
@@ -98,7 +105,7 @@ class Chosen(NamedTuple):
     def system_messages(self) -> tuple[dict[str, Any], ...]:
         """The session's own, and what the memory adds to them."""
         summary = self.choice.summary
-        texts = self.carried if summary is None else (*self.carried, summary_text(summary))
+        texts = self.carried if summary is None else (*self.carried, render_summary(summary))
         own = (*self.settings.llm.system_messages, *self.beside)
         return (*own, *({"role": "system", "content": text} for text in texts)) if texts else own
 
@@ -123,12 +130,12 @@ def chosen(
     policies: Policies,
     settings: SessionConfig,
     wishes: Wishes,
-    of_user: Fields | None = None,
+    of_user: JsonObject | None = None,
     session_id: str = "",
 ) -> Chosen:
     """The same of a memory as it is now; `of_user` shows the document of its user, `session_id` is for the log."""
-    wanted = policies.settled(settings.memory)
-    wanted = wanted if wishes.memory is None else over(wanted, wishes.memory)
+    wanted = policies.resolve(settings.memory)
+    wanted = wanted if wishes.memory is None else overlay(wanted, wishes.memory)
     model = model_of(settings, policies)
     counter = policies.counter(model)
 
@@ -147,7 +154,7 @@ def chosen(
     )
     beside = kept_messages(memory.state, settings, of_user, wishes.data)
     carried = tuple(session.text for session in memory.state.carried or ())
-    recent = Recent(wishes.max_history or settings.llm.max_history)
+    recent = RecentPolicy(wishes.max_history or settings.llm.max_history)
     try:
         policy, choice = applied(policies, wanted, recent, remembered)
     except Exception as error:
@@ -183,13 +190,13 @@ def model_of(settings: SessionConfig, policies: Policies) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def tool_tokens(use: ToolUse, counter: Counter) -> int:
+def tool_tokens(use: ToolUse, counter: TokenCounter) -> int:
     return sum(counter.count(text) for text in (use.name, json_text(use.arguments), json_text(use.result)))
 
 
 def body_of(chosen: Chosen, wishes: Wishes) -> dict[str, Any]:
     settings, llm = chosen.settings, chosen.settings.llm
-    format = Format(
+    format = RequestFormat(
         vendor=llm.vendor,
         model=llm.model,
         style=wishes.style or llm.style,
@@ -203,7 +210,7 @@ def body_of(chosen: Chosen, wishes: Wishes) -> dict[str, Any]:
     return request_body(chosen.messages, chosen.tools, format, cut=chosen.cut)
 
 
-async def user_message(memories: Memories, project: str, settings: SessionConfig) -> Fields | None:
+async def user_message(memories: Memories, project: str, settings: SessionConfig) -> JsonObject | None:
     """The system message of the document that a session shares with the others of its user, if it does."""
     section = settings.working_memory
     if section is None or section.scope != "user" or settings.user_id is None:
@@ -213,7 +220,9 @@ async def user_message(memories: Memories, project: str, settings: SessionConfig
     return message_of(document, section)
 
 
-def kept_messages(state: State, settings: SessionConfig, of_user: Fields | None, data: bool) -> tuple[Fields, ...]:
+def kept_messages(
+    state: State, settings: SessionConfig, of_user: JsonObject | None, data: bool
+) -> tuple[JsonObject, ...]:
     """The system messages of a session. Its own document is shown where it is configured, or was written."""
     section, own = settings.working_memory, state.document
     messages = [] if of_user is None else [of_user]
@@ -222,11 +231,11 @@ def kept_messages(state: State, settings: SessionConfig, of_user: Fields | None,
     elif section is None and own is not None and own.content is not None:
         messages.append(message_of(own, WorkingMemoryConfig()))
     if data and state.data:
-        messages.append({"role": "system", "content": data_shown(state.data)})
+        messages.append({"role": "system", "content": render_data(state.data)})
     return tuple(messages)
 
 
-def message_of(document: Document | None, section: WorkingMemoryConfig) -> Fields:
+def message_of(document: Document | None, section: WorkingMemoryConfig) -> JsonObject:
     document = document or Document()
-    form = form_for(document.content, document.form, form_of(section))
-    return {"role": "system", "content": document_text(document.content, form, section.scope, section.tools)}
+    form = resolve_form(document.content, document.form, form_of(section))
+    return {"role": "system", "content": render_document(document.content, form, section.scope, section.tools)}

@@ -9,7 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from voicemem.config.session import MemoryFrom, SessionConfig
-from voicemem.context.policies.summary import joined
+from voicemem.context.policies.summary import render_messages
 from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.sessions.cache import Memories, append_made
 from voicemem.sessions.read_model import Memory
@@ -70,12 +70,12 @@ def text_of(memory: Memory, wanted: MemoryFrom) -> str:
     """
     messages, summary = memory.remembered_messages(), memory.state.summary
     if wanted.what == "messages" or summary is None:
-        return joined(newest(messages, wanted.max_messages))
+        return render_messages(newest(messages, wanted.max_messages))
     rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
     shown = newest(rest, len(rest))
     left_out = len(rest) - len(shown)
     note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
-    return "\n".join(filter(None, (summary.text, note, joined(shown))))
+    return "\n".join(filter(None, (summary.text, note, render_messages(shown))))
 
 
 def newest(messages: list[Message], count: int) -> list[Message]:

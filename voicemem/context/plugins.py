@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from voicemem.config.memory import PARAMETERS, POLICY_NAME, check_memory, over
+from voicemem.config.memory import PARAMETERS, POLICY_NAME, check_memory, overlay
 from voicemem.config.service import Settings
 from voicemem.context.policies import MemoryConfig, Policies, Policy
 from voicemem.errors import CannotStart, Refused
-from voicemem.protocol.explain import plain
+from voicemem.protocol.explain import describe_error
 
 
 def policies_of(settings: Settings) -> Policies:
@@ -48,9 +48,9 @@ def default_memory(text: str | None) -> MemoryConfig:
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
         check_memory(given)
-        return over(MemoryConfig(), msgspec.convert(given, MemoryConfig))
+        return overlay(MemoryConfig(), msgspec.convert(given, MemoryConfig))
     except msgspec.ValidationError as error:
-        raise CannotStart(f"The default memory cannot be used: {plain(error, MemoryConfig)}.") from None
+        raise CannotStart(f"The default memory cannot be used: {describe_error(error, MemoryConfig)}.") from None
     except (msgspec.DecodeError, Refused) as error:
         why = error.detail if isinstance(error, Refused) else "It is no JSON object."
         raise CannotStart(f"The default memory cannot be used: {why}") from None

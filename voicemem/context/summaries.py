@@ -16,11 +16,19 @@ from typing import Literal
 
 from msgspec import Struct
 
-from voicemem.config.memory import filled
+from voicemem.config.memory import fill_prompt
 from voicemem.config.session import parse_config
 from voicemem.context.builder import Chosen, Wishes, choose
 from voicemem.context.policies import MemoryConfig, Policies
-from voicemem.context.policies.summary import NOTHING_YET, PROMPT, Due, SummaryPolicy, joined, same, shown_tokens
+from voicemem.context.policies.summary import (
+    NO_SUMMARY_YET,
+    PROMPT,
+    DueSummary,
+    SummaryPolicy,
+    is_same,
+    render_messages,
+    shown_tokens,
+)
 from voicemem.context.usage import SummaryState
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.llm.tokens import UNKNOWN_WINDOW
@@ -110,7 +118,7 @@ class Summaries:
         policy, remembered = chosen.policy, chosen.everything
         if not isinstance(policy, SummaryPolicy):
             return None
-        if self.policies.settled(parse_config(stream.config).memory).policy != SUMMARY:  # wished for this call alone
+        if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # wished for this call alone
             return SummaryState("none" if remembered.summary is None else "current", *stands_for(remembered.summary))
         work, due = self.works.get(stream.key), policy.due(remembered)
         self.changed.setdefault(stream.key, stream)
@@ -176,18 +184,18 @@ class Summaries:
     async def chosen(self, stream: Stream) -> Chosen | None:
         """What the policy of a session chooses now; None where it is none that makes summaries."""
         settings = parse_config(stream.config)
-        if self.policies.settled(settings.memory).policy != SUMMARY:
+        if self.policies.resolve(settings.memory).policy != SUMMARY:
             return None
         now = await self.journal.stream(stream.project, stream.id)
         if now is None:
             return None
         return await choose(self.memories, self.policies, now, Wishes())
 
-    def start(self, stream: Stream, chosen: Chosen, due: Due) -> None:
+    def start(self, stream: Stream, chosen: Chosen, due: DueSummary) -> None:
         work = self.works.setdefault(stream.key, Work(stream))
         work.task = asyncio.create_task(self.work(work, chosen, due))
 
-    async def work(self, work: Work, chosen: Chosen, due: Due) -> None:
+    async def work(self, work: Work, chosen: Chosen, due: DueSummary) -> None:
         """Make one summary, and note what became of it."""
         try:
             written = await self.write(work.stream, chosen.memory.model, prompt_of(chosen, due))
@@ -209,7 +217,7 @@ class Summaries:
         work.not_before = now_s() + wait_s
         LOG.warning("No summary for session %s: %s; it is tried again in %.1f s.", work.stream.id, code, wait_s)
 
-    async def append(self, stream: Stream, due: Due, written: Written) -> None:
+    async def append(self, stream: Stream, due: DueSummary, written: Written) -> None:
         """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
         event = event_of(due, written)
 
@@ -230,9 +238,9 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def prompt_of(chosen: Chosen, due: Due) -> str:
-    previous = NOTHING_YET if due.previous is None else due.previous.text
-    return filled(chosen.memory.prompt or PROMPT, previous, joined(due.messages, due.tools))
+def prompt_of(chosen: Chosen, due: DueSummary) -> str:
+    previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
+    return fill_prompt(chosen.memory.prompt or PROMPT, previous, render_messages(due.messages, due.tools))
 
 
 def check_text(text: str, chosen: Chosen) -> None:
@@ -245,13 +253,13 @@ def check_text(text: str, chosen: Chosen) -> None:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
-def still_stands(due: Due, memory: Memory) -> bool:
+def still_stands(due: DueSummary, memory: Memory) -> bool:
     """Whether what was summarised is still what is remembered of these turns."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = memory.remembered_messages()
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
     tools = [use for use in memory.tool_uses() if use.answered and before < use.turn_id <= due.through_turn]
-    return same(due.messages, messages[since:until]) and same(due.tools, tools)
+    return is_same(due.messages, messages[since:until]) and is_same(due.tools, tools)
 
 
 def stands_for(summary: Summary | None) -> tuple[int | None, int]:
@@ -263,7 +271,7 @@ def lane_of(stream: Stream) -> tuple[str, str | None]:
     return stream.project, parse_config(stream.config).llm.url
 
 
-def event_of(due: Due, written: Written) -> MemorySummary:
+def event_of(due: DueSummary, written: Written) -> MemorySummary:
     return MemorySummary(
         through_turn=due.through_turn,
         text=written.text.strip(),

@@ -11,13 +11,13 @@ from voicemem.config.session import parse_config
 from voicemem.context.summaries import Written
 from voicemem.llm.completions import Answer
 from voicemem.llm.targets import Target, Targets
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 
 USE = "summary"
 MAX_MODEL = 256
-Complete = Callable[[Target, Fields], Awaitable[bytes]]
+Complete = Callable[[Target, JsonObject], Awaitable[bytes]]
 """The whole answer to a body, as it came. Raises `LlmFailed`."""
 
 
@@ -40,7 +40,7 @@ class SummaryWriter:
         """Raises `Refused` (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`."""
         target = await self.targets.of(stream)
         llm = parse_config(stream.config).llm
-        body: Fields = {"messages": [{"role": "user", "content": prompt}]}
+        body: JsonObject = {"messages": [{"role": "user", "content": prompt}]}
         name = model or llm.model or target.model or llm.params.get("model")
         if name:
             body["model"] = name
@@ -69,6 +69,6 @@ def read_summary(data: bytes) -> Written:
     )
 
 
-def tokens_of(usage: Fields, name: str) -> int | None:
+def tokens_of(usage: JsonObject, name: str) -> int | None:
     value = usage.get(name)
     return value if type(value) is int and 0 <= value < 2**53 else None

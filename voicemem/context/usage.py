@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct
 
 from voicemem.context.builder import Chosen
-from voicemem.context.formats import leaves_out
+from voicemem.context.formats import is_left_out
 from voicemem.context.formats.values import system_text
-from voicemem.context.policies.summary import SummaryPolicy, summarised, summary_text
+from voicemem.context.policies.summary import SummaryPolicy, render_summary, summarised_count
 from voicemem.transcript.messages import Role
 
 DEFAULT = "recent"
@@ -58,7 +58,7 @@ def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
     remembered, choice, policy = chosen.remembered, chosen.choice, chosen.policy
     tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, chosen.tools))
     if choice.summary is not None:
-        tokens += remembered.text_tokens(summary_text(choice.summary))
+        tokens += remembered.text_tokens(render_summary(choice.summary))
     system_tokens = remembered.text_tokens(system_text((*chosen.settings.llm.system_messages, *chosen.beside)))
     system_tokens += sum(map(remembered.text_tokens, chosen.carried))
     until = None
@@ -86,7 +86,7 @@ def percent(part: float, whole: float) -> float:
 def left_out(chosen: Chosen) -> Iterator[LeftOut]:
     """Every message that is not shown, and why: it is forgotten, the policy says so, or it says nothing."""
     choice = chosen.choice
-    behind = summarised(chosen.remembered) if choice.summary is not None else 0
+    behind = summarised_count(chosen.remembered) if choice.summary is not None else 0
     kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)
     remembered = {place: index for index, place in enumerate(chosen.places)}
     for place, message in enumerate(chosen.history):
@@ -94,7 +94,7 @@ def left_out(chosen: Chosen) -> Iterator[LeftOut]:
         if index is None:
             reason: str | None = "forgotten"
         elif index in kept:
-            reason = "blank" if leaves_out(message, chosen.settings.llm.vendor) else None
+            reason = "blank" if is_left_out(message, chosen.settings.llm.vendor) else None
         else:
             reason = "summarized" if index < behind else choice.reason
         if reason is not None:

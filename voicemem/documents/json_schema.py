@@ -18,13 +18,13 @@ from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from voicemem.errors import Refused
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MAX_PATTERN = 1_000
+MAX_PATTERN_LENGTH = 1_000
 """Characters of a pattern."""
 MAX_PATTERNS = 64
-PATTERN_BYTES = 256 * 1024
+MAX_PATTERN_BYTES = 256 * 1024
 """Memory that one compiled pattern may take."""
 
 TypeName = Literal["null", "boolean", "object", "array", "number", "integer", "string"]
@@ -64,15 +64,15 @@ class Schema(Struct, frozen=True):
     min_properties: Count = field(default=UNSET, name="minProperties")
     required: Names = UNSET
     dependent_required: dict[str, list[str]] | UnsetType = field(default=UNSET, name="dependentRequired")
-    all_of: Several | UnsetType = field(default=UNSET, name="allOf")
-    any_of: Several | UnsetType = field(default=UNSET, name="anyOf")
-    one_of: Several | UnsetType = field(default=UNSET, name="oneOf")
+    all_of: SchemaList | UnsetType = field(default=UNSET, name="allOf")
+    any_of: SchemaList | UnsetType = field(default=UNSET, name="anyOf")
+    one_of: SchemaList | UnsetType = field(default=UNSET, name="oneOf")
     not_: bool | Schema | UnsetType = field(default=UNSET, name="not")
     if_: bool | Schema | UnsetType = field(default=UNSET, name="if")
     then: bool | Schema | UnsetType = UNSET
     else_: bool | Schema | UnsetType = field(default=UNSET, name="else")
     dependent_schemas: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="dependentSchemas")
-    prefix_items: Several | UnsetType = field(default=UNSET, name="prefixItems")
+    prefix_items: SchemaList | UnsetType = field(default=UNSET, name="prefixItems")
     items: bool | Schema | UnsetType = UNSET
     contains: bool | Schema | UnsetType = UNSET
     properties: dict[str, bool | Schema] | UnsetType = UNSET
@@ -86,47 +86,47 @@ class Schema(Struct, frozen=True):
     description: Text = UNSET
 
 
-Several = Annotated[list[bool | Schema], Meta(min_length=1)]
+SchemaList = Annotated[list[bool | Schema], Meta(min_length=1)]
 
 
-def check_schema(given: Fields) -> None:
+def check_schema(given: JsonObject) -> None:
     """Refuse what is no schema of a JSON object, or none that is taken. Raises `Refused` (`invalid_field`)."""
-    root = read(given)
+    root = parse_schema(given)
     if root.schema is not UNSET and str(root.schema).removesuffix("#") != DIALECT:
-        raise no_schema("its `$schema` is not that of draft 2020-12")
+        raise invalid_schema("its `$schema` is not that of draft 2020-12")
     if root.type is not UNSET and "object" not in ([root.type] if isinstance(root.type, str) else root.type):
-        raise no_schema("a document is an object, its `type` is not")
+        raise invalid_schema("a document is an object, its `type` is not")
     nodes = list(all_nodes(given, root))
     if any(node is not root and (node.schema, node.id) != (UNSET, UNSET) for node in nodes):
-        raise no_schema("there is a `$schema` or an `$id` inside of it")
-    if any(len(set(names)) < len(names) for node in nodes for names in names_of(node)):
-        raise no_schema("a name stands twice where each stands once")
+        raise invalid_schema("there is a `$schema` or an `$id` inside of it")
+    if any(len(set(names)) < len(names) for node in nodes for names in unique_lists(node)):
+        raise invalid_schema("a name stands twice where each stands once")
     patterns = {pattern for node in nodes for pattern in patterns_of(node)}
     if len(patterns) > MAX_PATTERNS:
-        raise no_schema(f"it has more than {MAX_PATTERNS} patterns")
+        raise invalid_schema(f"it has more than {MAX_PATTERNS} patterns")
     for pattern in patterns:
-        compiled(pattern)
+        compile_pattern(pattern)
     if any(node.pattern_properties and node.unevaluated_properties is not UNSET for node in nodes):
-        raise no_schema("`patternProperties` and `unevaluatedProperties` do not go together here")
+        raise invalid_schema("`patternProperties` and `unevaluatedProperties` do not go together here")
 
 
-def no_schema(why: str) -> Refused:
+def invalid_schema(why: str) -> Refused:
     return Refused("invalid_field", f"The `schema` is no JSON Schema that can be used: {why}.")
 
 
-def read(given: Any) -> Schema:
+def parse_schema(given: Any) -> Schema:
     """Raises `Refused`."""
     try:
         return msgspec.convert(given, Schema)
     except msgspec.ValidationError as error:
         _, at, path = str(error).rpartition(" - at `$")  # names of the sender's are not in it
         where = f" at `${path}" if at else ""
-        raise no_schema(f"a keyword has a value that it cannot have{where}") from None
+        raise invalid_schema(f"a keyword has a value that it cannot have{where}") from None
 
 
-def all_nodes(given: Fields, root: Schema) -> Iterator[Schema]:
+def all_nodes(given: JsonObject, root: Schema) -> Iterator[Schema]:
     """Every schema in a schema, and those that are referred to elsewhere in it."""
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(without_names(given))).resolver("")
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(strip_identifiers(given))).resolver("")
     seen: set[str] = set()
     waiting = [root]
     while waiting:
@@ -135,21 +135,21 @@ def all_nodes(given: Fields, root: Schema) -> Iterator[Schema]:
             for ref in (node.ref, node.dynamic_ref):
                 if isinstance(ref, str) and ref not in seen:
                     seen.add(ref)
-                    waiting += referred(resolver, ref)
+                    waiting += resolve_reference(resolver, ref)
 
 
-def referred(resolver: Any, ref: str) -> list[Schema]:
+def resolve_reference(resolver: Any, ref: str) -> list[Schema]:
     """What a reference leads to. Raises `Refused`."""
     if not ref.startswith("#"):
-        raise no_schema("it refers to something outside of itself, and nothing is fetched")
+        raise invalid_schema("it refers to something outside of itself, and nothing is fetched")
     try:
         found = resolver.lookup(ref).contents
     except (Unresolvable, NoSuchResource, ValueError, TypeError):
-        raise no_schema("it refers to something that is not in it") from None
-    return [] if isinstance(found, bool) else [read(found)]
+        raise invalid_schema("it refers to something that is not in it") from None
+    return [] if isinstance(found, bool) else [parse_schema(found)]
 
 
-def without_names(given: Fields) -> Fields:
+def strip_identifiers(given: JsonObject) -> JsonObject:
     """A schema without what it calls itself, so that a validator takes its references from the top."""
     return {name: value for name, value in given.items() if name not in ("$schema", "$id")}
 
@@ -163,7 +163,7 @@ def nodes_in(schema: Schema) -> Iterator[Schema]:
                 yield from nodes_in(one)
 
 
-def names_of(schema: Schema) -> Iterator[list[Any]]:
+def unique_lists(schema: Schema) -> Iterator[list[Any]]:
     """Lists in which nothing may stand twice."""
     for names in (schema.type, schema.required):
         if isinstance(names, list):
@@ -180,14 +180,14 @@ def patterns_of(schema: Schema) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1024)
-def compiled(pattern: str) -> Any:
+def compile_pattern(pattern: str) -> Any:
     """Raises `Refused`."""
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = PATTERN_BYTES
-    if len(pattern) <= MAX_PATTERN:
+    options.max_mem = MAX_PATTERN_BYTES
+    if len(pattern) <= MAX_PATTERN_LENGTH:
         try:
             return re2.compile(pattern, options)
         except re2.error:
             pass
-    raise no_schema("a pattern is not one of RE2, or too large")
+    raise invalid_schema("a pattern is not one of RE2, or too large")

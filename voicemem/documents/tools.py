@@ -9,19 +9,19 @@ from msgspec import Meta, Struct
 
 from voicemem.documents.document import Form
 from voicemem.errors import Refused
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
-GET, UPDATE, CLEAR = "get_working_memory", "update_working_memory", "clear_working_memory"
-NAMES = frozenset((GET, UPDATE, CLEAR))
-PLACE = "#/properties/content"
+GET_TOOL, UPDATE_TOOL, CLEAR_TOOL = "get_working_memory", "update_working_memory", "clear_working_memory"
+TOOL_NAMES = frozenset((GET_TOOL, UPDATE_TOOL, CLEAR_TOOL))
+CONTENT_POINTER = "#/properties/content"
 """Of the document's schema in that of the tool's parameters."""
-MODE = {
+MODE_SCHEMA = {
     "type": "string",
     "enum": ["append", "replace"],
     "default": "append",
     "description": "append adds to what is there; replace puts the content into its place.",
 }
-HOW = {
+UPDATE_HINTS = {
     "json": "What is new: objects are merged, arrays take new items, other values are overwritten. The merged document "
     "must fit the schema.",
     "markdown": "Markdown. append puts it below what is there; to fill or change the template, replace the whole.",
@@ -29,25 +29,25 @@ HOW = {
 }
 
 
-class CalledFunction(Struct, frozen=True):
+class ChatFunction(Struct, frozen=True):
     """`arguments` is JSON in a text, as OpenAI sends it; an object is taken too."""
 
     name: str
-    arguments: str | Fields = ""
+    arguments: str | JsonObject = ""
 
 
-class CalledTool(Struct, frozen=True):
+class ChatToolCall(Struct, frozen=True):
     """A tool call as it stands in an assistant message."""
 
     id: Annotated[str, Meta(min_length=1, max_length=128)]
-    function: CalledFunction
+    function: ChatFunction
     type: Literal["function"] = "function"
 
 
-class Update(Struct, frozen=True, forbid_unknown_fields=True):
+class UpdateArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of `update_working_memory`."""
 
-    content: str | Fields
+    content: str | JsonObject
     mode: Literal["append", "replace"] = "append"
 
 
@@ -55,61 +55,61 @@ class Nothing(Struct, frozen=True):
     """The arguments of the others."""
 
 
-def definitions(form: Form) -> list[Fields]:
+def tool_definitions(form: Form) -> list[JsonObject]:
     """The tools for a document of this form."""
     nothing = {"type": "object", "properties": {}}
-    content = inlined(form.schema or {"type": "object"}) if form.format == "json" else {"type": "string"}
+    content = embed_schema(form.schema or {"type": "object"}) if form.format == "json" else {"type": "string"}
     update = {
         "type": "object",
-        "properties": {"content": content, "mode": MODE},
+        "properties": {"content": content, "mode": MODE_SCHEMA},
         "required": ["content"],
         "additionalProperties": False,
     }
     return [
-        tool(GET, "Read the working memory.", nothing),
-        tool(UPDATE, f"Update the working memory. {HOW[form.format]}", update),
-        tool(CLEAR, "Empty the working memory: everything in it is forgotten.", nothing),
+        function_tool(GET_TOOL, "Read the working memory.", nothing),
+        function_tool(UPDATE_TOOL, f"Update the working memory. {UPDATE_HINTS[form.format]}", update),
+        function_tool(CLEAR_TOOL, "Empty the working memory: everything in it is forgotten.", nothing),
     ]
 
 
-def tool(name: str, description: str, parameters: Fields) -> Fields:
+def function_tool(name: str, description: str, parameters: JsonObject) -> JsonObject:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def inlined(schema: Fields) -> Fields:
+def embed_schema(schema: JsonObject) -> JsonObject:
     """A document's schema where it stands in another: its references begin with its place."""
-    moved = {name: value for name, value in relocated(schema).items() if name not in ("$schema", "$id")}
+    moved = {name: value for name, value in relocate_refs(schema).items() if name not in ("$schema", "$id")}
     return {"type": "object", **moved}
 
 
-def relocated(value: Any) -> Any:
+def relocate_refs(value: Any) -> Any:
     match value:
         case dict():
-            return {key: place_of(key, item) for key, item in value.items()}
+            return {key: relocate_value(key, item) for key, item in value.items()}
         case list():
-            return [relocated(item) for item in value]
+            return [relocate_refs(item) for item in value]
     return value
 
 
-def place_of(key: str, item: Any) -> Any:
+def relocate_value(key: str, item: Any) -> Any:
     if key == "$ref" and isinstance(item, str) and (item == "#" or item.startswith("#/")):
-        return PLACE + item[1:]
-    return relocated(item)
+        return CONTENT_POINTER + item[1:]
+    return relocate_refs(item)
 
 
-def read_update(call: CalledTool) -> Update:
+def parse_update(call: ChatToolCall) -> UpdateArguments:
     """Raises `Refused`, with a sentence for the LLM that called."""
     given = call.function.arguments
     try:
         if isinstance(given, str):
-            return msgspec.json.decode(given, type=Update)
-        return msgspec.convert(given, Update)
+            return msgspec.json.decode(given, type=UpdateArguments)
+        return msgspec.convert(given, UpdateArguments)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "The arguments are `content`, and `mode`: append or replace.") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Refused("invalid_json", "The arguments are no JSON.") from None
 
 
-def tool_message(call: CalledTool, content: str) -> Fields:
+def tool_message(call: ChatToolCall, content: str) -> JsonObject:
     """What the LLM gets back."""
     return {"role": "tool", "tool_call_id": call.id, "content": content}

@@ -15,8 +15,8 @@ from voicemem.errors import LlmFailed
 from voicemem.gateway.reply_writer import Writer
 from voicemem.llm.completions import Answer, spoken_chunks, spoken_completion
 from voicemem.llm.targets import Target
-from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, Producible, ToolCall
-from voicemem.protocol.types import Fields
+from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import Line
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
@@ -33,10 +33,10 @@ USE = "gateway"
 class Models(Protocol):
     """Calls LLMs; both methods raise `LlmFailed`."""
 
-    async def complete(self, target: Target, body: Fields) -> bytes:
+    async def complete(self, target: Target, body: JsonObject) -> bytes:
         """The whole answer to a body that asks for no stream."""
 
-    def stream(self, target: Target, body: Fields) -> AsyncGenerator[bytes, None]:
+    def stream(self, target: Target, body: JsonObject) -> AsyncGenerator[bytes, None]:
         """The data of each server-sent event of the answer, the last `[DONE]` included."""
 
 
@@ -78,7 +78,7 @@ class Plan(Struct, frozen=True):
     memory: Memory
     turn_id: int
     target: Target
-    body: Fields
+    body: JsonObject
     failure_message: str
     """What is said when the LLM fails; nothing when blank."""
     own: frozenset[str] = frozenset()
@@ -257,7 +257,7 @@ class Call:
         text = None if written else self.plan.said + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
 
-    def tool_calls(self) -> list[Producible]:
+    def tool_calls(self) -> list[ProducedEvent]:
         """Calls without a name cannot be answered, nor stored."""
         now = self.now()
         return [

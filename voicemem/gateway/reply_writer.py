@@ -9,13 +9,13 @@ import msgspec
 
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import decode_event
-from voicemem.protocol.events import LlmDone, Producible
+from voicemem.protocol.events import LlmDone, ProducedEvent
 from voicemem.sessions.batches import Line
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import NEVER
+from voicemem.transcript.timeline import AFTER_ALL
 
 
 class Writer:
@@ -24,7 +24,7 @@ class Writer:
     def __init__(self, recorder: Recorder, line: Line) -> None:
         self.recorder = recorder
         self.line = line
-        self.waiting: list[Producible] = []
+        self.waiting: list[ProducedEvent] = []
         self.task: asyncio.Task[None] | None = None
         self.lost = False
         """Whether something could not be stored, which a later event may make good."""
@@ -32,7 +32,7 @@ class Writer:
         self.error: VoicememError | None = None
         """Of the events that were written last."""
 
-    def add(self, *events: Producible) -> None:
+    def add(self, *events: ProducedEvent) -> None:
         """Write these with whatever else waits when the commit that is under way is done."""
         self.waiting += events
         if self.task is None:
@@ -58,7 +58,7 @@ class Writer:
             await asyncio.shield(self.task)
 
 
-async def record(recorder: Recorder, line: Line, events: Iterable[Producible]) -> Stream:
+async def record(recorder: Recorder, line: Line, events: Iterable[ProducedEvent]) -> Stream:
     """The session's row with these events. Raises `Refused` for the first that was not taken, `StoreUnavailable`."""
     recorded = await recorder.record(line, [decode_event(msgspec.json.encode(event)) for event in events])
     for problem in recorded.problems:
@@ -78,7 +78,7 @@ async def ends_of_left(
     It is of the time when the reply last grew, so that a later interruption finds it as it would have then.
     """
     found = []
-    for number in state.numbers[-LOOK_BACK:]:
+    for number in state.turn_numbers[-LOOK_BACK:]:
         for reply in state.turns[number].replies:
             if reply.item is None or reply.generation.complete or (key, reply.item) in running:
                 continue
@@ -89,5 +89,5 @@ async def ends_of_left(
 
 
 def last_ts(reply: Reply) -> int:
-    said = reply.generation.plain.last(NEVER)
+    said = reply.generation.deltas.last(AFTER_ALL)
     return reply.begin if said is None else said.ts

@@ -19,7 +19,7 @@ from msgspec import Struct
 from voicemem.config.session import parse_config
 from voicemem.context.builder import Wishes, context
 from voicemem.context.policies import Policies
-from voicemem.documents.tools import NAMES
+from voicemem.documents.tools import TOOL_NAMES
 from voicemem.errors import Refused
 from voicemem.gateway.call import Call, Models, Names, Plan, Tools
 from voicemem.gateway.reply_writer import ends_of_left, record
@@ -27,13 +27,13 @@ from voicemem.gateway.tool_loop import Rounds
 from voicemem.llm.completions import Asked, ToolAnswer, request_for
 from voicemem.llm.targets import Target, Targets
 from voicemem.memory.working_memory import WorkingMemory
-from voicemem.protocol.events import Producible, ToolResult, Whole
-from voicemem.protocol.types import Fields
+from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import Line
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.speech import spoken_text
+from voicemem.transcript.speech import utterance_text
 from voicemem.transcript.state import Turn
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Taken(Struct, frozen=True):
     """What a request adds to the memory, and the turn that it is about (None: the one that its message takes)."""
 
     turn_id: int | None
-    events: list[Producible] = []
+    events: list[ProducedEvent] = []
     unfinished: str | None = None
     """What the user said, where the memory does not show it yet: its transcript is under way."""
 
@@ -57,7 +57,7 @@ class Question(NamedTuple):
     target: Target
     turn_id: int
     unfinished: str | None
-    tools: list[Fields]
+    tools: list[JsonObject]
     """Definitions of those that are done here."""
 
 
@@ -107,7 +107,7 @@ class Gateway:
             turn_id = memory.state.items[taken.events[0].item or ""]
         own = await self.own_tools(stream)
         wanted = parse_config(stream.config).working_memory
-        ours = NAMES - names_in(asked.fields.get("tools")) if wanted is not None and wanted.tools else frozenset()
+        ours = TOOL_NAMES - names_in(asked.fields.get("tools")) if wanted is not None and wanted.tools else frozenset()
 
         async def call(item: str | None = None, last: bool = False, said: str = "") -> Call:
             tools = [] if last else own
@@ -127,7 +127,7 @@ class Gateway:
         ends = await ends_of_left(self.memories.journal, stream.key, state, PRODUCER, running)
         return await record(self.tools.recorder, line, ends) if ends else stream
 
-    async def own_tools(self, stream: Stream) -> list[Fields]:
+    async def own_tools(self, stream: Stream) -> list[JsonObject]:
         """The tools of the session's working memory, where the LLM is to have them."""
         wanted = parse_config(stream.config).working_memory
         if wanted is None or not wanted.tools:
@@ -136,7 +136,7 @@ class Gateway:
             return await self.working_memory.tools(stream)
         return []
 
-    async def body(self, stream: Stream, asked: Asked, question: Question) -> Fields:
+    async def body(self, stream: Stream, asked: Asked, question: Question) -> JsonObject:
         """The body of the LLM's call, with the memory as it is now."""
         now = await self.memories.journal.stream(stream.project, stream.id)
         if now is None:
@@ -158,30 +158,30 @@ class Gateway:
             return Taken(state.utterance_turn)
         turn = state.turns.get(state.newest_turn)
         if turn is not None and is_known(turn, asked.user):
-            shown = turn.typed or any(spoken_text(one, with_partials=False)[0] for one in turn.utterances)
+            shown = turn.typed or any(utterance_text(one, with_partials=False)[0] for one in turn.utterances)
             return Taken(turn.number, unfinished=None if shown else asked.user)
-        message = Whole(role="user", text=asked.user, source="message", item=self.new_id(), ts=self.clock())
+        message = MessageEvent(role="user", text=asked.user, source="message", item=self.new_id(), ts=self.clock())
         return Taken(None, [message])
 
     def take_answers(self, memory: Memory, answers: list[ToolAnswer]) -> Taken:
         """Tool results, of calls that wait for one; the reply belongs to the turn of the calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
         for answer in answers:
-            if answer.call_id not in memory.state.calls:
+            if answer.call_id not in memory.state.tool_call_turns:
                 raise Refused("invalid_field", f"{NO_SUCH_CALL}: `messages[{answer.place}].tool_call_id`")
         told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}  # others are forgotten
         turn_id = max((uses[call_id].turn_id for call_id in told), default=memory.state.utterance_turn)
-        events: list[Producible] = [
+        events: list[ProducedEvent] = [
             ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())
             for call_id, text in told.items()
             if not uses[call_id].answered
         ]
         return Taken(turn_id, events)
 
-    def with_words(self, body: Fields, text: str, turn_id: int, custom: bool) -> Fields:
+    def with_words(self, body: JsonObject, text: str, turn_id: int, custom: bool) -> JsonObject:
         """The context with what the user is saying behind it."""
-        message: Fields = {"role": "user", "content": text}
-        place: Fields = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
+        message: JsonObject = {"role": "user", "content": text}
+        place: JsonObject = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
         more = {**place, "metadata": {"source": "asr"}} if custom else {}
         return {**body, "messages": [*body["messages"], message | more], **place}
 
@@ -203,7 +203,7 @@ class Gateway:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def names_of(tools: list[Fields]) -> frozenset[str]:
+def names_of(tools: list[JsonObject]) -> frozenset[str]:
     return frozenset(tool["function"]["name"] for tool in tools)
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from voicemem.documents.tools import CalledFunction, CalledTool
+from voicemem.documents.tools import ChatFunction, ChatToolCall
 from voicemem.gateway.call import Call
 from voicemem.gateway.reply_writer import record
 from voicemem.llm.completions import FoundCall, text_of
-from voicemem.protocol.events import Producible, ToolResult
-from voicemem.protocol.types import Fields
+from voicemem.protocol.events import ProducedEvent, ToolResult
+from voicemem.protocol.types import JsonObject
 
 MOST_ROUNDS = 8
 """Calls of the LLM for one answer; then it is as it is."""
-Execute = Callable[[CalledTool], Awaitable[Fields]]
+Execute = Callable[[ChatToolCall], Awaitable[JsonObject]]
 """Does a tool call; the tool message. Raises `Refused`, `StoreUnavailable`."""
 
 
@@ -84,9 +84,9 @@ class Rounds:
 
     async def answer_own(self) -> None:
         """Journal the result of each call of a tool of ours."""
-        call, results = self.call, list[Producible]()
+        call, results = self.call, list[ProducedEvent]()
         for one in own_calls(call) if call.result == "answered" else ():
-            told = await self.execute(CalledTool(one.id, CalledFunction(one.name, one.arguments)))
+            told = await self.execute(ChatToolCall(one.id, ChatFunction(one.name, one.arguments)))
             results.append(ToolResult(turn_id=call.turn_id, call_id=one.id, result=told["content"], ts=call.now()))
         if results:
             await record(call.tools.recorder, call.plan.line, results)

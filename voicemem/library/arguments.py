@@ -17,9 +17,9 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.plugins import check_kind, check_name, checked_policies, default_memory, with_cause
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
-from voicemem.protocol.explain import plain
-from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
-from voicemem.protocol.types import Fields, Name, Natural, SequenceNumber, SessionId
+from voicemem.protocol.explain import describe_error
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def wishes_of(given: Mapping[str, Any]) -> Wishes:
     return Wishes(**wishes, memory=wanted)
 
 
-def plain_json(given: Any) -> Fields:
+def plain_json(given: Any) -> JsonObject:
     """A dict as it comes out of JSON. Raises `Refused` for anything else."""
     value = json_value(given)
     if not isinstance(value, dict):
@@ -121,7 +121,7 @@ def json_value(given: Any) -> Any:
     """A value as it comes out of JSON. Raises `Refused`."""
     text = json_bytes(given)
     try:
-        value = ANYTHING.decode(text)
+        value = JSON_DECODER.decode(text)
     except MALFORMED:
         raise Refused("invalid_field", "A number is out of range.") from None
     check_integers(value)
@@ -150,4 +150,4 @@ def converted(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", plain(error, kind)) from None
+        raise Refused("invalid_field", describe_error(error, kind)) from None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from voicemem.documents.tools import CalledTool
+from voicemem.documents.tools import ChatToolCall
 from voicemem.library.arguments import checked, converted, json_value, plain_json
 from voicemem.memory.working_memory import Change, Owner, Version, View, WorkingMemory
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
 
 class Documents:
@@ -43,16 +43,16 @@ class Documents:
         versions = None if wanted is None else (wanted,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
-    async def tools(self) -> list[Fields]:
+    async def tools(self) -> list[JsonObject]:
         """OpenAI's definitions of the tools by which an LLM keeps it."""
         return await self.working_memory.tools(await self.owner())
 
-    async def execute(self, call: Mapping[str, Any]) -> Fields:
+    async def execute(self, call: Mapping[str, Any]) -> JsonObject:
         """Do what an LLM's tool call says; the tool message."""
-        return await self.working_memory.execute(await self.owner(), converted(plain_json(call), CalledTool))
+        return await self.working_memory.execute(await self.owner(), converted(plain_json(call), ChatToolCall))
 
 
-def content_of(given: Any) -> str | Fields:
+def content_of(given: Any) -> str | JsonObject:
     """What stands in a document, a text or an object. Raises `Refused`."""
-    content: str | Fields = converted(json_value(given), str | Fields)  # type: ignore[arg-type]
+    content: str | JsonObject = converted(json_value(given), str | JsonObject)  # type: ignore[arg-type]
     return content

@@ -32,9 +32,9 @@ from voicemem.memory.forget import Forget, Forgot, forget
 from voicemem.memory.fork import fork
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.memory.working_memory import Owner, of_session
-from voicemem.protocol.codec import Rejected, decode_event
+from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
@@ -167,7 +167,7 @@ class Session:
         arrivals = []
         for event in events:
             arrival = self.library.recorder.vet(line, decode_event(json_bytes(event)))
-            if isinstance(arrival, Rejected):
+            if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             arrivals.append(arrival)
         await self.library.recorder.check_producer(stream, producer)
@@ -186,13 +186,13 @@ class Session:
         wanted = checked(unfinished=unfinished).unfinished
         return (await self.library.memories.at(await self.info())).messages(wanted)
 
-    async def turns(self) -> list[Fields]:
+    async def turns(self) -> list[JsonObject]:
         """Each turn's start, end, cause and latencies."""
         return turns((await self.library.memories.at(await self.info())).state)
 
     # What the next LLM call gets
 
-    async def context(self, **wishes: Any) -> Fields:
+    async def context(self, **wishes: Any) -> JsonObject:
         """The whole body of the next LLM call.
 
         `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` as in `GET …/context`; `memory` is a
@@ -224,11 +224,11 @@ class Session:
 
         return Documents(self.library.documents, owner)
 
-    async def data(self) -> Fields:
+    async def data(self) -> JsonObject:
         """Its data, which no LLM is shown unless asked."""
         return await self.library.documents.data(await self.info())
 
-    async def update_data(self, **patch: Any) -> Fields:
+    async def update_data(self, **patch: Any) -> JsonObject:
         """Merge a patch into its data; None takes a value away."""
         event = MemoryData(operation="patch", content=plain_json(patch))
         return await self.library.documents.change_data(await self.info(), event)

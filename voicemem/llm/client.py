@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.targets import Target
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, guarded_connector
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LanguageModels:
         while self.clients:
             await self.clients.popitem()[1].close()
 
-    async def complete(self, target: Target, body: Fields) -> bytes:
+    async def complete(self, target: Target, body: JsonObject) -> bytes:
         """The whole answer to a body that asks for no stream, as it came. Raises `LlmFailed`."""
         response = await self.post(target, body)
         try:
@@ -89,7 +89,7 @@ class LanguageModels:
         finally:
             await response.close()
 
-    async def stream(self, target: Target, body: Fields) -> AsyncGenerator[bytes, None]:
+    async def stream(self, target: Target, body: JsonObject) -> AsyncGenerator[bytes, None]:
         """The data of each server-sent event of the answer as it came, the last `[DONE]` included. Raises `LlmFailed`.
 
         An answer that ends without `[DONE]` may have been cut off.
@@ -109,7 +109,7 @@ class LanguageModels:
         finally:
             await response.close()
 
-    async def post(self, target: Target, body: Fields) -> Response:
+    async def post(self, target: Target, body: JsonObject) -> Response:
         """An answer, its body unread. Raises `LlmFailed`."""
         if not self.clients:
             await self.open()

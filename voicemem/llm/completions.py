@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from voicemem.errors import LlmFailed, Refused
 from voicemem.protocol.explain import explain
-from voicemem.protocol.types import MAX_TEXT_BYTES, Fields
+from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject
 
 CUSTOM_OWN = ("turn_id", "timestamp", "interruptable")
 INSTRUCTIONS = ("system", "developer")
@@ -54,12 +54,12 @@ class Asked(Struct, frozen=True):
     """What the user said, when the request ends with words of the user's; never blank."""
     answers: list[ToolAnswer]
     """The tool results at its end."""
-    instructions: list[Fields]
-    fields: Fields
+    instructions: list[JsonObject]
+    fields: JsonObject
     """All but `messages`, `model` and `stream`."""
 
 
-def read_request(given: Fields) -> Asked:
+def read_request(given: JsonObject) -> Asked:
     """What a request's body asks for. Raises `Refused` (`missing_field`, `invalid_field`)."""
     try:
         request = msgspec.convert(given, ChatRequest)
@@ -68,7 +68,7 @@ def read_request(given: Fields) -> Asked:
     messages = request.messages
     trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
     answers = [ToolAnswer(one.tool_call_id or "", text_of(one.content), place) for place, one in trailing]
-    raw: list[Fields] = given["messages"]
+    raw: list[JsonObject] = given["messages"]
     return Asked(
         stream=bool(request.stream),
         model=request.model,
@@ -98,9 +98,9 @@ def text_of(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def request_for(context: Fields, asked: Asked, default_model: str | None, custom: bool) -> Fields:
+def request_for(context: JsonObject, asked: Asked, default_model: str | None, custom: bool) -> JsonObject:
     """The body of the LLM's call: the context, with what the request says beside its conversation."""
-    messages: list[Fields] = context["messages"]
+    messages: list[JsonObject] = context["messages"]
     heads = len([*takewhile(lambda message: message["role"] in INSTRUCTIONS, messages)])
     own = {"messages", *(CUSTOM_OWN if custom else ())}
     fields = {name: value for name, value in asked.fields.items() if name not in own}
@@ -246,7 +246,7 @@ def status_in(error: Any) -> int | str:
 def spoken_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[bytes]:
     """A text as the chunks of a streamed completion that ends with it."""
     head = {"id": item, "object": "chat.completion.chunk", "created": created_s, "model": model}
-    deltas: list[tuple[Fields, str | None]] = [({"role": "assistant", "content": text}, None), ({}, "stop")]
+    deltas: list[tuple[JsonObject, str | None]] = [({"role": "assistant", "content": text}, None), ({}, "stop")]
     return [
         msgspec.json.encode({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
         for delta, reason in deltas

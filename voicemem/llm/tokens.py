@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-WINDOWS: Mapping[str, int] = {
+CONTEXT_WINDOWS: Mapping[str, int] = {
     "gpt-3.5-turbo": 16_385,
     "gpt-4": 8_192,
     "gpt-4-32k": 32_768,
@@ -43,17 +43,17 @@ CL100K = ("gpt-3.5", "gpt-4", "text-embedding")
 NOT_CL100K = ("gpt-4o", "gpt-4.1", "gpt-4.5")
 
 
-def name_of(model: str) -> str:
+def bare_model_name(model: str) -> str:
     """A model's name without its provider, "openai/gpt-4o", in lower case."""
     return model.rpartition("/")[2].lower()
 
 
-def window_of(model: str | None, more: Mapping[str, int]) -> int | None:
+def context_window_of(model: str | None, more: Mapping[str, int]) -> int | None:
     """How many tokens a model's context holds; None when nothing is known of it. `more` is looked at first."""
     if model is None:
         return None
-    for table in (more, WINDOWS):
-        found = [beginning for beginning in table if name_of(model).startswith(name_of(beginning))]
+    for table in (more, CONTEXT_WINDOWS):
+        found = [beginning for beginning in table if bare_model_name(model).startswith(bare_model_name(beginning))]
         if found:
             return table[max(found, key=len)]
     return None
@@ -61,30 +61,30 @@ def window_of(model: str | None, more: Mapping[str, int]) -> int | None:
 
 def encoding_of(model: str | None) -> str:
     """How a model's tokens are counted: `cl100k` for older ones of OpenAI, `o200k`, or near enough, for all others."""
-    name = name_of(model or "")
+    name = bare_model_name(model or "")
     return "cl100k" if name.startswith(CL100K) and not name.startswith(NOT_CL100K) else "o200k"
 
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 
 
-class Counter(NamedTuple):
+class TokenCounter(NamedTuple):
     """Counts the tokens of a text; `name` is `o200k`, `cl100k` or `estimate`."""
 
     name: str
     count: Callable[[str], int]
 
 
-def estimated(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Four characters a token, rounded up."""
-    return -(-len(text) // CHARACTERS_A_TOKEN)
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-ESTIMATE = Counter("estimate", estimated)
+ESTIMATE = TokenCounter("estimate", estimate_tokens)
 
 
 @lru_cache
-def counter(encoding: str) -> Counter:
+def counter(encoding: str) -> TokenCounter:
     """The counter of an encoding, `o200k` or `cl100k`; the estimate where the extra is not installed.
 
     The first call of each loads its table, which takes 50 ms.
@@ -94,4 +94,4 @@ def counter(encoding: str) -> Counter:
     except ImportError:
         return ESTIMATE
     tables = {"o200k": openai.o200k_base, "cl100k": openai.cl100k_base}
-    return Counter(encoding, tables[encoding]().count)
+    return TokenCounter(encoding, tables[encoding]().count)

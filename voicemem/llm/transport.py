@@ -20,7 +20,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, AsyncStream,
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.targets import Target
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import AddressNotAllowedError
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Client:
     async def close(self) -> None:
         await self.openai.close()
 
-    async def post(self, target: Target, body: Fields, more: Mapping[str, str]) -> Response:
+    async def post(self, target: Target, body: JsonObject, more: Mapping[str, str]) -> Response:
         """An answer, its body unread; `more` are headers that go along. Raises `LlmFailed`."""
         try:
             response = await self.openai.post(

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.codec import Arrived, Rejected, decode_event
-from voicemem.protocol.events import Event, ToolCall, ToolResult, Whole
-from voicemem.protocol.types import MAX_INTEGER, Fields, Integer, Name, Natural
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event
+from voicemem.protocol.events import Event, MessageEvent, ToolCall, ToolResult
+from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
 from voicemem.sessions.batches import Line
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.recorder import Recorder
@@ -61,7 +61,7 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, renam
     timestamp: Integer | None = None
     source: str | None = None
     user: Name | None = None
-    metadata: Fields | None = None
+    metadata: JsonObject | None = None
     id: Annotated[str, Meta(min_length=1, max_length=120)] | None = None
     """Of the message, given by the caller: sent again, it changes nothing."""
     call_id: Name | None = None
@@ -90,7 +90,7 @@ async def add(
     arrivals = []
     for event in events:
         arrival = decode_event(msgspec.json.encode(event))
-        if isinstance(arrival, Rejected):
+        if isinstance(arrival, RejectedEvent):
             raise Refused(arrival.code, arrival.detail)
         arrivals.append(arrival)
     recorded = await recorder.record(line, arrivals)
@@ -100,10 +100,10 @@ async def add(
     return AddedAt(recorded.stream.position, turn_of(arrivals[-1], memory.state))
 
 
-def turn_of(arrival: Arrived, state: State) -> int:
+def turn_of(arrival: DecodedEvent, state: State) -> int:
     event = arrival.event
     if isinstance(event, ToolCall | ToolResult):
-        return state.calls.get(event.call_id, event.turn_id)
+        return state.tool_call_turns.get(event.call_id, event.turn_id)
     return state.items.get(event.item or "", state.newest_turn)
 
 
@@ -119,7 +119,7 @@ class Translation:
         """Of the one before: what has no time of its own comes right after it, so that a list keeps its order."""
         self.latest: dict[int, int] = {}
         """The newest time of a turn, among what was given."""
-        self.calls = dict(state.calls)
+        self.tool_call_turns = dict(state.tool_call_turns)
         self.new_id = new_id
 
     def events_of(self, given: Sequence[Added]) -> list[Event]:
@@ -173,13 +173,13 @@ class Translation:
             "metadata": metadata or None,
         }
         try:
-            return msgspec.convert({name: value for name, value in fields.items() if value is not None}, Whole)
+            return msgspec.convert({name: value for name, value in fields.items() if value is not None}, MessageEvent)
         except msgspec.ValidationError:
             raise Refused("invalid_field", "A message of this role does not have this source.") from None
 
     def call(self, given: Added, call_id: str, name: str, arguments: Any) -> ToolCall:
         turn = self.turn_of(given, call_id)
-        self.calls[call_id] = turn
+        self.tool_call_turns[call_id] = turn
         ts = self.time_of(given, turn)
         return ToolCall(turn_id=turn, ts=ts, call_id=call_id, name=name, arguments=arguments)
 
@@ -200,7 +200,7 @@ class Translation:
         return self.ts
 
     def turn_of(self, given: Added, call_id: str) -> int:
-        return self.calls.get(call_id, self.newest) if given.turn_id is None else given.turn_id
+        return self.tool_call_turns.get(call_id, self.newest) if given.turn_id is None else given.turn_id
 
 
 def joined(given: Added) -> Added:
@@ -215,7 +215,7 @@ def begins_of(turn: Turn) -> Iterator[int]:
     for utterance in turn.utterances:
         yield from (segment.begin for segment in utterance.segments)
     yield from (one.begin for one in (*(turn.typed or ()), *turn.replies))
-    yield from (trace.ts for trace in turn.traces or ())
+    yield from (tool_call.ts for tool_call in turn.tool_calls or ())
 
 
 def needed(given: Added, name: str) -> Any:

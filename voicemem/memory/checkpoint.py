@@ -15,17 +15,17 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import merge_config, validate_config
-from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, size_of
+from voicemem.config.session import apply_patch, validate_config
+from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import check_event
-from voicemem.protocol.codec import Rejected, decode_event, decode_journaled
+from voicemem.protocol.codec import RejectedEvent, decode_event, decode_journaled
 from voicemem.protocol.events import (
-    Journaled,
+    JournaledEvent,
     MemoryData,
     MemoryDocument,
-    Own,
-    RefusedEvent,
+    RefusalMarker,
+    ServerEvent,
     SessionClosed,
     SessionEnd,
     SessionGap,
@@ -33,8 +33,8 @@ from voicemem.protocol.events import (
     SessionUpdate,
 )
 from voicemem.protocol.explain import explain
-from voicemem.protocol.strict_json import ANYTHING, MALFORMED, SORTED, check_frame, check_integers, check_numbers
-from voicemem.protocol.types import Fields, Name, SequenceNumber
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
+from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.sessions.batches import DEFAULT_REASON
 from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
@@ -60,7 +60,7 @@ class CheckpointSession(Struct, frozen=True):
     reason: str | None
     started_at: Time
     ended_at: Time | None
-    config: Fields
+    config: JsonObject
 
 
 class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ class Digest:
         self.add(session)
 
     def add(self, text: bytes | Raw) -> None:
-        self.hash.update(SORTED.encode(ANYTHING.decode(text)) + b"\n")
+        self.hash.update(SORTED.encode(JSON_DECODER.decode(text)) + b"\n")
 
     def hex(self) -> str:
         return self.hash.hexdigest()
@@ -133,14 +133,14 @@ class Digest:
 class Read(Struct, frozen=True):
     """A checkpoint that can be restored."""
 
-    config: Fields
+    config: JsonObject
     restored: Restored
 
 
 async def restore(sessions: Sessions, project: str, session_id: str | None, read: Read) -> Stream:
     """A new session of a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
     public = validate_config(read.config).public  # whatever a hand puts in, a checkpoint has no secrets
-    return await sessions.restore(project, session_id, SessionPatch(merge_config({}, public), {}), read.restored)
+    return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), read.restored)
 
 
 async def read(document: bytes | Raw) -> Read:
@@ -203,7 +203,7 @@ class ReadJournal:
             raise invalid(f"At position {position}: {explain(error)[1]}") from None
         self.rows.append(Row(position, entry.producer, entry.seq, entry.received_ms, payload))
 
-    def follow(self, entry: CheckpointEntry, event: Journaled) -> None:
+    def follow(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
         """What an entry does to producers, and to the session's state."""
         if entry.producer is not None:
             self.count(self.producer(entry.producer), entry, event)
@@ -222,7 +222,7 @@ class ReadJournal:
     def producer(self, name: str) -> Producer:
         return self.producers.setdefault(name, Producer(name))
 
-    def count(self, producer: Producer, entry: CheckpointEntry, event: Journaled) -> None:
+    def count(self, producer: Producer, entry: CheckpointEntry, event: JournaledEvent) -> None:
         if entry.seq is None:
             producer.unsequenced = True
         if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
@@ -246,16 +246,16 @@ class ReadJournal:
         )
 
 
-def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
+def event_of(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
     """The event of an entry and its payload, as ingest or the server itself would have journaled it."""
     text = bytes(entry.event)
     check_frame(text)
     event = decode_journaled(text)
-    if isinstance(event, RefusedEvent):
+    if isinstance(event, RefusalMarker):
         if event.code not in CODES or entry.producer is None:
             raise invalid("An event was refused with a code that there is not.")
         return event, msgspec.json.encode({"type": "refused", "code": event.code})
-    if isinstance(event, Own):
+    if isinstance(event, ServerEvent):
         if entry.producer is not None:
             raise invalid("An event of the server's own cannot be a producer's.")
         check_numbers(text)
@@ -263,7 +263,7 @@ def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
         check_kept(event)
         return event, text
     arrival = decode_event(text)
-    if isinstance(arrival, Rejected):
+    if isinstance(arrival, RejectedEvent):
         raise Refused(arrival.code, arrival.detail)
     if event.seq not in (None, entry.seq):
         raise invalid("The event has another seq than its entry.")
@@ -272,11 +272,11 @@ def event_of(entry: CheckpointEntry) -> tuple[Journaled, bytes]:
     return event, arrival.payload
 
 
-def check_kept(event: Own) -> None:
+def check_kept(event: ServerEvent) -> None:
     """What the types cannot say of working memory. Raises `Refused`."""
     if isinstance(event, MemoryDocument):
         check_form(event)
-    if isinstance(event, MemoryDocument | MemoryData) and size_of(event.content) > MAX_DOCUMENT_BYTES:
+    if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
         raise Refused("too_big", "A working memory document has at most 64 KiB.")
     if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
         raise Refused("invalid_field", "The content of a document is a text or an object.")

@@ -46,7 +46,7 @@ def event_of(memory: Memory, wanted: Forget) -> MemoryForgotten | None:
     """What is to be journaled; None where nothing would change."""
     if wanted.through_turn is None:
         return but_newest(memory, wanted.keep_last or 0, everything=wanted.keep_last is None)
-    newest = memory.state.numbers[-1] if memory.state.numbers else -1
+    newest = memory.state.turn_numbers[-1] if memory.state.turn_numbers else -1
     if wanted.through_turn > newest:
         raise Refused("unknown_turn")
     known = memory.state.forgotten or Forgotten()

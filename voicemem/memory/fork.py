@@ -8,7 +8,7 @@ from operator import attrgetter
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import merge_config, parse_config, validate_config
+from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.documents.document import Document, Form
 from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_journaled
@@ -20,19 +20,19 @@ from voicemem.protocol.events import (
     MemoryDocument,
     MemoryForgotten,
     MemorySummary,
+    MessageEvent,
     Metric,
     SessionForked,
     ToolCall,
     ToolResult,
-    Whole,
 )
-from voicemem.protocol.types import MAX_INTEGER, Fields
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import Restored, Row
 from voicemem.store.streams import Stream
-from voicemem.transcript.heard import Cut
-from voicemem.transcript.history import Entry, Told, turn_entries
+from voicemem.transcript.heard import Interruption
+from voicemem.transcript.history import HeardReply, MessageEntry, turn_entries
 from voicemem.transcript.messages import Forgotten, Message, Summary
 from voicemem.transcript.state import State, Turn
 
@@ -40,7 +40,7 @@ PAGE = 500
 
 
 async def fork(
-    sessions: Sessions, memories: Memories, stream: Stream, at_turn: int, session_id: str | None, patch: Fields
+    sessions: Sessions, memories: Memories, stream: Stream, at_turn: int, session_id: str | None, patch: JsonObject
 ) -> Stream:
     """A new running session with everything up to a turn, and the configuration with a merge patch applied.
 
@@ -50,16 +50,16 @@ async def fork(
     if (at_turn and at_turn not in memory.state.turns) or at_turn > MAX_INTEGER:
         raise Refused("unknown_turn")  # turn 0 is before everything, also where nothing is in it
     given = validate_config(patch)
-    settled = SessionPatch(merge_config(stream.config, given.public), given.secrets)
+    session_patch = SessionPatch(apply_patch(stream.config, given.public), given.secrets)
     now = sessions.clock()
     summary = await summary_at(memories, stream, memory.state, at_turn)
     events = events_of(memory.state, stream.id, at_turn, summary)
-    if parse_config(settled.public).user_id != parse_config(stream.config).user_id:
+    if parse_config(session_patch.public).user_id != parse_config(stream.config).user_id:
         events = (event for event in events if not isinstance(event, MemoryCarried))  # it is of the other user
     payloads = map(msgspec.json.encode, events)
     rows = [Row(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = Restored(rows=rows, started_ms=now, secrets_of=stream.key)
-    return await sessions.restore(stream.project, session_id, settled, restored)
+    return await sessions.restore(stream.project, session_id, session_patch, restored)
 
 
 async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: int) -> Summary | None:
@@ -90,7 +90,7 @@ def events_of(state: State, session_id: str, at_turn: int, summary: Summary | No
     forgotten, position = state.forgotten or Forgotten(), 0
     kept: list[int] = []
     gone = sorted(state.forgotten_items)
-    for number in state.numbers:
+    for number in state.turn_numbers:
         if number > at_turn:
             break
         gone += forgotten_items(state.turns[number], forgotten)
@@ -142,44 +142,48 @@ def document_event(document: Document) -> MemoryDocument:
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
     """The events of a turn, each with where in the journal began what it stands for."""
     for entry in turn_entries(state, turn):
-        cut = cause_of(entry)
-        if cut is None:
+        interruption = cause_of(entry)
+        if interruption is None:
             yield whole(entry.message), entry.order
         else:  # by a name that nobody else has, so that what still comes for the reply is not about this
             item = f"forked.{entry.order}"
             yield msgspec.structs.replace(whole(entry.message), item=item), entry.order
-            yield Interrupt(item=item, ts=cut.ts, cause=cut.cause), entry.order
-    for trace in turn.traces or ():
-        if trace.name is not None:
+            yield Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
+    for tool_call in turn.tool_calls or ():
+        if tool_call.name is not None:
             yield (
                 ToolCall(
                     turn_id=turn.number,
-                    ts=trace.ts,
-                    call_id=trace.call_id,
-                    name=trace.name,
-                    arguments=trace.arguments,
+                    ts=tool_call.ts,
+                    call_id=tool_call.call_id,
+                    name=tool_call.name,
+                    arguments=tool_call.arguments,
                 ),
-                trace.order,
+                tool_call.order,
             )
-        if trace.answered:
-            yield ToolResult(turn_id=turn.number, call_id=trace.call_id, result=trace.result), trace.order
+        if tool_call.answered:
+            yield ToolResult(turn_id=turn.number, call_id=tool_call.call_id, result=tool_call.result), tool_call.order
     for latency in turn.latencies or ():
         yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 
 
-def cause_of(entry: Entry) -> Cut | None:
+def cause_of(entry: MessageEntry) -> Interruption | None:
     """The interruption of a reply that says why it was; the message has everything else about it."""
-    if not isinstance(entry.about, Told):
+    if not isinstance(entry.made_of, HeardReply):
         return None
-    cuts = entry.about.cuts or (entry.about.reply.cuts if entry.about.reply.restored else None) or ()
-    first = min(cuts, key=attrgetter("ts"), default=None)
+    interruptions = (
+        entry.made_of.interruptions
+        or (entry.made_of.reply.interruptions if entry.made_of.reply.restored else None)
+        or ()
+    )
+    first = min(interruptions, key=attrgetter("ts"), default=None)
     return first if first is not None and first.cause is not None else None
 
 
-def whole(message: Message) -> Whole:
+def whole(message: Message) -> MessageEvent:
     """The event that makes a message again."""
     metadata = dict(message.metadata)
-    return Whole(
+    return MessageEvent(
         role=message.role,
         text=message.content,
         source=metadata.pop("source"),

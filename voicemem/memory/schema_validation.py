@@ -17,10 +17,10 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from referencing import Registry
 
-from voicemem.documents.document import identity
-from voicemem.documents.json_schema import check_schema, compiled, without_names
+from voicemem.documents.document import equality_key
+from voicemem.documents.json_schema import check_schema, compile_pattern, strip_identifiers
 from voicemem.errors import Refused
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
 LONGEST_S = 0.5
 """Of the processor's time, for one document."""
@@ -73,23 +73,23 @@ def bounded(keyword: Keyword) -> Keyword:
 
 
 def pattern_keyword(_: Any, pattern: str, instance: Any, __: Any) -> Faults:
-    if isinstance(instance, str) and not compiled(pattern).search(instance):
+    if isinstance(instance, str) and not compile_pattern(pattern).search(instance):
         yield ValidationError("does not match")
 
 
-def pattern_properties(validator: Any, patterns: Fields, instance: Any, _: Any) -> Faults:
+def pattern_properties(validator: Any, patterns: JsonObject, instance: Any, _: Any) -> Faults:
     if isinstance(instance, dict):
         for pattern, schema in patterns.items():
             for name, value in instance.items():
-                if compiled(pattern).search(name):
+                if compile_pattern(pattern).search(name):
                     yield from validator.descend(value, schema, path=name, schema_path=pattern)
 
 
-def additional_properties(validator: Any, wanted: Any, instance: Any, schema: Fields) -> Faults:
+def additional_properties(validator: Any, wanted: Any, instance: Any, schema: JsonObject) -> Faults:
     if isinstance(instance, dict):
         known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         for name, value in instance.items():
-            if name in known or any(compiled(pattern).search(name) for pattern in patterns):
+            if name in known or any(compile_pattern(pattern).search(name) for pattern in patterns):
                 continue
             if wanted is False:
                 yield ValidationError("is not allowed", path=(name,))
@@ -98,17 +98,17 @@ def additional_properties(validator: Any, wanted: Any, instance: Any, schema: Fi
 
 
 def unique_items(_: Any, wanted: bool, instance: Any, __: Any) -> Faults:
-    if wanted and isinstance(instance, list) and len(set(map(identity, instance))) < len(instance):
+    if wanted and isinstance(instance, list) and len(set(map(equality_key, instance))) < len(instance):
         yield ValidationError("has equal items")
 
 
 def enum(_: Any, values: list[Any], instance: Any, __: Any) -> Faults:
-    if identity(instance) not in set(map(identity, values)):
+    if equality_key(instance) not in set(map(equality_key, values)):
         yield ValidationError("is none of the values")
 
 
 def const(_: Any, value: Any, instance: Any, __: Any) -> Faults:
-    if identity(instance) != identity(value):
+    if equality_key(instance) != equality_key(value):
         yield ValidationError("is not the value")
 
 
@@ -126,12 +126,12 @@ Bounded: Any = extend(  # type: ignore[no-untyped-call]
 )
 
 
-def check_document(document: Fields, schema: Fields) -> None:
+def check_document(document: JsonObject, schema: JsonObject) -> None:
     """Refuse a document that breaks its schema, or a schema that is none. Raises `Refused` (`invalid_field`)."""
     check_schema(schema)  # patches of a configuration may have made another of it
     began = UNTIL.set(time.thread_time() + LONGEST_S)
     try:
-        validator = Bounded(without_names(schema), registry=Registry())
+        validator = Bounded(strip_identifiers(schema), registry=Registry())
         fault = next(validator.iter_errors(document), None)
     except (Late, RecursionError):
         raise Refused("invalid_field", "The document cannot be held to its schema: it takes too long.") from None

@@ -125,7 +125,9 @@ def percentiles(values: list[float]) -> Latencies:
 
 
 def tool_counts(state: State) -> ToolCounts:
-    traces = [trace for turn in state.turns.values() for trace in turn.traces or () if trace.name is not None]
-    names = [trace.name or "" for trace in traces]
+    tool_calls = [
+        tool_call for turn in state.turns.values() for tool_call in turn.tool_calls or () if tool_call.name is not None
+    ]
+    names = [tool_call.name or "" for tool_call in tool_calls]
     by_name = {name: names.count(name) for name in sorted(set(names))}
-    return ToolCounts(len(traces), sum(trace.answered for trace in traces), by_name)
+    return ToolCounts(len(tool_calls), sum(tool_call.answered for tool_call in tool_calls), by_name)

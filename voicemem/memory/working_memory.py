@@ -25,13 +25,21 @@ from voicemem.documents.document import (
     WorkingMemoryConfig,
     form_of,
 )
-from voicemem.documents.tools import CLEAR, GET, UPDATE, CalledTool, definitions, read_update, tool_message
+from voicemem.documents.tools import (
+    CLEAR_TOOL,
+    GET_TOOL,
+    UPDATE_TOOL,
+    ChatToolCall,
+    parse_update,
+    tool_definitions,
+    tool_message,
+)
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.memory.schema_validation import check_document
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
-from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers, merge_patch
-from voicemem.protocol.types import Fields
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import MOST_APPENDS, Memories, append_made
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Journal
@@ -89,7 +97,7 @@ def of_session(stream: Stream) -> Owner:
 
 def view_of(owner: Owner, document: Document | None) -> View:
     found = document or Document()
-    form = documents.form_for(found.content, found.form, form_of(owner.config))
+    form = documents.resolve_form(found.content, found.form, form_of(owner.config))
     updated_ms = found.updated_ms if found.version else None
     return View(owner, form, found.content, found.version, updated_ms, found.form)
 
@@ -161,7 +169,7 @@ class WorkingMemory:
         own, configured = change.form, form_of(before.owner.config)
         if own is None and before.own_form is None and before.owner.scope == "user" and form == configured:
             own = configured  # so that all of the user's sessions find the same form
-        content = documents.changed(before.content, change.operation, change.content)
+        content = documents.apply_operation(before.content, change.operation, change.content)
         if content is not None:
             documents.check_content(content, form)
             if form.schema is not None:
@@ -203,12 +211,12 @@ class WorkingMemory:
 
     # Tools
 
-    async def tools(self, owner: Owner | Stream) -> list[Fields]:
+    async def tools(self, owner: Owner | Stream) -> list[JsonObject]:
         """The definitions of the tools for a session's document, or for that of an owner. Raises `Refused`."""
         view = await self.read(owner if isinstance(owner, Owner) else of_session(owner))
-        return definitions(view.form)
+        return tool_definitions(view.form)
 
-    async def execute(self, owner: Owner | Stream, call: CalledTool) -> Fields:
+    async def execute(self, owner: Owner | Stream, call: ChatToolCall) -> JsonObject:
         """Do what a tool call says; the tool message. What is wrong with the call is told in that.
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
@@ -221,30 +229,30 @@ class WorkingMemory:
                 raise
             return tool_message(call, f"Error: {refused.detail}")
 
-    async def done(self, owner: Owner, call: CalledTool) -> str:
+    async def done(self, owner: Owner, call: ChatToolCall) -> str:
         match call.function.name:
             case "get_working_memory":
                 view = await self.read(owner)
-                return documents.told(view.content, view.form)
+                return documents.render_content(view.content, view.form)
             case "update_working_memory":
                 if isinstance(call.function.arguments, str):
                     check_frame(call.function.arguments.encode())
-                update = read_update(call)
+                update = parse_update(call)
                 check_integers(update.content)
                 await self.change(owner, Change(update.mode, update.content))
                 return "The working memory is updated."
             case "clear_working_memory":
                 await self.change(owner, Change("clear"))
                 return "The working memory is empty."
-        raise Refused("invalid_field", f"There is no such tool; there are {GET}, {UPDATE} and {CLEAR}.")
+        raise Refused("invalid_field", f"There is no such tool; there are {GET_TOOL}, {UPDATE_TOOL} and {CLEAR_TOOL}.")
 
     # Data
 
-    async def data(self, stream: Stream) -> Fields:
+    async def data(self, stream: Stream) -> JsonObject:
         """The data of a session."""
         return (await self.memories.at(stream)).state.data
 
-    async def change_data(self, stream: Stream, event: MemoryData) -> Fields:
+    async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """The data after an event. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.lock(Owner("session", stream.project, stream.id)):
             _, memory = await append_made(self.memories, stream, lambda memory: checked_data(memory, event), self.clock)
@@ -269,26 +277,28 @@ def formed(before: View, change: Change) -> tuple[Form, Change]:
     if change.form is not None:
         form = change.form
     elif kept is not None:
-        form = documents.form_for(kept, before.own_form, form_of(before.owner.config))
+        form = documents.resolve_form(kept, before.own_form, form_of(before.owner.config))
     else:
-        form = documents.form_for(None, before.own_form, form_of(before.owner.config), documents.form_for(given))
+        form = documents.resolve_form(
+            None, before.own_form, form_of(before.owner.config), documents.resolve_form(given)
+        )
     if given is None:
         return form, change
     if kept is not None:
-        documents.check_kind(kept, given)
+        documents.check_same_kind(kept, given)
     documents.check_content(given, form)
     if given == "" and not appends:
         return form, change._replace(operation="clear", content=None)
     if appends and kept is None:
-        given = documents.begun(given, form.template)
+        given = documents.first_content(given, form.template)
     return form, change._replace(content=given)
 
 
-def object_in(text: str) -> str | Fields:
+def object_in(text: str) -> str | JsonObject:
     """The JSON object that a text is, else the text."""
     try:
         check_frame(text.encode())
-        value = ANYTHING.decode(text)
+        value = JSON_DECODER.decode(text)
         check_integers(value)
     except (InvalidFrame, Refused, UnicodeError, *MALFORMED):
         return text

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.events import Event, Interrupt, SessionEnd, Tts, Whole
-from voicemem.protocol.explain import plain
+from voicemem.protocol.events import Event, Interrupt, MessageEvent, SessionEnd, Tts
+from voicemem.protocol.explain import describe_error
 from voicemem.protocol.types import MAX_TEXT_BYTES, Integer, Name
 
 SOURCES = {
@@ -26,7 +26,7 @@ def check_event(event: Event, size: int) -> None:
     """What the types cannot say of an event of so many bytes: limits and fields that depend on each other."""
     if size > MAX_TEXT_BYTES:  # no text is longer than the JSON that it stands in
         check_texts(event)
-    if event.metadata and not isinstance(event, Whole) and not RESERVED_METADATA.isdisjoint(event.metadata):
+    if event.metadata and not isinstance(event, MessageEvent) and not RESERVED_METADATA.isdisjoint(event.metadata):
         raise Refused("reserved_metadata")
     check = CHECKS.get(type(event))
     if check is not None:
@@ -63,21 +63,21 @@ def check_text(text: str | None) -> None:
         raise Refused("text_too_long")
 
 
-def check_message(event: Whole) -> None:
+def check_message(event: MessageEvent) -> None:
     """A `message` may carry the reserved keys whole, which is how a memory is restored."""
     if event.source not in SOURCES[event.role]:
         raise Refused("invalid_field", f"A message of this source does not have the role {event.role}.")
     try:
-        carried = msgspec.convert(event.metadata or {}, Carried)
+        restored = msgspec.convert(event.metadata or {}, RestoredMetadata)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the metadata: {plain(error, Carried)}") from None
-    given = {key for key in RESERVED_METADATA if getattr(carried, key) is not UNSET}
+        raise Refused("invalid_field", f"In the metadata: {describe_error(error, RestoredMetadata)}") from None
+    given = {key for key in RESERVED_METADATA if getattr(restored, key) is not UNSET}
     allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
-    if carried.interrupted is True and event.role == "assistant":
-        allowed |= INTERRUPTION
-    if carried.interrupted is True and (carried.interrupt_timestamp is UNSET or carried.original is UNSET):
+    if restored.interrupted is True and event.role == "assistant":
+        allowed |= INTERRUPTION_KEYS
+    if restored.interrupted is True and (restored.interrupt_timestamp is UNSET or restored.original is UNSET):
         raise Refused("invalid_field", "An interrupted message says interrupt_timestamp and original too.")
-    if given - allowed or carried.partial is False or carried.source not in (UNSET, event.source):
+    if given - allowed or restored.partial is False or restored.source not in (UNSET, event.source):
         raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
 
 
@@ -85,12 +85,12 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     Tts: check_tts,
     Interrupt: check_interrupt,
     SessionEnd: check_end,
-    Whole: check_message,
+    MessageEvent: check_message,
 }
-INTERRUPTION = {"interrupted", "interrupt_timestamp", "original", "heard"}
+INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
-class Carried(msgspec.Struct, frozen=True):
+class RestoredMetadata(msgspec.Struct, frozen=True):
     """The reserved keys, as a restored message may carry them."""
 
     interrupted: bool | UnsetType = UNSET

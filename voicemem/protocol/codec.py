@@ -14,39 +14,39 @@ import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event
-from voicemem.protocol.events import Incoming, Journaled, Ordinary
+from voicemem.protocol.events import IncomingEvent, JournaledEvent, TranscriptEvent
 from voicemem.protocol.explain import explain
 from voicemem.protocol.strict_json import (
-    ANYTHING,
+    JSON_DECODER,
     MALFORMED,
     check_frame,
     check_numbers,
-    is_json,
+    is_too_deep,
+    is_valid_json,
     may_have_large_number,
-    too_deep,
 )
 from voicemem.protocol.types import MAX_DEPTH, MAX_INTEGER, SESSION_ID_PATTERN
 
-INCOMING = msgspec.json.Decoder(Incoming)
-ORDINARY = msgspec.json.Decoder(Ordinary)
-JOURNALED = msgspec.json.Decoder(Journaled)
-Piece = bytes | msgspec.Raw
+INCOMING_DECODER = msgspec.json.Decoder(IncomingEvent)
+TRANSCRIPT_DECODER = msgspec.json.Decoder(TranscriptEvent)
+JOURNALED_DECODER = msgspec.json.Decoder(JournaledEvent)
+RawJson = bytes | msgspec.Raw
 """JSON; hundreds of thousands may be in one frame, so each is copied out of it when its turn has come."""
-PIECE = msgspec.json.Decoder(msgspec.Raw)
-PIECES = msgspec.json.Decoder(list[msgspec.Raw])
+RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
+RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 ENCODER = msgspec.json.Encoder()
-OBJECT = ord("{")
-SMALL_BYTES = 4096
+OPEN_BRACE = ord("{")
+MAX_FAST_BYTES = 4096
 
 
-class Arrived(msgspec.Struct, frozen=True, gc=False):
+class DecodedEvent(msgspec.Struct, frozen=True, gc=False):
     """An event that can be taken, and the bytes that are journaled for it."""
 
-    event: Incoming
+    event: IncomingEvent
     payload: bytes
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class RejectedEvent(msgspec.Struct, frozen=True):
     """An event that cannot be taken. `seq` is None when it cannot be read."""
 
     code: str
@@ -56,7 +56,7 @@ class Rejected(msgspec.Struct, frozen=True):
     seq: int | None
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class EventHeader(msgspec.Struct, frozen=True):
     """The fields that say whose an event is, whatever they hold."""
 
     type: msgspec.Raw = msgspec.Raw(b"null")
@@ -65,22 +65,22 @@ class Envelope(msgspec.Struct, frozen=True):
     seq: msgspec.Raw = msgspec.Raw(b"null")
 
 
-ENVELOPE = msgspec.json.Decoder(Envelope)
+HEADER_DECODER = msgspec.json.Decoder(EventHeader)
 
 
-def decode_frame(frame: bytes) -> list[Arrived | Rejected]:
+def decode_frame(frame: bytes) -> list[DecodedEvent | RejectedEvent]:
     """The events of one frame: a JSON object, or an array of objects. Raises `InvalidFrame`."""
     return [decode_event(piece) for piece in map(bytes, split_frame(frame))]
 
 
-def split_frame(frame: bytes) -> Sequence[Piece]:
+def split_frame(frame: bytes) -> Sequence[RawJson]:
     """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(b" \t\r\n")
     if not text.startswith(b"["):
-        return [checked_object(text)]
+        return [require_object(text)]
     try:
-        pieces = PIECES.decode(text)
+        pieces = RAW_ARRAY_DECODER.decode(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
     if not all(bytes(piece).startswith(b"{") for piece in pieces):
@@ -88,12 +88,12 @@ def split_frame(frame: bytes) -> Sequence[Piece]:
     return pieces
 
 
-def decode_lines(body: bytes) -> list[Arrived | Rejected]:
+def decode_lines(body: bytes) -> list[DecodedEvent | RejectedEvent]:
     """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
     return [decode_event(piece) for piece in map(bytes, split_lines(body))]
 
 
-def split_lines(body: bytes) -> Sequence[Piece]:
+def split_lines(body: bytes) -> Sequence[RawJson]:
     """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`, which names the line."""
     if not body.strip() or body.lstrip().startswith(b"["):
         return split_frame(body)
@@ -102,42 +102,42 @@ def split_lines(body: bytes) -> Sequence[Piece]:
     for number, line in enumerate(body.split(b"\n"), 1):
         text = line.strip(b" \t\r")
         if text and not text.startswith(b"{"):
-            code = "not_events" if is_json(text) else "invalid_json"
+            code = "not_events" if is_valid_json(text) else "invalid_json"
             raise InvalidFrame(code, f"Line {number} is no JSON object.")
         if text:
             try:
                 pieces.append(text)
-                PIECE.decode(text)
+                RAW_DECODER.decode(text)
             except MALFORMED:
                 raise InvalidFrame("invalid_json", f"Line {number} is no JSON.") from None
     return pieces
 
 
-def checked_object(text: bytes) -> bytes:
+def require_object(text: bytes) -> bytes:
     """JSON that begins as an object. Raises `InvalidFrame`."""
     if not text.startswith(b"{"):
-        raise InvalidFrame("not_events" if is_json(text) else "invalid_json")
+        raise InvalidFrame("not_events" if is_valid_json(text) else "invalid_json")
     return text
 
 
-def pieces_of(array: bytes) -> list[bytes]:
+def split_array(array: bytes) -> list[bytes]:
     """The elements of a JSON array, as they stand in it."""
-    return [bytes(piece) for piece in PIECES.decode(array)]
+    return [bytes(piece) for piece in RAW_ARRAY_DECODER.decode(array)]
 
 
-def decode_journaled(payload: bytes) -> Journaled:
+def decode_journaled(payload: bytes) -> JournaledEvent:
     """The event of a journal row."""
-    event: Journaled = JOURNALED.decode(payload)
+    event: JournaledEvent = JOURNALED_DECODER.decode(payload)
     return event
 
 
-def decode_event(text: bytes) -> Arrived | Rejected:
+def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
     """One event from its JSON object. Raises `InvalidFrame` when that is no JSON."""
     try:
-        event = INCOMING.decode(text)
+        event = INCOMING_DECODER.decode(text)
         check_numbers(text)
         check_event(event, len(text))
-        return Arrived(event, text)
+        return DecodedEvent(event, text)
     except msgspec.ValidationError as error:
         return reject(text, *explain(error))
     except Refused as refused:
@@ -146,19 +146,19 @@ def decode_event(text: bytes) -> Arrived | Rejected:
         raise InvalidFrame("invalid_json") from None
 
 
-def decode_ordinary(frame: bytes) -> Ordinary | None:
+def decode_fast(frame: bytes) -> TranscriptEvent | None:
     """The event of a frame that is like most: one object, small, of nothing but known good; None for a closer look.
 
     It finds what `decode_frame` would, in half the time.
     """
-    if not frame or frame[0] != OBJECT or len(frame) > SMALL_BYTES or may_have_large_number(frame):
+    if not frame or frame[0] != OPEN_BRACE or len(frame) > MAX_FAST_BYTES or may_have_large_number(frame):
         return None
     try:
         if not frame.isascii():
             frame.decode()
-        if (frame.find(b"[") > 0 or frame.find(b"{", 1) > 0) and too_deep(frame, MAX_DEPTH):
+        if (frame.find(b"[") > 0 or frame.find(b"{", 1) > 0) and is_too_deep(frame, MAX_DEPTH):
             return None
-        event: Ordinary = ORDINARY.decode(frame)
+        event: TranscriptEvent = TRANSCRIPT_DECODER.decode(frame)
         check = CHECKS.get(type(event))
         if check is not None:
             check(event)
@@ -167,16 +167,16 @@ def decode_ordinary(frame: bytes) -> Ordinary | None:
     return event if event.metadata is None else None
 
 
-def reject(text: bytes, code: str, detail: str) -> Rejected:
+def reject(text: bytes, code: str, detail: str) -> RejectedEvent:
     """What can still be read of an event that cannot be taken."""
     try:
-        name = ENVELOPE.decode(text)
+        name = HEADER_DECODER.decode(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
-    session_id, producer, seq = readable(name.session_id), readable(name.producer), readable(name.seq)
-    if readable(name.type) in ("session.open", "auth"):
+    session_id, producer, seq = decode_or_none(name.session_id), decode_or_none(name.producer), decode_or_none(name.seq)
+    if decode_or_none(name.type) in ("session.open", "auth"):
         seq = None  # these take none
-    return Rejected(
+    return RejectedEvent(
         code,
         detail,
         session_id if isinstance(session_id, str) and re.match(SESSION_ID_PATTERN, session_id) else None,
@@ -185,9 +185,9 @@ def reject(text: bytes, code: str, detail: str) -> Rejected:
     )
 
 
-def readable(raw: msgspec.Raw) -> Any:
+def decode_or_none(raw: msgspec.Raw) -> Any:
     """What a field holds; None for what cannot be read, such as a number out of range."""
     try:
-        return ANYTHING.decode(raw)
+        return JSON_DECODER.decode(raw)
     except MALFORMED:
         return None

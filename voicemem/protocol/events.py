@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.protocol.types import MAX_INTEGER, Fields, Integer, Name, Natural, SequenceNumber, SessionId, TurnNumber
+from voicemem.protocol.types import (
+    MAX_INTEGER,
+    Integer,
+    JsonObject,
+    Name,
+    Natural,
+    SequenceNumber,
+    SessionId,
+    TurnNumber,
+)
 
 
 class Word(Struct, frozen=True, gc=False):
@@ -30,7 +39,7 @@ class Event(Struct, tag_field="type", kw_only=True, frozen=True, gc=False, omit_
     ts: Integer | None = None
     id: Name | None = None
     item: Name | None = None
-    metadata: Fields | None = None
+    metadata: JsonObject | None = None
 
 
 class Asr(Event, tag="asr", frozen=True):
@@ -100,7 +109,7 @@ class Resume(Event, tag="resume", frozen=True):
     turn_id: Natural | None = None
 
 
-class Whole(Event, tag="message", frozen=True):
+class MessageEvent(Event, tag="message", frozen=True):
     """A whole message: a greeting, typed text, a silence reminder, a command, a restored one."""
 
     role: Literal["user", "assistant"]
@@ -201,14 +210,14 @@ class MemoryDocument(Event, tag="memory.document", frozen=True):
     content: Any = None
     format: Literal["text", "markdown", "json"] | None = None
     template: str | None = None
-    schema: Fields | None = None
+    schema: JsonObject | None = None
 
 
 class MemoryData(Event, tag="memory.data", frozen=True):
     """The server's own: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
 
     operation: Literal["patch", "replace"]
-    content: Fields
+    content: JsonObject
 
 
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
@@ -247,7 +256,7 @@ class SessionForked(Event, tag="session.forked", frozen=True):
     """What still comes for these is nothing."""
 
 
-class RefusedEvent(Event, tag="refused", frozen=True):
+class RefusalMarker(Event, tag="refused", frozen=True):
     """Stands in the journal for an event that could not be taken; its payload is not kept."""
 
     code: str
@@ -256,7 +265,7 @@ class RefusedEvent(Event, tag="refused", frozen=True):
 class SessionOpen(Event, tag="session.open", frozen=True):
     """Starts or resumes a session on a connection; it takes no seq and is not in the journal."""
 
-    session: Fields | None = None
+    session: JsonObject | None = None
     from_seq: SequenceNumber | None = None
 
 
@@ -266,7 +275,7 @@ class Auth(Event, tag="auth", frozen=True):
     token: str
 
 
-Producible = (
+ProducedEvent = (
     Asr
     | LlmDelta
     | LlmDone
@@ -274,7 +283,7 @@ Producible = (
     | Tts
     | Interrupt
     | Resume
-    | Whole
+    | MessageEvent
     | ToolCall
     | ToolResult
     | Metric
@@ -282,9 +291,11 @@ Producible = (
     | SessionEnd
 )
 """What a producer may send into a session."""
-Ordinary = Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | Whole | ToolCall | ToolResult | Metric
+TranscriptEvent = (
+    Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | MessageEvent | ToolCall | ToolResult | Metric
+)
 """What does nothing but stand in the journal: most of what producers send."""
-Own = (
+ServerEvent = (
     SessionClosed
     | SessionReopened
     | SessionGap
@@ -296,14 +307,14 @@ Own = (
     | SessionForked
 )
 """What the server itself journals, besides configurations and what it takes over from another session."""
-Journaled = Producible | Own | RefusedEvent
+JournaledEvent = ProducedEvent | ServerEvent | RefusalMarker
 """What a journal may hold."""
-Incoming = Producible | SessionOpen | Auth
+IncomingEvent = ProducedEvent | SessionOpen | Auth
 """What may arrive on a connection."""
 UPDATE_FIELDS = tuple(field for field in SessionUpdate.__struct_fields__ if field not in Event.__struct_fields__)
 
 
-def update_patch(event: SessionUpdate) -> Fields:
+def update_patch(event: SessionUpdate) -> JsonObject:
     """The merge patch of the configuration that a `session.update` carries."""
     values = {field: getattr(event, field) for field in UPDATE_FIELDS}
     return {field: value for field, value in values.items() if not isinstance(value, UnsetType)}

@@ -11,54 +11,58 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import CODES
-from voicemem.protocol.events import Incoming
-from voicemem.protocol.types import REFUSALS
+from voicemem.protocol.events import IncomingEvent
+from voicemem.protocol.types import PATTERN_SENTENCES
 
 
-def plain(error: msgspec.ValidationError, *kinds: Any) -> str:
+def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
     """What a validation error says, without the value that was sent; `kinds` are what may have been decoded."""
     sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
-    sentence = in_words(sentence)
+    sentence = reword(sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         sentence = "The value is not one of those that it can have"
-        values = choices(kinds, path.strip("`.")) if path else ()
+        values = allowed_values(kinds, path.strip("`.")) if path else ()
         sentence += f" ({', '.join(map(str, values))})" if values else ""
     return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
 
 
 @lru_cache(maxsize=256)
-def choices(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
+def allowed_values(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
     """The values that a field with a choice can have, by its dotted path in one of some structs; else nothing."""
     name, _, rest = path.partition(".")
     for kind in kinds:
         fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
-        members = tuple(within(fields.get(name.partition("[")[0])))
-        found = choices(members, rest) if rest else next((get_args(one) for one in members if is_choice(one)), ())
+        members = tuple(member_types(fields.get(name.partition("[")[0])))
+        found = (
+            allowed_values(members, rest) if rest else next((get_args(one) for one in members if is_literal(one)), ())
+        )
         if found:
             return found
     return ()
 
 
-def within(kind: Any) -> Iterator[Any]:
+def member_types(kind: Any) -> Iterator[Any]:
     """A type, and those that it is made of: of a union its members, of an array or object its values."""
     yield kind
-    for part in () if is_choice(kind) else get_args(kind):
-        yield from within(part)
+    for part in () if is_literal(kind) else get_args(kind):
+        yield from member_types(part)
 
 
-def is_choice(kind: Any) -> bool:
+def is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
 
-EXPECTED = re.compile(r"Expected `(int \| float|int|float|bool)(?: \| null)?`(?:, got `\w+`)?")
-KINDS = {"int": "a whole number", "float": "a number", "int | float": "a number", "bool": "true or false"}
+TYPE_MISMATCH = re.compile(r"Expected `(int \| float|int|float|bool)(?: \| null)?`(?:, got `\w+`)?")
+TYPE_WORDS = {"int": "a whole number", "float": "a number", "int | float": "a number", "bool": "true or false"}
 
 
-def in_words(sentence: str) -> str:
+def reword(sentence: str) -> str:
     """One of msgspec's sentences in plain words, where there are some for it."""
-    return REFUSALS.get(sentence) or EXPECTED.sub(lambda found: f"Expected {KINDS[found[1]]}", sentence)
+    return PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(
+        lambda found: f"Expected {TYPE_WORDS[found[1]]}", sentence
+    )
 
 
 def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
@@ -67,5 +71,5 @@ def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
         return "unknown_type", CODES["unknown_type"].sentence
     if message.startswith("Object missing required field"):
-        return "missing_field", plain(error)
-    return "invalid_field", plain(error, *(kinds or get_args(Incoming)))
+        return "missing_field", describe_error(error)
+    return "invalid_field", describe_error(error, *(kinds or get_args(IncomingEvent)))

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, Fields
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, JsonObject
 
-ANYTHING = msgspec.json.Decoder()
+JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 LONG, EXPONENT = b"0" * 16, b"e000"
 """Only text like this, digits taken for zeros, can hold a number that other JSON readers cannot."""
@@ -20,7 +20,7 @@ LONG, EXPONENT = b"0" * 16, b"e000"
 def check_numbers(text: bytes) -> None:
     """Refuse integers beyond 2^53 and numbers too large for a double, in unknown fields and metadata too."""
     if may_have_large_number(text):
-        check_integers(ANYTHING.decode(text))
+        check_integers(JSON_DECODER.decode(text))
 
 
 def may_have_large_number(text: bytes) -> bool:
@@ -45,14 +45,14 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
-def without_nulls(value: Any) -> Any:
+def drop_nulls(value: Any) -> Any:
     """A merge patch without what it takes away, which then must be valid as a configuration."""
     if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: drop_nulls(item) for key, item in value.items() if item is not None}
     return value
 
 
-def merge_patch(target: Fields, patch: Fields) -> Fields:
+def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -71,9 +71,9 @@ MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or the rest of the text after one that does not end: so that a search never starts twice in one place."""
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
-ROUTING = frozenset({"session_id", "producer"})
+ROUTING_FIELDS = frozenset({"session_id", "producer"})
 
 
 def check_frame(frame: bytes) -> None:
@@ -87,31 +87,31 @@ def check_frame(frame: bytes) -> None:
         raise InvalidFrame("invalid_json") from None
     # An array of events is one level around them.
     limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
-    if too_deep(frame, limit):
+    if is_too_deep(frame, limit):
         raise InvalidFrame("too_deep")
 
 
-def too_deep(text: bytes, limit: int) -> bool:
+def is_too_deep(text: bytes, limit: int) -> bool:
     """Whether JSON is nested deeper than `limit`."""
     if text.count(b"{") + text.count(b"[") <= limit:
         return False
-    steps = STRING.sub(b"", text).translate(STEPS, NO_BRACKETS)
+    steps = STRING.sub(b"", text).translate(DEPTH_STEPS, NO_BRACKETS)
     return max(accumulate(memoryview(steps).cast("b")), default=0) > limit
 
 
-def is_json(text: bytes) -> bool:
+def is_valid_json(text: bytes) -> bool:
     try:
-        ANYTHING.decode(text)
+        JSON_DECODER.decode(text)
     except MALFORMED:
         return False
     return True
 
 
-def same_event(one: bytes, other: bytes) -> bool:
+def is_same_event(one: bytes, other: bytes) -> bool:
     """Whether two payloads are equal as decoded JSON, but for the fields that only say where they belong."""
-    return one == other or canonical(one) == canonical(other)
+    return one == other or canonical_json(one) == canonical_json(other)
 
 
-def canonical(payload: bytes) -> bytes:
-    values = ANYTHING.decode(payload)
-    return SORTED.encode({key: value for key, value in values.items() if key not in ROUTING})
+def canonical_json(payload: bytes) -> bytes:
+    values = JSON_DECODER.decode(payload)
+    return SORTED.encode({key: value for key, value in values.items() if key not in ROUTING_FIELDS})

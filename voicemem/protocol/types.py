@@ -8,13 +8,13 @@ from msgspec import Meta
 
 from voicemem.errors import CODES
 
-REFUSALS: dict[str, str] = {}
+PATTERN_SENTENCES: dict[str, str] = {}
 """Our sentences by msgspec's, which show the pattern."""
 
 
 def matching(pattern: str, sentence: str, **more: Any) -> Meta:
     """What a text must match; `sentence` says so in plain words, without a full stop."""
-    REFUSALS[f"Expected `str` matching regex {pattern!r}"] = sentence
+    PATTERN_SENTENCES[f"Expected `str` matching regex {pattern!r}"] = sentence
     return Meta(pattern=pattern, **more)
 
 
@@ -31,6 +31,6 @@ TurnNumber = Annotated[int, Meta(ge=0)]
 """Of a turn that there is: after the highest number that a producer can give, the call still goes on."""
 SessionId = Annotated[str, matching(SESSION_ID_PATTERN, "A session id is 1 to 128 characters of A-Za-z0-9._:-")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Fields = dict[str, Any]
+JsonObject = dict[str, Any]
 Reason = Annotated[str, Meta(extra_json_schema={"enum": list(CODES)})]
 """The code of an error."""

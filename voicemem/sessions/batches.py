@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from voicemem.errors import VoicememError
-from voicemem.protocol.codec import Arrived, Rejected
-from voicemem.protocol.events import Incoming, Ordinary, RefusedEvent, SessionEnd, SessionUpdate
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent
+from voicemem.protocol.events import IncomingEvent, RefusalMarker, SessionEnd, SessionUpdate, TranscriptEvent
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import Ending, Stream
@@ -31,7 +31,7 @@ class FoldEntry(NamedTuple):
     """Events that were committed in a row, the first at `position`; `size` is that of their payloads in bytes."""
 
     position: int
-    events: Sequence[Incoming | RefusedEvent]
+    events: Sequence[IncomingEvent | RefusalMarker]
     size: int
 
 
@@ -102,16 +102,16 @@ class PendingBatch:
         """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
         self.size = 0
         """Bytes, for whoever counts them."""
-        self.events: list[Incoming] = []
+        self.events: list[IncomingEvent] = []
         self.payloads: list[bytes] = []
         self.first_seq = 0
         self.next_seq = 0
-        self.arrivals: list[Arrived | Rejected] | None = None
+        self.arrivals: list[DecodedEvent | RejectedEvent] | None = None
         """All events, once one was not ordinary, or its seq was not the next; until then there are only the above."""
         self.committing = False
         """Whether it is too late to add to it."""
 
-    def add_ordinary(self, event: Ordinary, payload: bytes) -> None:
+    def add_ordinary(self, event: TranscriptEvent, payload: bytes) -> None:
         """Add an event that does nothing but stand in the journal."""
         seq = event.seq
         if self.arrivals is None and seq is not None and (seq == self.next_seq or not self.events):
@@ -121,17 +121,17 @@ class PendingBatch:
             self.events.append(event)
             self.payloads.append(payload)
         else:
-            self.add_other(Arrived(event, payload))
+            self.add_other(DecodedEvent(event, payload))
 
-    def add(self, arrival: Arrived | Rejected) -> None:
-        if isinstance(arrival, Arrived) and isinstance(arrival.event, Ordinary):
+    def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, TranscriptEvent):
             self.add_ordinary(arrival.event, arrival.payload)
         else:
             self.add_other(arrival)
 
-    def add_other(self, arrival: Arrived | Rejected) -> None:
+    def add_other(self, arrival: DecodedEvent | RejectedEvent) -> None:
         if self.arrivals is None:
-            self.arrivals = [*map(Arrived, self.events, self.payloads)]
+            self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
         self.arrivals.append(arrival)
 
     def offered(self, now_ms: int) -> Batch:
@@ -143,13 +143,13 @@ class PendingBatch:
         return Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
 
 
-def is_offered(arrival: Arrived | Rejected) -> bool:
+def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
     """An event whose seq cannot be read consumes nothing when it cannot be taken."""
-    return isinstance(arrival, Arrived) or arrival.seq is not None
+    return isinstance(arrival, DecodedEvent) or arrival.seq is not None
 
 
-def offer(arrival: Arrived | Rejected, now_ms: int) -> Offer:
-    if isinstance(arrival, Rejected):
+def offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
+    if isinstance(arrival, RejectedEvent):
         return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
     event = arrival.event
     assert isinstance(arrival, ConfigUpdate) or not isinstance(event, SessionUpdate)  # its secrets would be journaled

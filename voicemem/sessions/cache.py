@@ -16,15 +16,15 @@ import msgspec
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol import codec
-from voicemem.protocol.events import Incoming, Journaled, Own
+from voicemem.protocol.events import IncomingEvent, JournaledEvent, ServerEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Journal
 from voicemem.store.records import Row, Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import Entry, advance
+from voicemem.transcript.fold import DecodedRow, fold_event
 from voicemem.transcript.messages import Message
-from voicemem.transcript.state import VERSION, State, restore, snapshot
+from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, encode_state
 
 T = TypeVar("T")
 PAGE = 500
@@ -100,10 +100,10 @@ class Memories:
         return make(memory)
 
     async def load(self, key: int, position: int) -> Memory:
-        saved = await self.journal.load_snapshot(key, VERSION, position)
+        saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is None:
             return Memory(State())
-        memory = Memory(restore(saved.state), saved.position)
+        memory = Memory(decode_state(saved.state), saved.position)
         memory.folded_bytes = 3 * len(saved.state)
         return memory
 
@@ -117,7 +117,7 @@ class Memories:
             memory.folded_bytes += sum(len(row.payload) for row in rows)
 
     def note(
-        self, key: int, position: int, received_ms: int, events: Sequence[Incoming | Journaled], size: int = 0
+        self, key: int, position: int, received_ms: int, events: Sequence[IncomingEvent | JournaledEvent], size: int = 0
     ) -> None:
         """Fold events that were just committed, the first at `position`, when nothing is missing before it.
 
@@ -132,7 +132,7 @@ class Memories:
             state, memory.used = memory.state, self.round
             memory.folded_bytes += size
             for place, event in enumerate(events, position):
-                advance(state, place, received_ms, event)
+                fold_event(state, place, received_ms, event)
             return
         memory.noted = position + len(events) - 1
         if memory.noted - memory.stands_at > LAG:
@@ -150,7 +150,7 @@ class Memories:
         if position - memory.saved >= every:
             memory.saved = position
             with suppress(StoreUnavailable):  # a snapshot saves time, nothing else
-                await self.journal.save_snapshot(key, Snapshot(position, VERSION, snapshot(memory.state)))
+                await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encode_state(memory.state)))
 
     async def look_after(self) -> None:
         """One round: memories that nobody uses are packed, and those that lag behind catch up."""
@@ -199,10 +199,10 @@ class Memories:
                     await asyncio.gather(*(self.save_when_worth(key, memory, every=100) for key, memory in together))
 
 
-def decoded(rows: Iterable[Row]) -> list[Entry]:
+def decoded(rows: Iterable[Row]) -> list[DecodedRow]:
     """Journal rows for the fold. Raises `StoreUnavailable` for what the store has not kept as it was."""
     try:
-        return [Entry(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
+        return [DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
     except MALFORMED:
         raise StoreUnavailable("An event is damaged in the store.") from None
 
@@ -219,7 +219,7 @@ MOST_APPENDS = 100
 
 
 async def append_made(
-    memories: Memories, stream: Stream, make: Callable[[Memory], Own | None], now_ms: Callable[[], int]
+    memories: Memories, stream: Stream, make: Callable[[Memory], ServerEvent | None], now_ms: Callable[[], int]
 ) -> tuple[Stream, Memory]:
     """Journal what `make`, a pure function, makes of the memory, unless that is None; the session after it.
 

@@ -16,7 +16,7 @@ import msgspec
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import Line
 from voicemem.store.port import Store
@@ -118,27 +118,29 @@ class Sessions:
 
     # Changing
 
-    async def create(self, project: str, session_id: str | None, given: Fields) -> tuple[Stream, bool]:
+    async def create(self, project: str, session_id: str | None, given: JsonObject) -> tuple[Stream, bool]:
         """A session, and whether it is new. Raises `Refused` (`session_exists`) when it is there but different."""
-        settled = validate_config(given)
-        self.check_settings(settled)
-        stream, how = await self.store.create(project, session_id or self.new_id(), settled, self.clock())
+        session_patch = validate_config(given)
+        self.check_settings(session_patch)
+        stream, how = await self.store.create(project, session_id or self.new_id(), session_patch, self.clock())
         if how == "different":
             raise Refused("session_exists")
         if how == "created":
             self.notices_due.set()
         return stream, how == "created"
 
-    async def restore(self, project: str, session_id: str | None, settled: SessionPatch, restored: Restored) -> Stream:
+    async def restore(
+        self, project: str, session_id: str | None, session_patch: SessionPatch, restored: Restored
+    ) -> Stream:
         """A new session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
-        self.check_settings(settled)
-        stream = await self.store.restore(project, session_id or self.new_id(), settled, restored, self.clock())
+        self.check_settings(session_patch)
+        stream = await self.store.restore(project, session_id or self.new_id(), session_patch, restored, self.clock())
         if stream is None:
             raise Refused("session_exists", "There is a session with this id.")
         self.notices_due.set()
         return stream
 
-    async def join(self, project: str, given: Fields) -> Stream:
+    async def join(self, project: str, given: JsonObject) -> Stream:
         """A new session. Raises `Refused` (`session_exists`) while another one of its name is running."""
         async with self.joining:
             name = given.get("name")
@@ -151,12 +153,12 @@ class Sessions:
         """How many sessions a list has, over all its pages."""
         return await self.store.count_streams(wanted)
 
-    async def change(self, stream: Stream, patch: Fields) -> Stream:
+    async def change(self, stream: Stream, patch: JsonObject) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
-        settled = validate_config(patch)
-        self.check_settings(settled)
-        payload = msgspec.json.encode({"type": "session.update", **without_type(settled.public)})
-        return await self.store.change(stream.key, settled, payload, self.clock())
+        session_patch = validate_config(patch)
+        self.check_settings(session_patch)
+        payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
+        return await self.store.change(stream.key, session_patch, payload, self.clock())
 
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close at once; a session that was closed before stays as it was."""
@@ -293,5 +295,5 @@ async def sweep_forever(sessions: Sessions) -> None:
         await asyncio.sleep(SWEEP_S)
 
 
-def without_type(values: Fields) -> dict[str, Any]:
+def without_type(values: JsonObject) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "type"}

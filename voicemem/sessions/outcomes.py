@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from voicemem.protocol.codec import Arrived, Rejected
-from voicemem.protocol.events import RefusedEvent, SessionEnd
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent
+from voicemem.protocol.events import RefusalMarker, SessionEnd
 from voicemem.sessions.batches import BatchResult, FoldEntry, Line, PendingBatch, Problem, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.store.admission import Outcome, sentence
 from voicemem.store.records import Appended
 
-REFUSED = RefusedEvent(code="")
+REFUSED = RefusalMarker(code="")
 """Stands in for any refused event: none of them changes a memory."""
 
 
@@ -41,37 +41,39 @@ def result_by_event(batch: PendingBatch, appended: Appended) -> BatchResult:
         stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
         seq = seq_of(arrival)
         acked = max(acked or 0, seq) if seq is not None else acked
-        ended = ended or (isinstance(arrival, Arrived) and isinstance(arrival.event, SessionEnd))
+        ended = ended or (isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionEnd))
         if isinstance(arrival, ConfigUpdate) and not outcome.duplicate:
             updates.append(arrival)
     offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
     return BatchResult(acked, problems, next_seq, stream, offered, stored, repeated, ended, entries, updates)
 
 
-def outcomes_of(batch: PendingBatch, appended: Appended) -> Iterator[tuple[Arrived | Rejected, Outcome | None]]:
+def outcomes_of(
+    batch: PendingBatch, appended: Appended
+) -> Iterator[tuple[DecodedEvent | RejectedEvent, Outcome | None]]:
     """Each event with its outcome; None for what was not offered."""
-    arrivals = batch.arrivals if batch.arrivals is not None else map(Arrived, batch.events, batch.payloads)
+    arrivals = batch.arrivals if batch.arrivals is not None else map(DecodedEvent, batch.events, batch.payloads)
     offered = iter(appended.outcomes)
     for arrival in arrivals:
         yield arrival, next(offered) if is_offered(arrival) else None
 
 
-def entry_of(arrival: Arrived | Rejected, outcome: Outcome, position: int) -> FoldEntry:
+def entry_of(arrival: DecodedEvent | RejectedEvent, outcome: Outcome, position: int) -> FoldEntry:
     """What the fold takes of an event that the journal has: of a refused one, only that it has a position."""
-    if isinstance(arrival, Arrived) and outcome.code is None:
+    if isinstance(arrival, DecodedEvent) and outcome.code is None:
         return FoldEntry(position, [arrival.event], len(arrival.payload))
     return FoldEntry(position, [REFUSED], 0)
 
 
-def seq_of(arrival: Arrived | Rejected) -> int | None:
-    return arrival.event.seq if isinstance(arrival, Arrived) else arrival.seq
+def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
+    return arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
 
 
-def problem_of(line: Line, arrival: Arrived | Rejected, outcome: Outcome | None) -> Problem | None:
+def problem_of(line: Line, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Problem | None:
     """What to answer for one event; None when all is well, or when the gap was reported before."""
     if outcome is not None and outcome.position is not None:
         line.waiting_for = None
-    if isinstance(arrival, Rejected) and (outcome is None or outcome.code == arrival.code):
+    if isinstance(arrival, RejectedEvent) and (outcome is None or outcome.code == arrival.code):
         return Problem(arrival.seq, arrival.code, arrival.detail)
     if outcome is None or outcome.code is None:
         return None

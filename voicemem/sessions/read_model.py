@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from voicemem.llm.tokens import Counter
+from voicemem.llm.tokens import TokenCounter
 from voicemem.transcript import history
-from voicemem.transcript.fold import Entry, fold_all
-from voicemem.transcript.history import Times, turn_times
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.history import SpeechTimes, turn_times
 from voicemem.transcript.messages import Message, ToolUse
-from voicemem.transcript.state import State, restore, snapshot
+from voicemem.transcript.state import State, decode_state, encode_state
 
 
 class Memory:
@@ -37,7 +37,7 @@ class Memory:
         """Position of the snapshot that was last saved."""
         self.made: dict[int, list[Message]] = {}
         """By turn."""
-        self.times: dict[int, list[Times]] = {}
+        self.times: dict[int, list[SpeechTimes]] = {}
         """Of these messages, where somebody asked for them."""
         self.joined: list[Message] = []
         self.counts: dict[str, list[int]] = {}
@@ -59,7 +59,7 @@ class Memory:
     @property
     def state(self) -> State:
         if self.unpacked is None:
-            self.unpacked, self.packed = restore(zlib.decompress(self.packed)), b""
+            self.unpacked, self.packed = decode_state(zlib.decompress(self.packed)), b""
         return self.unpacked
 
     @property
@@ -75,13 +75,13 @@ class Memory:
     def pack(self) -> None:
         if self.unpacked is not None:
             self.position = self.unpacked.position
-            self.packed = zlib.compress(snapshot(self.unpacked), 1)
+            self.packed = zlib.compress(encode_state(self.unpacked), 1)
             self.unpacked = None
             self.made, self.times, self.joined, self.begins = {}, {}, [], {}
             self.counts = {}
             self.text, self.ends = b"[]", []
 
-    def fold(self, entries: Iterable[Entry]) -> None:
+    def fold(self, entries: Iterable[DecodedRow]) -> None:
         fold_all(self.state, entries)
 
     def messages(self, unfinished: bool = False) -> list[Message]:
@@ -105,18 +105,18 @@ class Memory:
         messages = self.made_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered()]
 
-    def timed_messages(self) -> list[tuple[Message, Times]]:
+    def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:
         """The memory in its order, each message with when it could be heard."""
         self.make()
-        for number in self.state.numbers:
+        for number in self.state.turn_numbers:
             if number not in self.times:
                 self.times[number] = turn_times(self.state, self.state.turns[number])
-        return [pair for n in self.state.numbers for pair in zip(self.made[n], self.times[n], strict=True)]
+        return [pair for n in self.state.turn_numbers for pair in zip(self.made[n], self.times[n], strict=True)]
 
     def contents(self) -> bytes:
         """The memory as a JSON array of messages."""
         self.make()
-        missing = self.state.numbers[len(self.ends) :]
+        missing = self.state.turn_numbers[len(self.ends) :]
         if missing:
             pieces = [self.text[: self.ends[-1] if self.ends else 1]]
             end = len(pieces[0])
@@ -131,24 +131,24 @@ class Memory:
     def make(self) -> None:
         """Make the messages of the turns that have changed, and join all from the first of these on."""
         state = self.state
-        if not state.dirty:
+        if not state.dirty_turns:
             return
-        for number in state.dirty:
+        for number in state.dirty_turns:
             self.made[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
-        place = bisect_left(state.numbers, min(state.dirty))
-        state.dirty.clear()
-        before = state.numbers[place - 1] if place else None
+        place = bisect_left(state.turn_numbers, min(state.dirty_turns))
+        state.dirty_turns.clear()
+        before = state.turn_numbers[place - 1] if place else None
         del self.ends[place:]
         kept = 0 if before is None else self.begins[before] + len(self.made[before])
         del self.joined[kept:]
         for known in self.counts.values():
             del known[kept:]
-        for number in state.numbers[place:]:
+        for number in state.turn_numbers[place:]:
             self.begins[number] = len(self.joined)
             self.joined += self.made[number]
 
-    def tokens(self, counter: Counter) -> Callable[[int], int]:
+    def tokens(self, counter: TokenCounter) -> Callable[[int], int]:
         """How many tokens the content of the message at an index has, as long as the memory does not change."""
         self.make()
         joined = self.joined

@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from voicemem.config.secrets import SessionPatch, patch_calls_out
+from voicemem.config.secrets import SessionPatch, patch_changes_outbound
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, VoicememError
-from voicemem.protocol.codec import Arrived, Rejected
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
@@ -86,12 +86,12 @@ class Recorder:
         known = await self.journal.stream(project, session_id)
         producer = frame.producer or DEFAULT_PRODUCER
         await self.check_producer(known, producer)
-        settled = validate_config({} if known is not None else frame.session or {})
-        if patch_calls_out(settled) and not may_call_out:
+        session_patch = validate_config({} if known is not None else frame.session or {})
+        if patch_changes_outbound(session_patch) and not may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
-        self.check_settings(settled)
-        opened = await self.journal.open(project, session_id, producer, settled, frame.from_seq, self.clock())
-        if opened.created and patch_calls_out(settled):
+        self.check_settings(session_patch)
+        opened = await self.journal.open(project, session_id, producer, session_patch, frame.from_seq, self.clock())
+        if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
         memory = await self.memories.at(opened.stream)
         return opened, memory.state.newest_turn + 1
@@ -101,7 +101,7 @@ class Recorder:
         if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
             raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
 
-    async def record(self, line: Line, arrivals: Iterable[Arrived | Rejected]) -> BatchResult:
+    async def record(self, line: Line, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
         """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
         batch = PendingBatch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
@@ -114,9 +114,9 @@ class Recorder:
             raise recorded
         return recorded
 
-    def vet(self, line: Line, arrival: Arrived | Rejected) -> Arrived | Rejected:
+    def vet(self, line: Line, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
         """The event, or why this line may not carry it."""
-        if isinstance(arrival, Rejected):
+        if isinstance(arrival, RejectedEvent):
             return arrival
         try:
             check_line(line, arrival)
@@ -124,7 +124,7 @@ class Recorder:
                 return self.vet_update(line, arrival.event, arrival.payload)
         except Refused as refused:
             event = arrival.event
-            return Rejected(refused.code, refused.detail, event.session_id, event.producer, event.seq)
+            return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
 
     def vet_update(self, line: Line, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
@@ -132,7 +132,7 @@ class Recorder:
         if not line.may_set:  # before any work on it
             raise Refused("forbidden", SETS_NOTHING)
         update = validated_update(event, payload)
-        if patch_calls_out(update.patch) and not line.may_call_out:
+        if patch_changes_outbound(update.patch) and not line.may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(update.patch)
         return update
@@ -194,11 +194,11 @@ class Recorder:
         for problem in result.problems:
             counts.refuse(batch.kind, problem.code)
         for update in result.updates:
-            if patch_calls_out(update.patch):  # an administrative act
+            if patch_changes_outbound(update.patch):  # an administrative act
                 audit("calling_out_changed", line.key_id, line.project, line.session_id)
 
 
-def check_line(line: Line, arrival: Arrived) -> None:
+def check_line(line: Line, arrival: DecodedEvent) -> None:
     """Raise `Refused` for an event that this line may not carry."""
     event = arrival.event
     if isinstance(event, (SessionOpen, Auth)):

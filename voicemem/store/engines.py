@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from voicemem.config.service import MEMORY, SQLITE
+from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore, SqliteStore
 
 
 def open_store(url: str, exclusive: bool = True) -> Store:
     """The store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`."""
-    if url == MEMORY:
+    if url == MEMORY_STORE:
         return MemoryStore()
-    return SqliteStore(url.removeprefix(SQLITE), exclusive)
+    return SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive)

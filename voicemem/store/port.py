@@ -37,12 +37,12 @@ class Journal(Protocol):
     """Streams and their append-only lists of events."""
 
     async def create(
-        self, project: str, session_id: str, settled: SessionPatch, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """A new session; or the one that is there, and whether its configuration is the same."""
 
     async def restore(
-        self, project: str, session_id: str, settled: SessionPatch, restored: Restored, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
     ) -> Stream | None:
         """A new session with a journal that is there already, from one moment on; None when its id is taken.
 
@@ -51,7 +51,13 @@ class Journal(Protocol):
         """
 
     async def open(
-        self, project: str, session_id: str, producer: str, settled: SessionPatch, from_seq: int | None, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        producer: str,
+        session_patch: SessionPatch,
+        from_seq: int | None,
+        now_ms: int,
     ) -> Opened:
         """Raise a producer's epoch, on a new session or an existing one (whose configuration then stays).
 
@@ -74,7 +80,7 @@ class Journal(Protocol):
         Those that ended are due; where a producer was connected that has not ended, the grace begins anew.
         """
 
-    async def change(self, key: int, settled: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+    async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         """Apply a merge patch of the configuration, and journal it as the server's own event."""
 
     async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from voicemem.config.session import parse_config
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 
 SESSION, USER = "session", "user"
 """Kinds of streams: a user's is never closed."""
@@ -48,7 +48,7 @@ class Stream(Struct, gc=False):
     started_ms: int
     ended_ms: int | None
     reason: str | None
-    config: Fields
+    config: JsonObject
     silent_since_ms: int | None
     """When its last connection went; None while one is there."""
     ending_ms: int | None

@@ -33,7 +33,7 @@ class Changes(Struct, frozen=True):
         return bool(self.removed or self.upserts)
 
 
-class Keyed:
+class MessageDiff:
     """A fold state, and its messages as they were last looked at.
 
     A key is the position of the event that a message began with, which no later event changes. The state is the
@@ -50,15 +50,15 @@ class Keyed:
         """What has changed since the last time; at first that is everything."""
         state = self.state
         changes = Changes([], [])
-        for number in sorted(state.dirty):
-            before, now = self.turns.get(number, {}), self.made(number)
+        for number in sorted(state.dirty_turns):
+            before, now = self.turns.get(number, {}), self.encode_turn(number)
             self.turns[number] = now
             changes.removed.extend(key for key in before if key not in now)
-            changes.upserts.extend(upserts(before, now, self.last_before(number)))
-        state.dirty.clear()
+            changes.upserts.extend(upserts(before, now, self.last_key_before(number)))
+        state.dirty_turns.clear()
         return changes
 
-    def made(self, number: int) -> dict[str, bytes]:
+    def encode_turn(self, number: int) -> dict[str, bytes]:
         """The messages of a turn, as they are now."""
         found: dict[str, bytes] = {}
         for entry in turn_entries(self.state, self.state.turns[number], self.unfinished):
@@ -69,11 +69,11 @@ class Keyed:
             found[key] = msgspec.json.encode(entry.message)
         return found
 
-    def last_before(self, number: int) -> str | None:
+    def last_key_before(self, number: int) -> str | None:
         """The key of the last message of the turns before."""
-        numbers = self.state.numbers
-        for place in range(bisect_left(numbers, number) - 1, -1, -1):
-            if messages := self.turns.get(numbers[place]):
+        turn_numbers = self.state.turn_numbers
+        for place in range(bisect_left(turn_numbers, number) - 1, -1, -1):
+            if messages := self.turns.get(turn_numbers[place]):
                 return next(reversed(messages))
         return None
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from voicemem.documents.document import Document, changed, form_of
+from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.protocol.events import (
     Asr,
-    Incoming,
+    IncomingEvent,
     Interrupt,
-    Journaled,
+    JournaledEvent,
     LlmDelta,
     LlmDone,
     LlmError,
@@ -26,6 +26,7 @@ from voicemem.protocol.events import (
     MemoryDocument,
     MemoryForgotten,
     MemorySummary,
+    MessageEvent,
     Metric,
     Resume,
     SessionClosed,
@@ -34,86 +35,85 @@ from voicemem.protocol.events import (
     ToolCall,
     ToolResult,
     Tts,
-    Whole,
 )
 from voicemem.protocol.strict_json import merge_patch
 from voicemem.transcript.messages import Forgotten, Summary
 from voicemem.transcript.playback import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
-from voicemem.transcript.replies import fold_delta, fold_llm, fold_message
+from voicemem.transcript.replies import fold_delta, fold_llm_end, fold_message
 from voicemem.transcript.speech import fold_asr
-from voicemem.transcript.state import Latency, State, Trace, Turn, added
+from voicemem.transcript.state import Latency, State, ToolCallRecord, Turn, append_item
 
 
-class Entry(NamedTuple):
+class DecodedRow(NamedTuple):
     """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`."""
 
     position: int
     received_ms: int
-    event: Journaled
+    event: JournaledEvent
 
 
-def fold(state: State, entry: Entry) -> State:
+def fold(state: State, entry: DecodedRow) -> State:
     """The state after one more entry of its journal."""
-    advance(state, entry.position, entry.received_ms, entry.event)
+    fold_event(state, entry.position, entry.received_ms, entry.event)
     return state
 
 
-def fold_all(state: State, entries: Iterable[Entry]) -> State:
+def fold_all(state: State, entries: Iterable[DecodedRow]) -> State:
     """The state after all of these entries."""
     for position, received_ms, event in entries:
-        advance(state, position, received_ms, event)
+        fold_event(state, position, received_ms, event)
     return state
 
 
-def advance(state: State, position: int, received_ms: int, event: Journaled | Incoming) -> None:
+def fold_event(state: State, position: int, received_ms: int, event: JournaledEvent | IncomingEvent) -> None:
     """Let the event at a position change the state."""
     state.position = position
     if event.id is not None:
-        if event.id in state.ids:
+        if event.id in state.event_ids:
             return
-        state.ids.add(event.id)
-    rule = RULES.get(type(event))
+        state.event_ids.add(event.id)
+    rule = FOLD_RULES.get(type(event))
     if rule is not None and (event.item is None or event.item not in state.forgotten_items):
         turn = rule(state, event, received_ms if event.ts is None else event.ts)
         if turn is not None:
-            state.dirty.add(turn.number)
+            state.dirty_turns.add(turn.number)
 
 
 # What is no chat message (rule 10)
 
 
-def fold_trace(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> Turn:
+def fold_tool_or_metric(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> Turn:
     match event:
         case ToolCall():
             turn = state.turn(event.turn_id)
-            call(state, turn, event, ts)
+            record_call(state, turn, event, ts)
         case ToolResult():
-            turn = state.turn(state.calls.get(event.call_id, event.turn_id))
-            answer(state, turn, event, ts)
+            turn = state.turn(state.tool_call_turns.get(event.call_id, event.turn_id))
+            record_result(state, turn, event, ts)
         case Metric():
             turn = state.turn(event.turn_id)
-            turn.latencies = added(turn.latencies, Latency(event.name, event.latency_ms, ts))
+            turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
     return turn
 
 
-def answer(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
+def record_result(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
     """Put a result to its call; one that comes before its call waits for it."""
-    trace = next((t for t in turn.traces or () if t.call_id == event.call_id), None)
-    if trace is None:
-        trace = Trace(state.position, ts, event.call_id)
-        turn.traces = added(turn.traces, trace)
-    trace.result = event.result
-    trace.answered = True
+    tool_call = next((t for t in turn.tool_calls or () if t.call_id == event.call_id), None)
+    if tool_call is None:
+        tool_call = ToolCallRecord(state.position, ts, event.call_id)
+        turn.tool_calls = append_item(turn.tool_calls, tool_call)
+    tool_call.result = event.result
+    tool_call.answered = True
 
 
-def call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
-    waiting = next((t for t in turn.traces or () if t.call_id == event.call_id and t.name is None), None)
+def record_call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
+    waiting = next((t for t in turn.tool_calls or () if t.call_id == event.call_id and t.name is None), None)
     if waiting is None:
-        waiting = Trace(state.position, ts, event.call_id)
-        turn.traces = added(turn.traces, waiting)
+        waiting = ToolCallRecord(state.position, ts, event.call_id)
+        turn.tool_calls = append_item(turn.tool_calls, waiting)
     waiting.order, waiting.ts = state.position, ts
     waiting.name, waiting.arguments = event.name, event.arguments
-    state.calls[event.call_id] = turn.number
+    state.tool_call_turns[event.call_id] = turn.number
 
 
 # What the server does to a memory
@@ -147,14 +147,14 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     """What was taken over is over: nothing of it still plays, and the call goes on in the next turn."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
-    state.unheard_from = max(state.unheard_from, event.at_turn + 1)
+    state.first_unheard_turn = max(state.first_unheard_turn, event.at_turn + 1)
     state.carried = state.carried or ()
     state.forgotten_items |= set(event.forgotten_items)
 
 
 def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
     document = state.document = state.document or Document()
-    document.content = changed(document.content, event.operation, event.content)
+    document.content = apply_operation(document.content, event.operation, event.content)
     document.form = form_of(event) or document.form
     document.updated_ms = ts
     if document.positions:
@@ -167,18 +167,18 @@ def fold_data(state: State, event: MemoryData, _ts: int) -> None:
     state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
 
 
-RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
+FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
-    LlmDone: fold_llm,
-    LlmError: fold_llm,
+    LlmDone: fold_llm_end,
+    LlmError: fold_llm_end,
     Tts: fold_tts,
     Interrupt: fold_interrupt,
     Resume: fold_resume,
-    Whole: fold_message,
-    ToolCall: fold_trace,
-    ToolResult: fold_trace,
-    Metric: fold_trace,
+    MessageEvent: fold_message,
+    ToolCall: fold_tool_or_metric,
+    ToolResult: fold_tool_or_metric,
+    Metric: fold_tool_or_metric,
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,

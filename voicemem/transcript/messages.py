@@ -68,7 +68,7 @@ class Forgotten(Struct, frozen=True, gc=False):
         return turn_id == self.turn and order <= self.position and order not in self.kept
 
 
-def ordered_metadata(values: dict[str, Any]) -> dict[str, Any]:
+def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
     """The same metadata with voicemem's own keys first, in their documented order."""
     own = {key: values[key] for key in METADATA_ORDER if key in values}
     return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from voicemem.protocol.events import Interrupt, Resume, SessionClosed, SessionReopened, Tts
-from voicemem.transcript.heard import Cut, Playback, TimedWord, has_progress, heard_to_end
-from voicemem.transcript.history import Told, told_replies
-from voicemem.transcript.state import Reply, State, Turn, added
-from voicemem.transcript.timeline import ALWAYS, NEVER
+from voicemem.transcript.heard import Interruption, Playback, TimedWord, has_progress, was_heard_to_end
+from voicemem.transcript.history import HeardReply, heard_replies
+from voicemem.transcript.state import Reply, State, Turn, append_item
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 
-def named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, Reply | None]:
+def find_named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, Reply | None]:
     """The reply that an event names by its item, or the turn that it names; (None, None) when it names neither."""
     if event.item is not None:
         number = state.items.get(event.item)
@@ -28,7 +28,7 @@ def named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, R
 
 
 def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
-    turn, reply = named(state, event)
+    turn, reply = find_named(state, event)
     if turn is None and reply is None:
         turn, reply = oldest_unheard(state)
         if turn is None:
@@ -55,57 +55,57 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
 
 def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
     """The oldest reply neither heard to its end nor interrupted; all turns before `unheard_from` have none."""
-    for number in state.numbers[bisect_left(state.numbers, state.unheard_from) :]:
+    for number in state.turn_numbers[bisect_left(state.turn_numbers, state.first_unheard_turn) :]:
         turn = state.turns[number]
-        state.unheard_from = number
-        for told in told_replies(turn):
-            if not told.cuts and not told.reply.restored and not heard_to_end(told.spoken, NEVER):
-                return turn, told.reply
+        state.first_unheard_turn = number
+        for heard in heard_replies(turn):
+            if not heard.interruptions and not heard.reply.restored and not was_heard_to_end(heard.evidence, AFTER_ALL):
+                return turn, heard.reply
     return None, None
 
 
-Place = tuple[int, int, int]
+ReplyPosition = tuple[int, int, int]
 """Where a reply stands in the call: turn, begin, order."""
 
 
-def place(turn: Turn, reply: Reply) -> Place:
+def reply_position(turn: Turn, reply: Reply) -> ReplyPosition:
     return turn.number, reply.begin, reply.order
 
 
 def recent_turns(state: State) -> list[Turn]:
     """The turns whose replies may still play: none before the newest turn with a final."""
-    return [state.turns[number] for number in state.numbers[bisect_left(state.numbers, state.final_turn) :]]
+    return [state.turns[number] for number in state.turn_numbers[bisect_left(state.turn_numbers, state.final_turn) :]]
 
 
-def latest_played(state: State) -> Place:
+def latest_played(state: State) -> ReplyPosition:
     """The latest reply that was played, of those that may still play: earlier ones no longer do."""
     for turn in reversed(recent_turns(state)):
-        for told in reversed(told_replies(turn)):
-            if has_progress(told.spoken):
-                return place(turn, told.reply)
-    return ALWAYS, 0, 0
+        for heard in reversed(heard_replies(turn)):
+            if has_progress(heard.evidence):
+                return reply_position(turn, heard.reply)
+    return BEFORE_ALL, 0, 0
 
 
-def is_playing(state: State, turn: Turn, told: Told, latest: Place) -> bool:
+def is_playing(state: State, turn: Turn, heard: HeardReply, latest: ReplyPosition) -> bool:
     """Whether the reply still plays; without any playback event it does until `llm.done`."""
-    if told.cuts or told.reply.restored or heard_to_end(told.spoken, NEVER):
+    if heard.interruptions or heard.reply.restored or was_heard_to_end(heard.evidence, AFTER_ALL):
         return False
-    if turn.number < state.final_turn or place(turn, told.reply) < latest:
+    if turn.number < state.final_turn or reply_position(turn, heard.reply) < latest:
         return False
-    return has_progress(told.spoken) or not told.spoken.complete
+    return has_progress(heard.evidence) or not heard.evidence.complete
 
 
 def oldest_playing(state: State) -> tuple[Turn | None, Reply | None]:
     latest = latest_played(state)
     for turn in recent_turns(state):
-        for told in told_replies(turn):
-            if is_playing(state, turn, told, latest):
-                return turn, told.reply
+        for heard in heard_replies(turn):
+            if is_playing(state, turn, heard, latest):
+                return turn, heard.reply
     return None, None
 
 
 def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
-    cut = Cut(
+    interruption = Interruption(
         ts,
         state.position,
         event.heard_text,
@@ -115,35 +115,35 @@ def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
         metadata=event.metadata,
         cause=event.cause,
     )
-    turn, reply = named(state, event)
+    turn, reply = find_named(state, event)
     if turn is None and reply is None:
         turn, reply = oldest_playing(state)
     if reply is not None:
-        reply.cuts = added(reply.cuts, cut)
+        reply.interruptions = append_item(reply.interruptions, interruption)
     elif turn is not None:
-        turn.cuts = added(turn.cuts, cut)
+        turn.interruptions = append_item(turn.interruptions, interruption)
     return turn
 
 
 def fold_resume(state: State, event: Resume, ts: int) -> Turn | None:
-    turn, reply = named(state, event)
+    turn, reply = find_named(state, event)
     if turn is None and reply is None:
         turn, reply = newest_interrupted(state)
     if turn is not None:
-        state.unheard_from = min(state.unheard_from, turn.number)
+        state.first_unheard_turn = min(state.first_unheard_turn, turn.number)
     if reply is not None:
-        reply.resumes = added(reply.resumes, ts)
+        reply.resumes = append_item(reply.resumes, ts)
     elif turn is not None:
-        turn.resumes = added(turn.resumes, ts)
+        turn.resumes = append_item(turn.resumes, ts)
     return turn
 
 
 def newest_interrupted(state: State) -> tuple[Turn | None, Reply | None]:
-    for number in reversed(state.numbers):
+    for number in reversed(state.turn_numbers):
         turn = state.turns[number]
-        for told in reversed(told_replies(turn)):
-            if told.cuts:
-                return turn, told.reply
+        for heard in reversed(heard_replies(turn)):
+            if heard.interruptions:
+                return turn, heard.reply
     return None, None
 
 
@@ -152,20 +152,24 @@ def fold_close(state: State, event: SessionClosed, ts: int) -> None:
     if state.closed_ts is not None:
         return
     state.closed_ts = ts
-    state.dirty.update(state.turns)
+    state.dirty_turns.update(state.turns)
     latest = latest_played(state)
     for turn in state.turns.values():
-        for told in told_replies(turn):
-            spoken = told.spoken
-            playing = has_progress(spoken) and is_playing(state, turn, told, latest)
-            if not told.cuts and not told.reply.restored and (playing or not spoken.complete):
-                told.reply.cuts = added(told.reply.cuts, Cut(ts, state.position, closing=True, cause=event.reason))
+        for heard in heard_replies(turn):
+            evidence = heard.evidence
+            playing = has_progress(evidence) and is_playing(state, turn, heard, latest)
+            if not heard.interruptions and not heard.reply.restored and (playing or not evidence.complete):
+                heard.reply.interruptions = append_item(
+                    heard.reply.interruptions, Interruption(ts, state.position, closing=True, cause=event.reason)
+                )
 
 
 def fold_reopen(state: State, event: SessionReopened, ts: int) -> None:
     """Undo the close."""
     state.closed_ts = None
-    state.dirty.update(state.turns)
+    state.dirty_turns.update(state.turns)
     for turn in state.turns.values():
         for reply in turn.replies:
-            reply.cuts = [cut for cut in reply.cuts or () if not cut.closing] or None
+            reply.interruptions = [
+                interruption for interruption in reply.interruptions or () if not interruption.closing
+            ] or None

@@ -5,9 +5,9 @@ What carries neither item nor turn goes by the flow of the call (end of section 
 
 from __future__ import annotations
 
-from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, Whole
-from voicemem.transcript.history import told_replies
-from voicemem.transcript.state import Failure, Reply, State, Turn, Typed, added
+from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, MessageEvent
+from voicemem.transcript.history import heard_replies
+from voicemem.transcript.state import Failure, Reply, State, Turn, TypedMessage, append_item
 
 
 def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn:
@@ -15,20 +15,20 @@ def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn:
     if event.whole:
         reply.generation.add_whole(ts, event.text)
     else:
-        reply.generation.plain.extend(ts, event.text)
+        reply.generation.deltas.extend(ts, event.text)
     if event.metadata:
         reply.metadata |= event.metadata
     return turn
 
 
-def fold_llm(state: State, event: LlmDone | LlmError, ts: int) -> Turn:
+def fold_llm_end(state: State, event: LlmDone | LlmError, ts: int) -> Turn:
     turn, reply = find_reply(state, event, ts)
     about = reply
     if isinstance(event, LlmDone):
         reply.generation.finish(ts, event.text)
     else:
         reply.generation.finish(ts, None)
-        turn.failures = added(turn.failures, Failure(ts, event.code))
+        turn.failures = append_item(turn.failures, Failure(ts, event.code))
         if event.text:
             about = begin_whole(state, turn, None, ts, event.text, "llm_failure")
     if event.metadata:
@@ -49,8 +49,8 @@ def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> t
             reply = next((r for r in reversed(turn.replies) if not r.generation.complete), None)
     else:
         turn, reply = find_flowing_reply(state)
-    if turn.number < state.unheard_from:
-        state.unheard_from = turn.number
+    if turn.number < state.first_unheard_turn:
+        state.first_unheard_turn = turn.number
     if reply is None:
         state.newest_reply = (turn.number, state.position)
         return turn, begin_reply(state, turn, None, event.item, ts)
@@ -72,9 +72,9 @@ def find_flowing_reply(state: State) -> tuple[Turn, Reply | None]:
 
 def is_interrupted(turn: Turn, reply: Reply) -> bool:
     """Whether an interruption of the reply counts; most replies have none, which is cheap to see."""
-    if not reply.cuts and not turn.cuts:
+    if not reply.interruptions and not turn.interruptions:
         return False
-    return any(told.reply is reply and told.cuts for told in told_replies(turn))
+    return any(heard.reply is reply and heard.interruptions for heard in heard_replies(turn))
 
 
 def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None, ts: int) -> Reply:
@@ -86,7 +86,7 @@ def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None,
         if item is not None:
             state.items[item] = turn.number
         state.newest_turn = max(state.newest_turn, turn.number)
-        state.unheard_from = min(state.unheard_from, turn.number)
+        state.first_unheard_turn = min(state.first_unheard_turn, turn.number)
     reply.begin = min(reply.begin, ts)
     return reply
 
@@ -101,7 +101,7 @@ def begin_whole(state: State, turn: Turn, item: str | None, ts: int, text: str, 
     return reply
 
 
-def fold_message(state: State, event: Whole, ts: int) -> Turn:
+def fold_message(state: State, event: MessageEvent, ts: int) -> Turn:
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     metadata = dict(event.metadata or {})
     if event.user is not None:
@@ -117,6 +117,6 @@ def fold_message(state: State, event: Whole, ts: int) -> Turn:
         state.items[event.item] = turn.number
     state.newest_turn = max(state.newest_turn, turn.number)
     state.utterance_turn = max(state.utterance_turn, turn.number)
-    typed = Typed(state.position, ts, event.text, metadata | {"source": event.source})
-    turn.typed = added(turn.typed, typed)
+    typed = TypedMessage(state.position, ts, event.text, metadata | {"source": event.source})
+    turn.typed = append_item(turn.typed, typed)
     return turn

@@ -15,15 +15,15 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     turn = find_turn(state, event)
     if turn is None:
         return None
-    place = find_segment(turn, event)
-    if place is None:
+    ref = find_segment(turn, event)
+    if ref is None:
         if is_stale(turn, event):
             return None
-        place = open_segment(turn, event, ts, state.position)
-    utterance = give_to_user(turn, place, event.user)
+        ref = open_segment(turn, event, ts, state.position)
+    utterance = assign_user(turn, ref, event.user)
     if event.metadata:
         utterance.metadata |= event.metadata
-    segment = place.segment
+    segment = ref.segment
     segment.begin = min(segment.begin, ts)
     if event.final or not segment.final:
         segment.text = event.text
@@ -44,7 +44,7 @@ def newest_finals(state: State, user: str | None) -> list[str]:
     return [state.finals[name] for name in (user, "") if name in state.finals]
 
 
-class Place(NamedTuple):
+class SegmentRef(NamedTuple):
     """A segment and the utterance that it is part of."""
 
     utterance: Utterance
@@ -61,7 +61,7 @@ def find_turn(state: State, event: Asr) -> Turn | None:
     elif event.turn_id is not None:
         number = event.turn_id
     else:
-        flowing = turn_by_flow(state, event)
+        flowing = find_flowing_turn(state, event)
         if flowing is None:
             return None
         number = flowing
@@ -70,13 +70,13 @@ def find_turn(state: State, event: Asr) -> Turn | None:
     return state.turn(number)
 
 
-def turn_by_flow(state: State, event: Asr) -> int | None:
+def find_flowing_turn(state: State, event: Asr) -> int | None:
     """Without turn and item: the open utterance of this user, else a new one in the next turn."""
     if event.user is None:
-        key = next(reversed(state.speaking), "")
+        key = next(reversed(state.open_utterances), "")
     else:
-        key = event.user if event.user in state.speaking else ""
-    number = state.speaking.pop(key, None)
+        key = event.user if event.user in state.open_utterances else ""
+    number = state.open_utterances.pop(key, None)
     if number is None:
         if not event.final and event.text and any(event.text in final for final in newest_finals(state, event.user)):
             return None
@@ -87,11 +87,11 @@ def turn_by_flow(state: State, event: Asr) -> int | None:
         state.finals.pop(event.user or key, None)
         state.finals[event.user or key] = event.text
     else:
-        state.speaking[event.user or key] = number
+        state.open_utterances[event.user or key] = number
     return number
 
 
-def places(turn: Turn, user: str | None) -> Iterator[Place]:
+def candidate_segments(turn: Turn, user: str | None) -> Iterator[SegmentRef]:
     """The segments that an event of this user may be about, the newest first within each utterance.
 
     An event without user may be about anyone's; one with a user about that user's, or one that nobody owns yet.
@@ -100,19 +100,19 @@ def places(turn: Turn, user: str | None) -> Iterator[Place]:
     unowned = [u for u in turn.utterances if user is not None and u.user is None]
     for utterance in [*reversed(own), *unowned]:
         for segment in reversed(utterance.segments):
-            yield Place(utterance, segment)
+            yield SegmentRef(utterance, segment)
 
 
-def find_segment(turn: Turn, event: Asr) -> Place | None:
+def find_segment(turn: Turn, event: Asr) -> SegmentRef | None:
     """The segment that the event updates, if it is there already."""
     item, number = segment_key(event)
-    for place in places(turn, event.user):
-        segment = place.segment
+    for ref in candidate_segments(turn, event.user):
+        segment = ref.segment
         if item is None and number is None:
-            if not segment.keyed and not segment.final:
-                return place
+            if not segment.has_key and not segment.final:
+                return ref
         elif (segment.item, segment.number) == (item, number):
-            return place
+            return ref
     return None
 
 
@@ -125,22 +125,26 @@ def is_stale(turn: Turn, event: Asr) -> bool:
     """Whether this is a late partial that the newest final without a key already contains."""
     if event.final or event.item is not None or event.segment is not None:
         return False
-    finals = (place.segment for place in places(turn, event.user) if not place.segment.keyed and place.segment.text)
+    finals = (
+        ref.segment for ref in candidate_segments(turn, event.user) if not ref.segment.has_key and ref.segment.text
+    )
     newest = max(finals, key=lambda segment: segment.order, default=None)
     return newest is not None and event.text in newest.text
 
 
-def open_segment(turn: Turn, event: Asr, ts: int, order: int) -> Place:
+def open_segment(turn: Turn, event: Asr, ts: int, order: int) -> SegmentRef:
     item, number = segment_key(event)
-    utterance = next((p.utterance for p in places(turn, event.user) if item and p.segment.item == item), None)
+    utterance = next(
+        (p.utterance for p in candidate_segments(turn, event.user) if item and p.segment.item == item), None
+    )
     if utterance is None:
-        utterance = utterance_of(turn, event.user, order)
+        utterance = get_or_add_utterance(turn, event.user, order)
     segment = Segment(item, number, ts, order)
     utterance.segments.append(segment)
-    return Place(utterance, segment)
+    return SegmentRef(utterance, segment)
 
 
-def utterance_of(turn: Turn, user: str | None, order: int) -> Utterance:
+def get_or_add_utterance(turn: Turn, user: str | None, order: int) -> Utterance:
     for utterance in turn.utterances:
         if utterance.user == user:
             return utterance
@@ -149,14 +153,14 @@ def utterance_of(turn: Turn, user: str | None, order: int) -> Utterance:
     return utterance
 
 
-def give_to_user(turn: Turn, place: Place, user: str | None) -> Utterance:
+def assign_user(turn: Turn, ref: SegmentRef, user: str | None) -> Utterance:
     """The first event that names a user gives the segment (and its item's others) to that user."""
-    unowned = place.utterance
+    unowned = ref.utterance
     if user is None or unowned.user is not None:
         return unowned
-    item = place.segment.item
-    given = [s for s in unowned.segments if s is place.segment or (item is not None and s.item == item)]
-    owner = utterance_of(turn, user, min(segment.order for segment in given))
+    item = ref.segment.item
+    given = [s for s in unowned.segments if s is ref.segment or (item is not None and s.item == item)]
+    owner = get_or_add_utterance(turn, user, min(segment.order for segment in given))
     owner.segments = sorted([*owner.segments, *given], key=lambda segment: segment.order)
     unowned.segments = [segment for segment in unowned.segments if segment not in given]
     if not unowned.segments:
@@ -165,26 +169,26 @@ def give_to_user(turn: Turn, place: Place, user: str | None) -> Utterance:
     return owner
 
 
-def spoken_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]:
+def utterance_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]:
     """What the utterance says, and the Unix ms when it began: its segments in order, one space between them."""
     text, begin = "", None
-    for segment in in_order(utterance.segments):
+    for segment in order_segments(utterance.segments):
         if segment.text.strip() and (segment.final or with_partials):
-            text = join(text, segment.text)
+            text = join_texts(text, segment.text)
             begin = segment.begin if begin is None else min(begin, segment.begin)
     return text, begin or 0
 
 
-def in_order(segments: list[Segment]) -> list[Segment]:
+def order_segments(segments: list[Segment]) -> list[Segment]:
     """Items (and what has none) in the order of their first arrival, and the segments of each by their number."""
     first: dict[str | None, int] = {}
     for segment in segments:
-        if segment.keyed:
+        if segment.has_key:
             first[segment.item] = min(segment.order, first.get(segment.item, segment.order))
-    return sorted(segments, key=lambda s: (first[s.item], s.number or 0) if s.keyed else (s.order, 0))
+    return sorted(segments, key=lambda s: (first[s.item], s.number or 0) if s.has_key else (s.order, 0))
 
 
-def join(left: str, right: str) -> str:
+def join_texts(left: str, right: str) -> str:
     if not left:
         return right
     left, right = left.rstrip(), right.lstrip()

@@ -14,13 +14,13 @@ from msgspec import Struct, field
 
 from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession
-from voicemem.protocol.types import Fields
-from voicemem.transcript.heard import Cut, Playback
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.heard import Interruption, Playback
 from voicemem.transcript.messages import Forgotten, Summary
-from voicemem.transcript.timeline import ALWAYS, EMPTY, NEVER, Series, TextSeries
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, EMPTY_COLUMN, TextTimeline, Timeline
 
 T = TypeVar("T")
-VERSION = 7
+SNAPSHOT_VERSION = 8
 """Of the records here and of the fold's rules; a snapshot of another version is not used."""
 
 
@@ -40,7 +40,7 @@ class Segment(Struct, gc=False):
     end_ms: int | None = None
 
     @property
-    def keyed(self) -> bool:
+    def has_key(self) -> bool:
         return self.item is not None or self.number is not None
 
 
@@ -53,7 +53,7 @@ class Utterance(Struct, gc=False):
     metadata: dict[str, Any] = {}
 
 
-class Typed(Struct, gc=False):
+class TypedMessage(Struct, gc=False):
     """A whole user message: typed text, a command, or a restored one."""
 
     order: int
@@ -65,37 +65,37 @@ class Typed(Struct, gc=False):
 class Generation(Struct, gc=False):
     """What the LLM generated of one reply: plain deltas, whole texts, and its ends."""
 
-    plain: TextSeries = field(default_factory=TextSeries)
+    deltas: TextTimeline = field(default_factory=TextTimeline)
     """The deltas joined in the order of their arrival."""
-    wholes: TextSeries | None = None
-    ends: Series = field(default_factory=Series)
-    final_texts: TextSeries | None = None
+    whole_texts: TextTimeline | None = None
+    ends: Timeline = field(default_factory=Timeline)
+    final_texts: TextTimeline | None = None
 
     def add_whole(self, ts: int, text: str) -> None:
-        self.wholes = self.wholes or TextSeries()
-        self.wholes.add(ts, text)
+        self.whole_texts = self.whole_texts or TextTimeline()
+        self.whole_texts.add(ts, text)
 
     def finish(self, ts: int, text: str | None) -> None:
         self.ends.add(ts, 0)
         if text is not None:
-            self.final_texts = self.final_texts or TextSeries()
+            self.final_texts = self.final_texts or TextTimeline()
             self.final_texts.add(ts, text)
 
     @property
     def complete(self) -> bool:
         return bool(self.ends.times)
 
-    def text(self, until: int = NEVER) -> str:
+    def text(self, until: int = AFTER_ALL) -> str:
         """What was generated until a `ts`: the newest end's text, else the newest whole text and later deltas."""
         final = self.final_texts.last(until) if self.final_texts is not None else None
         if final is not None:
             return final.text
-        plain = self.plain.last(until)
-        whole = self.wholes.last(until) if self.wholes is not None else None
+        deltas = self.deltas.last(until)
+        whole = self.whole_texts.last(until) if self.whole_texts is not None else None
         if whole is None:
-            return plain.text if plain else ""
-        before = self.plain.last(whole.ts)
-        return whole.text + (plain.text[len(before.text) if before else 0 :] if plain else "")
+            return deltas.text if deltas else ""
+        before = self.deltas.last(whole.ts)
+        return whole.text + (deltas.text[len(before.text) if before else 0 :] if deltas else "")
 
 
 class Reply(Struct, gc=False):
@@ -105,18 +105,18 @@ class Reply(Struct, gc=False):
     item: str | None
     generation: Generation = field(default_factory=Generation)
     playback: Playback | None = None
-    begin: int = NEVER
+    begin: int = AFTER_ALL
     source: str = "llm"
     whole: bool = False
     """Came as one message; later `llm.*` events without its item are not about it."""
     restored: bool = False
     """Came with its interruption in its metadata; no other is looked for."""
     metadata: dict[str, Any] = {}
-    cuts: list[Cut] | None = None
+    interruptions: list[Interruption] | None = None
     resumes: list[int] | None = None
 
 
-class Trace(Struct, gc=False):
+class ToolCallRecord(Struct, gc=False):
     """A tool call, and its result once it has come; without a name, a result that waits for its call."""
 
     order: int
@@ -148,12 +148,12 @@ class Turn(Struct, gc=False):
 
     number: int
     utterances: list[Utterance] = []
-    typed: list[Typed] | None = None
+    typed: list[TypedMessage] | None = None
     replies: list[Reply] = []
     playback: Playback | None = None
-    cuts: list[Cut] | None = None
+    interruptions: list[Interruption] | None = None
     resumes: list[int] | None = None
-    traces: list[Trace] | None = None
+    tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
 
@@ -170,23 +170,23 @@ class State(Struct, gc=False):
 
     position: int = 0
     turns: dict[int, Turn] = {}
-    numbers: list[int] = []
+    turn_numbers: list[int] = []
     """The turns' numbers, sorted."""
     items: dict[str, int] = {}
     """The turn in which each item began."""
     unplaced: dict[str, Reply] = {}
     """Replies that were interrupted or played, by name, before they began."""
-    ids: set[str] = set()
-    calls: dict[str, int] = {}
+    event_ids: set[str] = set()
+    tool_call_turns: dict[str, int] = {}
     """The turn of each tool call."""
     newest_turn: int = 0
     utterance_turn: int = 0
     """The turn of the newest utterance; 0 before any."""
-    final_turn: int = ALWAYS
+    final_turn: int = BEFORE_ALL
     """The newest turn with a final: replies of earlier turns no longer play."""
-    unheard_from: int = 0
+    first_unheard_turn: int = 0
     """In turns before this one every reply was heard to its end or interrupted."""
-    speaking: dict[str, int] = {}
+    open_utterances: dict[str, int] = {}
     """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
     finals: dict[str, str] = {}
     """Each such user's newest final, the newest last; what it already contains is no new utterance."""
@@ -197,25 +197,25 @@ class State(Struct, gc=False):
     """The newest one; none shortens the history."""
     document: Document | None = None
     """The working memory of the session, or of the user whose stream this is."""
-    data: Fields = {}
+    data: JsonObject = {}
     """The session's own, which no LLM is shown unless somebody asks for it."""
     forgotten: Forgotten | None = None
     forgotten_items: set[str] = set()
     """Of a fork: what of its original was forgotten, and did not come with it."""
     carried: tuple[CarriedSession, ...] | None = None
     """What is known from earlier sessions; None until it was looked for."""
-    dirty: set[int] = set()
+    dirty_turns: set[int] = set()
     """Turns that changed since their messages were last made."""
 
     def turn(self, number: int) -> Turn:
         turn = self.turns.get(number)
         if turn is None:
             turn = self.turns[number] = Turn(number)
-            insort(self.numbers, number)
+            insort(self.turn_numbers, number)
         return turn
 
 
-def added(items: list[T] | None, item: T) -> list[T]:
+def append_item(items: list[T] | None, item: T) -> list[T]:
     """A list that most records do not have, with one more item."""
     if items is None:
         return [item]
@@ -230,20 +230,20 @@ def column_to_bytes(column: Any) -> bytes:
 
 
 def column_from_bytes(kind: type, value: Any) -> Any:
-    return array("q", value) if value else EMPTY
+    return array("q", value) if value else EMPTY_COLUMN
 
 
 ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)
 DECODER = msgspec.msgpack.Decoder(State, dec_hook=column_from_bytes)
 
 
-def snapshot(state: State) -> bytes:
+def encode_state(state: State) -> bytes:
     """The state as bytes, for `restore`."""
     return ENCODER.encode(state)
 
 
-def restore(blob: bytes) -> State:
+def decode_state(blob: bytes) -> State:
     """The state that `snapshot` encoded, with every turn to be read anew."""
     state = DECODER.decode(blob)
-    state.dirty = set(state.turns)
+    state.dirty_turns = set(state.turns)
     return state

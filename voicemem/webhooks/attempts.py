@@ -13,13 +13,13 @@ DAY_S = 86_400
 RETRY_DELAYS_S = (0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S)
 """Seconds between attempts: the first entry is the pause after the first failed attempt."""
 MAX_ATTEMPTS = len(RETRY_DELAYS_S) + 1
-SPREAD = 0.2
+JITTER = 0.2
 """Jitter: a delay is moved by at most this share, either way."""
-OVERLOADED = frozenset({429, 502, 503, 504})
+OVERLOAD_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that say that the receiver, or the gateway before it, has too much to do."""
 
 
-class Shipment(Struct, frozen=True):
+class AttemptRequest(Struct, frozen=True):
     """One attempt to deliver one notice: everything that a sender needs to know."""
 
     url: str
@@ -35,7 +35,7 @@ class Shipment(Struct, frozen=True):
     """Signs as well, while a receiver may still hold the secret of before."""
 
 
-class Answer(Struct, frozen=True):
+class AttemptResult(Struct, frozen=True):
     """What came of one attempt. Either `status` or `error` is set; for a redirect both are."""
 
     status: int | None
@@ -49,14 +49,14 @@ class Answer(Struct, frozen=True):
     """The first 256 bytes of the answer's body as text."""
 
 
-def verdict(answer: Answer) -> Literal["delivered", "retry", "gone"]:
+def verdict(answer: AttemptResult) -> Literal["delivered", "retry", "gone"]:
     """What an answer means: 2xx is success, 410 asks never to call again, everything else (redirects too) may pass."""
     if answer.status is not None and 200 <= answer.status < 300:
         return "delivered"
     return "gone" if answer.status == 410 else "retry"
 
 
-def next_delay_s(attempts_made: int, answer: Answer, jitter: float, now_s: float | None = None) -> float | None:
+def next_delay_s(attempts_made: int, answer: AttemptResult, jitter: float, now_s: float | None = None) -> float | None:
     """Seconds until the next attempt, at most a day; None when no attempt is left.
 
     `jitter` is a random number in [0, 1). `now_s` (Unix seconds) is needed for a Retry-After that is a date.
@@ -65,11 +65,11 @@ def next_delay_s(attempts_made: int, answer: Answer, jitter: float, now_s: float
         return 0.0
     if attempts_made >= MAX_ATTEMPTS:
         return None
-    scheduled = RETRY_DELAYS_S[attempts_made - 1] * (1 - SPREAD + 2 * SPREAD * jitter)
-    overloaded = answer.status in OVERLOADED or answer.error == "timeout"
+    scheduled = RETRY_DELAYS_S[attempts_made - 1] * (1 - JITTER + 2 * JITTER * jitter)
+    overloaded = answer.status in OVERLOAD_STATUSES or answer.error == "timeout"
     earliest = _retry_after_s(answer.retry_after, now_s) or (RETRY_DELAYS_S[1] if overloaded else 0)
     # The receiver's own wish is spread to later only, so that a crowd does not come back at one moment.
-    return min(DAY_S, max(scheduled, earliest * (1 + SPREAD * jitter)))
+    return min(DAY_S, max(scheduled, earliest * (1 + JITTER * jitter)))
 
 
 def _retry_after_s(value: str | None, now_s: float | None) -> float:

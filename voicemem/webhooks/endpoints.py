@@ -15,7 +15,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
-from voicemem.webhooks.attempts import Answer, Shipment
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult
 from voicemem.webhooks.outbox import addressed
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
 
@@ -30,7 +30,7 @@ class Tried(NamedTuple):
     """What came of one test callback."""
 
     event_type: int
-    answer: Answer
+    answer: AttemptResult
 
 
 class Webhooks:
@@ -42,7 +42,7 @@ class Webhooks:
     def __init__(
         self,
         store: Endpoints,
-        send: Callable[[Shipment], Awaitable[Answer]],
+        send: Callable[[AttemptRequest], Awaitable[AttemptResult]],
         runtime: Runtime,
         wake: asyncio.Event,
         check_address: Callable[[str], None],
@@ -123,7 +123,7 @@ class Webhooks:
         answers = await asyncio.gather(*(self.send(self.health_check(endpoint, one)) for one in endpoint.event_types))
         return [Tried(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
 
-    def health_check(self, endpoint: Endpoint, event_type: int) -> Shipment:
+    def health_check(self, endpoint: Endpoint, event_type: int) -> AttemptRequest:
         notice, now = self.new_id(), self.clock()
         body = envelope(
             notice_id=notice, event_type=event_type, notify_ms=now, session_id=HEALTH_CHECK_SID, payload=HEALTH_CHECK

@@ -16,13 +16,13 @@ from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Endpoint, Export
-from voicemem.webhooks.attempts import DAY_S, Answer, Shipment, next_delay_s, verdict
+from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, next_delay_s, verdict
 from voicemem.webhooks.payloads import (
-    about,
     envelope,
     history_payload,
     left_payload,
     metrics_payload,
+    session_fields,
     started_payload,
     turns_payload,
 )
@@ -43,7 +43,7 @@ FAILING_MS = 5 * DAY_S * 1000
 LONGEST_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
-Send = Callable[[Shipment], Awaitable[Answer]]
+Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 
 
 class Outbox:
@@ -116,7 +116,7 @@ class Outbox:
             if payload is None:
                 return  # erased meanwhile
             started = self.clock()
-            answer = await self.send(shipment(export, payload, started))
+            answer = await self.send(attempt_request(export, payload, started))
             await self.finish(export, answer, started)
         except StoreUnavailable:
             return  # the lease runs out, and it is tried again
@@ -138,7 +138,7 @@ class Outbox:
     async def make_payload(self, export: Export) -> bytes:
         """What a notice says, at the position of the close, whatever has followed since."""
         closing, contents = export.closing, export.endpoint.contents
-        session = about(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
+        session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
         match export.event_type:
             case config.STARTED_EVENT:
                 return started_payload(session)
@@ -155,7 +155,7 @@ class Outbox:
 
         return await self.memories.made_as_of(export.stream, export.position, write)
 
-    async def finish(self, export: Export, answer: Answer, started_ms: int) -> None:
+    async def finish(self, export: Export, answer: AttemptResult, started_ms: int) -> None:
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
@@ -195,7 +195,7 @@ def named(export: Export) -> str:
     return f"{whose} to {urlsplit(endpoint.url).hostname}"
 
 
-def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:
+def attempt_request(export: Export, payload: bytes, now_ms: int) -> AttemptRequest:
     """One attempt: the frozen payload, with the time of this attempt around it."""
     body = envelope(
         notice_id=export.notice_id,
@@ -207,10 +207,10 @@ def shipment(export: Export, payload: bytes, now_ms: int) -> Shipment:
     return addressed(export.endpoint, export.notice_id, body, now_ms)
 
 
-def addressed(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> Shipment:
+def addressed(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:
     """A body on its way to an endpoint."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
-    return Shipment(
+    return AttemptRequest(
         url=endpoint.url,
         secret=endpoint.secret,
         public_only=endpoint.public_only,

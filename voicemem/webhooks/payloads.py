@@ -11,24 +11,24 @@ from typing import Any, Literal
 
 import orjson
 
-from voicemem.transcript.messages import Message, ordered_metadata
+from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
-from voicemem.transcript.turns import is_end_to_end, plain_number, turns
+from voicemem.transcript.turns import compact_number, is_end_to_end, turns
 
 MAX_TURNS = 200
 """In one notice."""
-MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
+END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """What Agora says of an end, by its reason here."""
-ALIASES = {"llm_ttft": "llm_ttfb"}
+LATENCY_ALIASES = {"llm_ttft": "llm_ttfb"}
 """Latencies that Agora knows by another name."""
-STANDARD = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
+STANDARD_LATENCIES = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
 """The latencies that Agora's notices have."""
 HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
 """The payload of Agora's test callbacks."""
 HEALTH_CHECK_SID = "test_webhook"
 
 
-def about(
+def session_fields(
     session_id: str, name: str | None, channel: str | None, labels: dict[str, str], started_ms: int
 ) -> dict[str, Any]:
     """What every payload says of its session; times are Unix seconds."""
@@ -46,7 +46,7 @@ def started_payload(session: dict[str, Any]) -> bytes:
 
 
 def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -> bytes:
-    message = MESSAGES.get(reason or "", "OK")
+    message = END_MESSAGES.get(reason or "", "OK")
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "status": "STOPPED", "message": message})
 
 
@@ -54,18 +54,20 @@ def metrics_payload(
     session: dict[str, Any], stopped_ms: int, state: State, fields: Literal["full", "standard"] = "full"
 ) -> bytes:
     """The latencies of each turn that has some, in ms. `standard` leaves those that Agora has."""
-    measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.numbers}
+    measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
     if fields == "standard":
-        measured = {number: {name: one[name] for name in STANDARD if name in one} for number, one in measured.items()}
+        measured = {
+            number: {name: one[name] for name in STANDARD_LATENCIES if name in one} for number, one in measured.items()
+        }
     metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 
 
 def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
     """The newest of each name."""
-    newest = {one.name: plain_number(one.latency_ms) for one in latencies if not is_end_to_end(one.name)}
+    newest = {one.name: compact_number(one.latency_ms) for one in latencies if not is_end_to_end(one.name)}
     newest.pop("turn_id", None)
-    for ours, theirs in ALIASES.items():
+    for ours, theirs in LATENCY_ALIASES.items():
         if ours in newest:
             newest.setdefault(theirs, newest.pop(ours))
     return newest
@@ -73,18 +75,18 @@ def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
 
 def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
     """The first turns, in the shape of `/turns`, but with latencies by name as Agora has them here."""
-    told = turns(state)
-    given = told[:MAX_TURNS]
-    for turn in given:
+    all_turns = turns(state)
+    first_turns = all_turns[:MAX_TURNS]
+    for turn in first_turns:
         segments = turn["metrics"]["segmented_latency_ms"]
         turn["metrics"]["segmented_latency_ms"] = {one["name"]: one["latency"] for one in segments}
     return orjson.dumps(
         {
             **session,
             "stop_ts": stopped_ms // 1000,
-            "total_turn_count": len(told),
-            "is_truncated": len(told) > MAX_TURNS,
-            "turns": given,
+            "total_turn_count": len(all_turns),
+            "is_truncated": len(all_turns) > MAX_TURNS,
+            "turns": first_turns,
         }
     )
 
@@ -123,7 +125,7 @@ def full_item(message: Message) -> dict[str, Any]:
         "content": message.content,
         "turn_id": message.turn_id,
         "timestamp": message.timestamp,
-        "metadata": ordered_metadata(message.metadata),
+        "metadata": order_metadata(message.metadata),
     }
 
 

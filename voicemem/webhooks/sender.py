@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
 from voicemem.telemetry import Telemetry
-from voicemem.webhooks.attempts import Answer, Shipment, verdict
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, verdict
 from voicemem.webhooks.signing import signature_headers
 
 EXCERPT_BYTES = 256
@@ -93,9 +93,9 @@ class WebhookSender:
     ) -> None:
         await self.close()
 
-    async def send(self, shipment: Shipment) -> Answer:
+    async def send(self, request: AttemptRequest) -> AttemptResult:
         """Makes one attempt. Never raises for what a receiver or the network does; cancellation passes through."""
-        session = self._public if shipment.public_only else self._any
+        session = self._public if request.public_only else self._any
         if session is None:
             raise RuntimeError("the sender is not open")
         attempt = _Attempt()
@@ -103,7 +103,7 @@ class WebhookSender:
         try:
             # One bound over everything: DNS, a second connection, an answer that drips.
             async with asyncio.timeout(self.timeout_s):
-                await _deliver(session, shipment, attempt, self._more_headers())
+                await _deliver(session, request, attempt, self._more_headers())
         # This is the outermost edge: a peer can make the stack below fail in more ways than a list would hold, and an
         # attempt that raised would be neither logged nor tried again.
         except Exception as error:
@@ -133,12 +133,12 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
 
 
 async def _deliver(
-    session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]
+    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, more: Mapping[str, str]
 ) -> None:
     while True:
         attempt.reused = False
         try:
-            return await _post(session, shipment, attempt, more)
+            return await _post(session, request, attempt, more)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             # The receiver may have closed an idle connection just as it was used again. That is no failure of the
             # receiver, so only a fresh connection decides. A notice that did arrive twice has one webhook-id.
@@ -146,17 +146,19 @@ async def _deliver(
                 raise
 
 
-async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _Attempt, more: Mapping[str, str]) -> None:
+async def _post(
+    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, more: Mapping[str, str]
+) -> None:
     headers = signature_headers(
-        shipment.body,
-        secret=shipment.secret,
-        notice_id=shipment.notice_id,
-        timestamp_s=shipment.timestamp_s,
-        old_secret=shipment.old_secret,
+        request.body,
+        secret=request.secret,
+        notice_id=request.notice_id,
+        timestamp_s=request.timestamp_s,
+        old_secret=request.old_secret,
     )
     response = await session.post(
-        shipment.url,
-        data=io.BytesIO(shipment.body),  # in pieces: a long call's history in one write would hold up the event loop
+        request.url,
+        data=io.BytesIO(request.body),  # in pieces: a long call's history in one write would hold up the event loop
         headers={**more, **headers},
         allow_redirects=False,
         trace_request_ctx=attempt,
@@ -171,11 +173,11 @@ async def _post(session: aiohttp.ClientSession, shipment: Shipment, attempt: _At
         response.close()  # one that was read to its end has given its connection back before
 
 
-def _answer(attempt: _Attempt, seconds: float) -> Answer:
+def _answer(attempt: _Attempt, seconds: float) -> AttemptResult:
     # Undecodable header bytes come as surrogates, and no database takes those or a NUL.
     retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
     excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return Answer(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
+    return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
 
 
 def _word(error: Exception) -> str:
@@ -193,17 +195,17 @@ def _word(error: Exception) -> str:
 
 
 WEBHOOKS = logging.getLogger("voicemem.webhooks")
-Send = Callable[[Shipment], Awaitable[Answer]]
+Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 
 
 def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
     """The same as `send`, with every attempt counted and traced."""
     metrics, tracer = telemetry
 
-    async def observed(shipment: Shipment) -> Answer:
-        host = host_of(shipment.url)
+    async def observed(request: AttemptRequest) -> AttemptResult:
+        host = host_of(request.url)
         with tracer.span("webhook", "client", {"http.request.method": "POST", "server.address": host}, []) as span:
-            answer = await send(shipment)
+            answer = await send(request)
             result = "failed" if (meaning := verdict(answer)) == "retry" else meaning
             if answer.status is not None:
                 span.set_attribute("http.response.status_code", answer.status)

@@ -13,14 +13,14 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from voicemem.context.formats import anthropic, custom, gemini, openai, standard
-from voicemem.context.formats.conversation import Part, Run, alternating, interleaved, is_blank, runs
+from voicemem.context.formats.conversation import Part, RoleRun, alternate_roles, interleave, is_blank, runs
 from voicemem.context.formats.enrichers import ENRICHERS, enriched
 from voicemem.transcript.messages import Message, ToolUse
 
-__all__ = ["ENRICHERS", "Format", "request_body"]
+__all__ = ["ENRICHERS", "RequestFormat", "request_body"]
 
 
-class Format(Struct, frozen=True, kw_only=True):
+class RequestFormat(Struct, frozen=True, kw_only=True):
     """How a reader wants the memory: the part of a session's configuration and of a query that shapes a request."""
 
     vendor: str | None = None
@@ -39,12 +39,12 @@ class Format(Struct, frozen=True, kw_only=True):
     """Whether answered tool calls are shown. Their definitions are the reader's, in `params`."""
 
 
-class Receiver(Protocol):
+class VendorRules(Protocol):
     """What a kind of vendor is told beside role and text; a module of this folder."""
 
     KEEPS_BLANK: bool
     """Whether messages without text are passed, where the style takes them."""
-    NAMES: frozenset[str]
+    RESERVED_PARAMS: frozenset[str]
     """Top-level names that params may not set, even when they are left out."""
 
     def message_fields(self, message: Message, /) -> dict[str, Any]:
@@ -62,10 +62,10 @@ class Style(Protocol):
     TAKES_BLANK: bool
     """Whether the API takes messages without text."""
 
-    def conversation(self, runs: Sequence[Run], system_messages: Sequence[dict[str, Any]], /) -> dict[str, Any]:
+    def conversation(self, runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]], /) -> dict[str, Any]:
         """The part of the body that holds what was said, and the system messages."""
 
-    def settings(self, params: dict[str, Any], /) -> dict[str, Any]:
+    def body_params(self, params: dict[str, Any], /) -> dict[str, Any]:
         """The part of the body that params become."""
 
 
@@ -73,38 +73,38 @@ STYLES: dict[str, Style] = {"openai": openai, "anthropic": anthropic, "gemini": 
 
 
 def request_body(
-    messages: Sequence[Message], tools: Sequence[ToolUse], format: Format, *, cut: bool = False
+    messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, *, cut: bool = False
 ) -> dict[str, Any]:
     """The whole body of the next LLM call, ready for JSON; `messages` in the order of the memory.
 
     `cut` says that older messages were left out: tool uses from before the first one then go with them. The body
     shares the dicts of the messages and of the format: write it out, do not change it.
     """
-    receiver = receiver_of(format.vendor)
+    rules = vendor_rules(format.vendor)
     style = STYLES[format.style]
     memory = enriched(messages, format.enrich)
-    parts = interleaved(memory, tools if format.tools else (), cut=cut)
-    if not (receiver.KEEPS_BLANK and style.TAKES_BLANK):
+    parts = interleave(memory, tools if format.tools else (), cut=cut)
+    if not (rules.KEEPS_BLANK and style.TAKES_BLANK):
         parts = [part for part in parts if not is_blank(part)]
-    body = style.conversation(_runs(parts, receiver, style, format), format.system_messages)
-    body |= receiver.top_fields(memory, format.interruptable)
+    body = style.conversation(_runs(parts, rules, style, format), format.system_messages)
+    body |= rules.top_fields(memory, format.interruptable)
     model = format.model or format.params.get("model")
     if model:
         body["model"] = model
-    own = body.keys() | receiver.NAMES | {"model"}
-    return body | {name: value for name, value in style.settings(format.params).items() if name not in own}
+    own = body.keys() | rules.RESERVED_PARAMS | {"model"}
+    return body | {name: value for name, value in style.body_params(format.params).items() if name not in own}
 
 
-def receiver_of(vendor: str | None) -> Receiver:
+def vendor_rules(vendor: str | None) -> VendorRules:
     """The one place where a vendor decides whether a message's fields are stripped or passed."""
     return custom if vendor == "custom" else standard
 
 
-def leaves_out(message: Message, vendor: str | None) -> bool:
+def is_left_out(message: Message, vendor: str | None) -> bool:
     """Whether a vendor is not shown a message because it says nothing; in the OpenAI style, with no enrichers."""
-    return is_blank(message) and not receiver_of(vendor).KEEPS_BLANK
+    return is_blank(message) and not vendor_rules(vendor).KEEPS_BLANK
 
 
-def _runs(parts: Sequence[Part], receiver: Receiver, style: Style, format: Format) -> list[Run]:
-    single = runs(parts, receiver.message_fields)
-    return alternating(single) if style.ALTERNATES or format.alternate else single
+def _runs(parts: Sequence[Part], rules: VendorRules, style: Style, format: RequestFormat) -> list[RoleRun]:
+    single = runs(parts, rules.message_fields)
+    return alternate_roles(single) if style.ALTERNATES or format.alternate else single

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from voicemem.context.formats.conversation import Run
+from voicemem.context.formats.conversation import RoleRun
 from voicemem.context.formats.values import arguments_object, json_text, system_text
 from voicemem.transcript.messages import ToolUse
 
@@ -17,20 +17,20 @@ MAX_TOKENS = 1024
 """When params say nothing: the API needs a bound, and a spoken reply is short."""
 
 
-def conversation(runs: Sequence[Run], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`messages`, and `system` apart when there is such text."""
     messages = [{"role": run.role, "content": _content(run), **run.fields} for run in runs]
     system = system_text(system_messages)
     return {"messages": messages, "system": system} if system else {"messages": messages}
 
 
-def settings(params: dict[str, Any]) -> dict[str, Any]:
+def body_params(params: dict[str, Any]) -> dict[str, Any]:
     """Params at the top, `max_tokens` always among them."""
     max_tokens = params.get("max_tokens")
     return {**params, "max_tokens": MAX_TOKENS if max_tokens is None else max_tokens}
 
 
-def _content(run: Run) -> str | list[dict[str, Any]]:
+def _content(run: RoleRun) -> str | list[dict[str, Any]]:
     """Plain text, or blocks where a tool is in the run."""
     if run.text is not None and not run.result and not run.call:
         return run.text

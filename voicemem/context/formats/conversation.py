@@ -18,7 +18,7 @@ CALL_STARTED = "(call started)"
 SILENCE = "(silence)"
 
 
-class Run(Struct, frozen=True, gc=False):
+class RoleRun(Struct, frozen=True, gc=False):
     """What one side did in one go: took a tool's result, then spoke, then called a tool; each of these at most once.
 
     A result directly follows its call, and the two are on different sides; so a run never holds more of either, and
@@ -39,7 +39,7 @@ def is_blank(part: Part) -> bool:
     return isinstance(part, Message) and (not part.content or part.content.isspace())
 
 
-def interleaved(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
+def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
     """The memory with each answered tool use in its turn, before the first reply of the turn that began later.
 
     `cut` says that older messages were left out; tool uses that stand before the first message then go with them.
@@ -57,28 +57,28 @@ def interleaved(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: boo
     return [*parts, *waiting]
 
 
-def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[Run]:
+def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[RoleRun]:
     """Every part as runs of its own: one for a message, two for a tool use."""
-    single: list[Run] = []
+    single: list[RoleRun] = []
     append = single.append
     for part in parts:
         if isinstance(part, Message):
-            append(Run(part.role, part.content, message_fields(part)))
+            append(RoleRun(part.role, part.content, message_fields(part)))
         else:
-            single += Run("assistant", call=part), Run("user", result=part)
+            single += RoleRun("assistant", call=part), RoleRun("user", result=part)
     return single
 
 
-def alternating(runs: Sequence[Run]) -> list[Run]:
+def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
     """The same with neighbours of one side joined, the user first and last.
 
     Nothing is invented where nothing was said: no runs stay none.
     """
     joined = [_joined(role, list(group)) for role, group in groupby(runs, key=attrgetter("role"))]
     if joined and joined[0].role == "assistant":
-        joined.insert(0, Run("user", CALL_STARTED))
+        joined.insert(0, RoleRun("user", CALL_STARTED))
     if joined and joined[-1].role == "assistant":
-        joined.append(Run("user", SILENCE))
+        joined.append(RoleRun("user", SILENCE))
     return joined
 
 
@@ -88,10 +88,10 @@ def _stands_before(use: ToolUse, message: Message) -> bool:
     return message.role == "assistant" and message.timestamp > use.timestamp
 
 
-def _joined(role: Role, group: list[Run]) -> Run:
+def _joined(role: Role, group: list[RoleRun]) -> RoleRun:
     """One run of several neighbours; its fields are those of the newest message among them."""
     if len(group) == 1:
         return group[0]
     texts = [run.text for run in group if run.text is not None]
     fields = next((run.fields for run in reversed(group) if run.fields), {})
-    return Run(role, "\n".join(texts), fields, group[0].result, group[-1].call)
+    return RoleRun(role, "\n".join(texts), fields, group[0].result, group[-1].call)

@@ -12,7 +12,7 @@ from typing import Any
 from voicemem.transcript.messages import Message
 
 KEEPS_BLANK = True
-NAMES = frozenset({"turn_id", "timestamp", "interruptable"})
+RESERVED_PARAMS = frozenset({"turn_id", "timestamp", "interruptable"})
 
 
 def message_fields(message: Message) -> dict[str, Any]:

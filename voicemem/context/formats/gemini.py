@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voicemem.context.formats.conversation import Run
+from voicemem.context.formats.conversation import RoleRun
 from voicemem.context.formats.values import arguments_object, as_object, system_text
 
 ALTERNATES = True
@@ -17,14 +17,14 @@ REQUEST_FIELDS = ("systemInstruction", "tools", "toolConfig", "safetySettings", 
 """Params with these names are fields of the request itself, all others of its `generationConfig`."""
 
 
-def conversation(runs: Sequence[Run], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`contents`, and `systemInstruction` apart when there is such text."""
     contents = [{"role": ROLES[run.role], "parts": _parts(run), **run.fields} for run in runs]
     system = system_text(system_messages)
     return {"contents": contents} | ({"systemInstruction": {"parts": [{"text": system}]}} if system else {})
 
 
-def settings(params: dict[str, Any]) -> dict[str, Any]:
+def body_params(params: dict[str, Any]) -> dict[str, Any]:
     """Params under `generationConfig`, also those that already came under that name."""
     request = {name: params[name] for name in REQUEST_FIELDS if name in params}
     generation = {name: value for name, value in params.items() if name not in REQUEST_FIELDS and name != "model"}
@@ -34,7 +34,7 @@ def settings(params: dict[str, Any]) -> dict[str, Any]:
     return request | ({"generationConfig": generation} if generation else {})
 
 
-def _parts(run: Run) -> list[dict[str, Any]]:
+def _parts(run: RoleRun) -> list[dict[str, Any]]:
     # A response directly follows its call, which needs no ids; some endpoints refuse them.
     parts: list[dict[str, Any]] = []
     if run.result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voicemem.context.formats.conversation import Run
+from voicemem.context.formats.conversation import RoleRun
 from voicemem.context.formats.values import json_text
 from voicemem.transcript.messages import ToolUse
 
@@ -13,7 +13,7 @@ ALTERNATES = False
 TAKES_BLANK = True
 
 
-def conversation(runs: Sequence[Run], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`messages`: the system messages as they are, then what was said."""
     messages = list(system_messages)
     for run in runs:
@@ -29,7 +29,7 @@ def conversation(runs: Sequence[Run], system_messages: Sequence[dict[str, Any]])
     return {"messages": messages}
 
 
-def settings(params: dict[str, Any]) -> dict[str, Any]:
+def body_params(params: dict[str, Any]) -> dict[str, Any]:
     """Params as they are, at the top."""
     return params
 

@@ -8,7 +8,7 @@ from typing import Any
 from voicemem.transcript.messages import Message
 
 KEEPS_BLANK = False
-NAMES: frozenset[str] = frozenset()
+RESERVED_PARAMS: frozenset[str] = frozenset()
 
 
 def message_fields(_message: Message) -> dict[str, Any]:

@@ -12,26 +12,26 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import PARAMETERS, MemoryConfig, names_of, over
+from voicemem.config.memory import PARAMETERS, MemoryConfig, given_names, overlay
 from voicemem.context.policies.policy import Choice, Policy, Remembered
-from voicemem.context.policies.priority import Priority
-from voicemem.context.policies.recent import Full, Recent
+from voicemem.context.policies.priority import PriorityPolicy
+from voicemem.context.policies.recent import FullPolicy, RecentPolicy
 from voicemem.context.policies.summary import SummaryPolicy
-from voicemem.context.policies.window import Window
+from voicemem.context.policies.window import WindowPolicy
 from voicemem.errors import Refused
-from voicemem.llm.tokens import Counter, counter, encoding_of, window_of
+from voicemem.llm.tokens import TokenCounter, context_window_of, counter, encoding_of
 
 __all__ = ["Choice", "MemoryConfig", "Policies", "Policy", "Remembered"]
 
-KINDS: Mapping[str, Callable[..., Policy]] = {
-    "full": Full,
-    "recent": Recent,
-    "window": Window,
+BUILT_IN: Mapping[str, Callable[..., Policy]] = {
+    "full": FullPolicy,
+    "recent": RecentPolicy,
+    "window": WindowPolicy,
     "summary": SummaryPolicy,
-    "priority": Priority,
+    "priority": PriorityPolicy,
 }
 """The policies that come with voicemem; each takes those of its parameters that choosing needs."""
-NOT_FOR_CHOOSING = frozenset({"model", "prompt"})
+SUMMARY_WRITER_PARAMETERS = frozenset({"model", "prompt"})
 
 
 class Policies(Struct, frozen=True):
@@ -45,9 +45,9 @@ class Policies(Struct, frozen=True):
     default_model: str | None = None
     """Of the LLM that sessions without one of their own call."""
 
-    def settled(self, memory: MemoryConfig) -> MemoryConfig:
+    def resolve(self, memory: MemoryConfig) -> MemoryConfig:
         """A session's memory settings, over those of the service."""
-        return over(self.default, memory)
+        return overlay(self.default, memory)
 
     def policy(self, memory: MemoryConfig) -> Policy | None:
         """The policy of these settings; None when none is chosen. Raises `Refused`."""
@@ -55,18 +55,18 @@ class Policies(Struct, frozen=True):
         if name is None:
             return None
         if name in self.own:
-            strange = sorted(set().union(*PARAMETERS.values()) & names_of(msgspec.structs.asdict(memory)))
-            if strange:
-                raise Refused("invalid_field", f"The policy {name} has no `{strange[0]}`; give it `parameters`.")
-            return made(self.own[name], name, memory.parameters)
-        if name not in KINDS:
+            unknown = sorted(set().union(*PARAMETERS.values()) & given_names(msgspec.structs.asdict(memory)))
+            if unknown:
+                raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; give it `parameters`.")
+            return make_policy(self.own[name], name, memory.parameters)
+        if name not in BUILT_IN:
             raise Refused("invalid_field", f"There is no policy of this name; there are {', '.join(self.names())}.")
-        wanted = PARAMETERS[name] - NOT_FOR_CHOOSING
+        wanted = PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS
         given = {key: getattr(memory, key) for key in sorted(wanted)}
-        return KINDS[name](**{key: value for key, value in given.items() if value is not None})
+        return BUILT_IN[name](**{key: value for key, value in given.items() if value is not None})
 
     def names(self) -> list[str]:
-        return [*KINDS, *self.own]
+        return [*BUILT_IN, *self.own]
 
     def check(self, given: Any) -> None:
         """Refuse a section `memory` whose policy there is not, or that its policy cannot take. Raises `Refused`."""
@@ -75,9 +75,9 @@ class Policies(Struct, frozen=True):
             self.policy(msgspec.convert(values, MemoryConfig))
 
     def window(self, memory: MemoryConfig, model: str | None) -> int | None:
-        return memory.context_window or window_of(model, self.windows)
+        return memory.context_window or context_window_of(model, self.windows)
 
-    def counter(self, model: str | None) -> Counter:
+    def counter(self, model: str | None) -> TokenCounter:
         """How the tokens of a model are counted."""
         return counter(known_encoding(model))
 
@@ -85,7 +85,7 @@ class Policies(Struct, frozen=True):
 known_encoding = lru_cache(maxsize=1024)(encoding_of)
 
 
-def made(kind: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
+def make_policy(kind: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
     """A policy of the operator's own. Raises `Refused` for parameters that it does not take."""
     try:
         return kind(**parameters)

@@ -10,7 +10,7 @@ from voicemem.transcript.messages import Message
 MAX_MESSAGES = 32
 
 
-class Priority(Struct, frozen=True):
+class PriorityPolicy(Struct, frozen=True):
     """By `metadata.priority` (a number, 0 when there is none), the newest first among equals; shown in their order.
 
     The newest message of all is always kept: it is what the LLM is to answer.
@@ -26,14 +26,14 @@ class Priority(Struct, frozen=True):
         older = range(len(messages) - 1)
         ranked = sorted(older, key=lambda index: (priority_of(messages[index]), index), reverse=True)
         ranked[:0] = [len(messages) - 1] if messages else []
-        most = self.max_messages
-        if most is None:
-            most = MAX_MESSAGES if self.max_tokens is None else len(messages)
+        limit = self.max_messages
+        if limit is None:
+            limit = MAX_MESSAGES if self.max_tokens is None else len(messages)
         if self.max_tokens is None:
-            return Choice(sorted(ranked[:most]), "max_messages")
-        return self.fitting(remembered, ranked, most, self.max_tokens)
+            return Choice(sorted(ranked[:limit]), "max_messages")
+        return self.choose_fitting(remembered, ranked, limit, self.max_tokens)
 
-    def fitting(self, remembered: Remembered, ranked: list[int], most: int, budget: int) -> Choice:
+    def choose_fitting(self, remembered: Remembered, ranked: list[int], limit: int, budget: int) -> Choice:
         """The first ones that fit, each turn's tool calls with its first message; the newest fits always."""
         kept: list[int] = []
         turns: set[int] = set()
@@ -42,7 +42,7 @@ class Priority(Struct, frozen=True):
         for use in remembered.tools:
             tools[use.turn_id] = tools.get(use.turn_id, 0) + remembered.tool_tokens(use)
         for index in ranked:
-            if len(kept) >= most or left <= 0:
+            if len(kept) >= limit or left <= 0:
                 break
             turn = remembered.messages[index].turn_id
             cost = remembered.tokens(index) + (0 if turn in turns else tools.get(turn, 0))
@@ -50,7 +50,7 @@ class Priority(Struct, frozen=True):
                 kept.append(index)
                 turns.add(turn)
                 left -= cost
-        return Choice(sorted(kept), "max_tokens" if len(kept) < most else "max_messages", left < 0)
+        return Choice(sorted(kept), "max_tokens" if len(kept) < limit else "max_messages", left < 0)
 
 
 def priority_of(message: Message) -> float:

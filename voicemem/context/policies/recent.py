@@ -7,7 +7,7 @@ from msgspec import Struct
 from voicemem.context.policies.policy import Choice, Remembered
 
 
-class Recent(Struct, frozen=True):
+class RecentPolicy(Struct, frozen=True):
     """The newest `max_messages`."""
 
     max_messages: int = 32
@@ -17,7 +17,7 @@ class Recent(Struct, frozen=True):
         return Choice(range(max(0, count - self.max_messages), count), "max_messages")
 
 
-class Full(Struct, frozen=True):
+class FullPolicy(Struct, frozen=True):
     """The whole memory, however large."""
 
     def choose(self, remembered: Remembered) -> Choice:

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.memory import TARGET_RATIO, THRESHOLD
-from voicemem.context.formats.conversation import Part, interleaved
+from voicemem.context.formats.conversation import Part, interleave
 from voicemem.context.formats.values import json_text
 from voicemem.context.policies.policy import Choice, Remembered
-from voicemem.context.policies.window import newest, turns_backwards
+from voicemem.context.policies.window import newest_fitting, turns_backwards
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.transcript.messages import Message, Summary, ToolUse
 
@@ -32,10 +32,10 @@ Summary so far:
 Said since:
 {messages_joined}
 """
-NOTHING_YET = "(nothing yet)"
+NO_SUMMARY_YET = "(nothing yet)"
 
 
-class Due(NamedTuple):
+class DueSummary(NamedTuple):
     """A summary that is to be made: of the previous one, and of the messages that it does not stand for yet."""
 
     previous: Summary | None
@@ -65,18 +65,20 @@ class SummaryPolicy(Struct, frozen=True):
     def choose(self, remembered: Remembered) -> Choice:
         summary = remembered.summary
         room = self.budget(remembered) - shown_tokens(remembered)
-        return newest(remembered, room, summarised(remembered))._replace(summary=summary)
+        return newest_fitting(remembered, room, summarised_count(remembered))._replace(summary=summary)
 
     def used(self, remembered: Remembered) -> int:
         """Tokens of the summary, and of all messages that it does not stand for."""
-        return shown_tokens(remembered) + sum(cost for _, cost in turns_backwards(remembered, summarised(remembered)))
+        return shown_tokens(remembered) + sum(
+            cost for _, cost in turns_backwards(remembered, summarised_count(remembered))
+        )
 
-    def due(self, remembered: Remembered, most: float = inf) -> Due | None:
+    def due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
         """The summary that is to be made now; None when none is needed, or nothing is left to summarise.
 
         Of what is to leave, the first turns of at most so many tokens, and at least one: the others' turn comes next.
         """
-        budget, since = self.budget(remembered), summarised(remembered)
+        budget, since = self.budget(remembered), summarised_count(remembered)
         if self.used(remembered) < self.threshold * budget:
             return None
         end = first = len(remembered.messages)
@@ -90,27 +92,27 @@ class SummaryPolicy(Struct, frozen=True):
         leaving = [turn for turn in reversed(turns) if turn[0] < first]
         if not leaving:
             return None
-        return due_of(remembered, since, end_of(leaving, first, most))
+        return make_due_summary(remembered, since, leaving_end(leaving, first, limit))
 
 
-def end_of(leaving: Sequence[tuple[int, int]], end: int, most: float) -> int:
+def leaving_end(leaving: Sequence[tuple[int, int]], end: int, limit: float) -> int:
     """Where the first turns end that have at most so many tokens, and at least one of them."""
     taken = leaving[0][1]
     for begin, cost in leaving[1:]:
         taken += cost
-        if taken > most:
+        if taken > limit:
             return begin
     return end
 
 
-def due_of(remembered: Remembered, since: int, end: int) -> Due:
+def make_due_summary(remembered: Remembered, since: int, end: int) -> DueSummary:
     messages, previous = remembered.messages[since:end], remembered.summary
     before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
     tools = [use for use in remembered.tools if before < use.turn_id <= last]
-    return Due(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
+    return DueSummary(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
 
 
-def summarised(remembered: Remembered) -> int:
+def summarised_count(remembered: Remembered) -> int:
     """How many of the messages the summary stands for."""
     if remembered.summary is None:
         return 0
@@ -118,23 +120,23 @@ def summarised(remembered: Remembered) -> int:
 
 
 def shown_tokens(remembered: Remembered) -> int:
-    return 0 if remembered.summary is None else remembered.text_tokens(summary_text(remembered.summary))
+    return 0 if remembered.summary is None else remembered.text_tokens(render_summary(remembered.summary))
 
 
-def summary_text(summary: Summary) -> str:
+def render_summary(summary: Summary) -> str:
     """The content of the system message that a summary becomes."""
     return f"Summary of the first {summary.messages} messages of this call:\n{summary.text}"
 
 
-def joined(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
+def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
     """Messages as the prompt shows them, a line each: what was heard, and of an interrupted reply that it was cut.
 
     Between them stand tool calls with their results.
     """
-    return "\n".join(map(line_of, interleaved(messages, tools, cut=False)))
+    return "\n".join(map(render_line, interleave(messages, tools, cut=False)))
 
 
-def line_of(part: Part) -> str:
+def render_line(part: Part) -> str:
     if isinstance(part, Message):
         return f"{speaker(part)}: {part.content}{cut(part)}"
     return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
@@ -149,6 +151,6 @@ def cut(message: Message) -> str:
     return " [interrupted here]" if message.metadata.get("interrupted") else ""
 
 
-def same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
+def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
     """Whether these are the same, so that a summary of the first stands for the others too."""
     return msgspec.json.encode(parts) == msgspec.json.encode(others)

@@ -13,7 +13,7 @@ from voicemem.context.policies.policy import Choice, Remembered
 MAX_TOKENS = 4_000
 
 
-class Window(Struct, frozen=True):
+class WindowPolicy(Struct, frozen=True):
     """The newest turns that fit, each with its tool calls; of a newest turn that does not, its newest messages.
 
     So no message is split, no result parted from its call, and no answer from its question, where both fit.
@@ -22,10 +22,10 @@ class Window(Struct, frozen=True):
     max_tokens: int = MAX_TOKENS
 
     def choose(self, remembered: Remembered) -> Choice:
-        return newest(remembered, self.max_tokens)
+        return newest_fitting(remembered, self.max_tokens)
 
 
-def newest(remembered: Remembered, budget: int, since: int = 0) -> Choice:
+def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choice:
     """What fits of the messages from an index on; at least the newest one, which may be larger than the budget."""
     end = len(remembered.messages)
     first, left = end, budget

@@ -8,12 +8,12 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.config.session import parse_config
-from voicemem.protocol.types import Fields, matching
+from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
 from voicemem.server.agora.requests import Join, Update, body_as, configuration, patch
 from voicemem.server.http.request import NoQuery, answer, services_of
 from voicemem.server.http.routes import JSON, Answer, Body, Route, one
-from voicemem.server.rest.sessions import check_calling_out, note_calling_out
+from voicemem.server.rest.sessions import check_calling_out, note_outbound_change
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
@@ -99,7 +99,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     given = configuration(await body_as(request, Join))
     check_calling_out(request, given)
     stream = await services_of(request).sessions.join(project, given)
-    note_calling_out(request, given, stream)
+    note_outbound_change(request, given, stream)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
 
 
@@ -150,7 +150,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
-    changes: Fields = patch(await body_as(request, Update), parse_config(stream.config).llm)
+    changes: JsonObject = patch(await body_as(request, Update), parse_config(stream.config).llm)
     if changes:
         stream = await services_of(request).sessions.change(stream, changes)
     return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))

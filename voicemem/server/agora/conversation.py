@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
-from voicemem.protocol.events import Interrupt, Producible, Whole
+from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.server.agora.agents import AGENT, FIELDS, UNKNOWN
 from voicemem.server.agora.auth import agent_of, running_agent_of
 from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
@@ -131,7 +131,9 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     if len(asked.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
     newest = (await services_of(request).memories.at(stream)).state.newest_turn
-    return await record(request, stream, Whole(role="assistant", text=asked.text, source="command", turn_id=newest))
+    return await record(
+        request, stream, MessageEvent(role="assistant", text=asked.text, source="command", turn_id=newest)
+    )
 
 
 async def think(request: web.Request, _: NoQuery) -> web.Response:
@@ -139,7 +141,9 @@ async def think(request: web.Request, _: NoQuery) -> web.Response:
     stream = await running_agent_of(request)
     asked = await body_as(request, Think)
     metadata: dict[str, Any] | None = None if asked.metadata is UNSET else dict(asked.metadata)
-    return await record(request, stream, Whole(role="user", text=asked.text, source="command", metadata=metadata))
+    return await record(
+        request, stream, MessageEvent(role="user", text=asked.text, source="command", metadata=metadata)
+    )
 
 
 async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
@@ -147,7 +151,7 @@ async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
     return await record(request, await running_agent_of(request), Interrupt(cause=CAUSE))
 
 
-async def record(request: web.Request, stream: Stream, event: Producible) -> web.Response:
+async def record(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
     """Journal an event of the application's, and say so when it is on disk. Raises `Refused`."""
     services = services_of(request)
     line = Line(stream, PRODUCER, None, may_call_out=False)

@@ -9,16 +9,16 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config.session import IS_URL, URL_PATTERN, Headers, Labels, LlmConfig, MaxHistory
+from voicemem.config.session import URL_PATTERN, URL_RULE, Headers, Labels, LlmConfig, MaxHistory
 from voicemem.errors import Refused
-from voicemem.protocol.explain import plain
-from voicemem.protocol.strict_json import without_nulls
-from voicemem.protocol.types import Fields, matching
+from voicemem.protocol.explain import describe_error
+from voicemem.protocol.strict_json import drop_nulls
+from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.http.request import object_of
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
-UrlOrNone = Annotated[str, matching(rf"^({URL_PATTERN})?\Z", IS_URL, max_length=2048)]
+UrlOrNone = Annotated[str, matching(rf"^({URL_PATTERN})?\Z", URL_RULE, max_length=2048)]
 Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
 
@@ -38,9 +38,9 @@ class Llm(Struct, frozen=True):
     url: UrlOrNone | UnsetType = UNSET
     api_key: str | UnsetType = UNSET
     headers: Headers | UnsetType = UNSET
-    params: Fields | UnsetType = UNSET
+    params: JsonObject | UnsetType = UNSET
     max_history: MaxHistory | UnsetType = UNSET
-    system_messages: list[Fields] | UnsetType = UNSET
+    system_messages: list[JsonObject] | UnsetType = UNSET
     greeting_message: str | UnsetType = UNSET
     failure_message: str | UnsetType = UNSET
 
@@ -64,8 +64,8 @@ class Join(Struct, frozen=True):
 class LlmUpdate(Struct, frozen=True):
     """What may change while an agent runs; `params` are replaced whole."""
 
-    system_messages: list[Fields] | UnsetType = UNSET
-    params: Fields | UnsetType = UNSET
+    system_messages: list[JsonObject] | UnsetType = UNSET
+    params: JsonObject | UnsetType = UNSET
 
 
 class UpdateProperties(Struct, frozen=True):
@@ -102,13 +102,13 @@ class Think(Struct, frozen=True):
 async def body_as(request: web.Request, kind: type[T]) -> T:
     """The body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
     try:
-        return msgspec.convert(without_nulls(await object_of(request)), kind)
+        return msgspec.convert(drop_nulls(await object_of(request)), kind)
     except msgspec.ValidationError as error:
         code = "missing_field" if str(error).startswith("Object missing required field") else "invalid_field"
-        raise Refused(code, plain(error, kind)) from None
+        raise Refused(code, describe_error(error, kind)) from None
 
 
-def configuration(join: Join) -> Fields:
+def configuration(join: Join) -> JsonObject:
     """The configuration of the session that an agent is."""
     properties = join.properties
     llm = with_key_apart(without_empty(given_in(properties.llm)))
@@ -126,17 +126,17 @@ def configuration(join: Join) -> Fields:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def given_in(values: Struct) -> Fields:
+def given_in(values: Struct) -> JsonObject:
     """The fields of a struct that were given."""
     return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
 
 
-def without_empty(llm: Fields) -> Fields:
+def without_empty(llm: JsonObject) -> JsonObject:
     """An application whose variables are not set sends `""` for an address and a key that it does not have."""
     return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
 
 
-def with_key_apart(llm: Fields) -> Fields:
+def with_key_apart(llm: JsonObject) -> JsonObject:
     """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
     url = urlsplit(llm.get("url", ""))
     pairs = url.query.split("&")
@@ -147,16 +147,16 @@ def with_key_apart(llm: Fields) -> Fields:
     return {"api_key": unquote(keys[0]), **llm, "url": urlunsplit(url._replace(query=query))}
 
 
-def with_content(messages: list[Fields]) -> list[Fields]:
+def with_content(messages: list[JsonObject]) -> list[JsonObject]:
     """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
     return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
 
 
-def is_of_parts(message: Fields) -> bool:
+def is_of_parts(message: JsonObject) -> bool:
     return "content" not in message and "parts" in message
 
 
-def text_of(message: Fields) -> str:
+def text_of(message: JsonObject) -> str:
     """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
     try:
         return "\n".join(part.text for part in msgspec.convert(message["parts"], list[TextPart]))
@@ -164,9 +164,9 @@ def text_of(message: Fields) -> str:
         raise Refused("invalid_field", "The parts of a system message are texts.") from None
 
 
-def patch(update: Update, now: LlmConfig) -> Fields:
+def patch(update: Update, now: LlmConfig) -> JsonObject:
     """The merge patch of a configuration that an update makes."""
-    llm: Fields = {}
+    llm: JsonObject = {}
     given = update.properties.llm
     if given.system_messages is not UNSET:
         llm["system_messages"] = with_content(given.system_messages)
@@ -175,7 +175,7 @@ def patch(update: Update, now: LlmConfig) -> Fields:
     return {"llm": llm} if llm else {}
 
 
-def replacing(old: Fields, new: Fields) -> Fields:
+def replacing(old: JsonObject, new: JsonObject) -> JsonObject:
     """The merge patch (RFC 7396) that leaves nothing of an old object but what the new one has too."""
     nested = {
         name: replacing(old[name], value)

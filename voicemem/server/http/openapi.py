@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import CODES
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.routes import PLACEHOLDERS, Answer, Body, Errors, Route
 from voicemem.server.http.schemas import Schemas, without_null
 from voicemem.version import __version__
@@ -78,7 +78,7 @@ def document(routes: Iterable[Route[Any]]) -> bytes:
     """The document as JSON."""
     routes = list(routes)
     schemas = Schemas()
-    paths: defaultdict[str, Fields] = defaultdict(dict)
+    paths: defaultdict[str, JsonObject] = defaultdict(dict)
     for route in routes:
         below = [other for other in routes if other.path.startswith(f"{route.path}/{{")]
         paths[route.path][route.method.lower()] = operation(route, below, schemas)
@@ -102,7 +102,7 @@ def document(routes: Iterable[Route[Any]]) -> bytes:
     )
 
 
-def tags(routes: Iterable[Route[Any]]) -> list[Fields]:
+def tags(routes: Iterable[Route[Any]]) -> list[JsonObject]:
     modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
     return [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()]
 
@@ -117,7 +117,7 @@ def id_of(route: Route[Any]) -> str:
     return str(getattr(route.handler, "__name__", ""))
 
 
-def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
+def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
     """A route's description; `below` are those whose paths begin with its own."""
     summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
     parameters = list(parameters_of(route, schemas))
@@ -127,7 +127,7 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> F
         parameters += [IF_MATCH, IF_NOT_THERE]
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
-    described: Fields = {
+    described: JsonObject = {
         "operationId": id_of(route),
         "tags": [tag_of(route)],
         "summary": summary,
@@ -145,12 +145,12 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> F
     return {key: value for key, value in described.items() if value or key == "security"}
 
 
-def contents(given: Body | Answer, schemas: Schemas) -> Fields:
+def contents(given: Body | Answer, schemas: Schemas) -> JsonObject:
     """The contents of a body or answer."""
     return {media_type: {"schema": schemas.of(kind)} for media_type, kind in given.contents.items()}
 
 
-def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[Fields]:
+def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
     for name in re.findall(r"{(\w+)}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
     schema = schemas.own(route.query)
@@ -158,7 +158,7 @@ def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[Fields]:
         yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
 
 
-def links_of(answer: Answer, below: list[Route[Any]]) -> Fields:
+def links_of(answer: Answer, below: list[Route[Any]]) -> JsonObject:
     """What can be called with the id that was answered."""
     if answer.id_field is None:
         return {}
@@ -166,8 +166,8 @@ def links_of(answer: Answer, below: list[Route[Any]]) -> Fields:
     return {id_of(route): {"operationId": id_of(route), "parameters": given} for route in below}
 
 
-def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> Fields:
-    responses: Fields = {}
+def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
+    responses: JsonObject = {}
     for status, answer in route.answers.items():
         response = {
             "description": HTTPStatus(status).phrase,
@@ -184,11 +184,11 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
     return responses
 
 
-def error_response(errors: Errors, status: int, codes: list[str], schemas: Schemas) -> Fields:
-    told: Fields = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
+def error_response(errors: Errors, status: int, codes: list[str], schemas: Schemas) -> JsonObject:
+    told: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in errors.kind.__struct_fields__:
         told["status"] = {"const": status}
-    response: Fields = {
+    response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
         "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": told}}},
     }

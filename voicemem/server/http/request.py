@@ -11,9 +11,9 @@ import msgspec
 from aiohttp import web
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.explain import plain
-from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
-from voicemem.protocol.types import SESSION_ID_PATTERN, Fields
+from voicemem.protocol.explain import describe_error
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
 from voicemem.server.http.listener import NOT_AS_SAID, unpacked
 from voicemem.services import Services
@@ -61,7 +61,7 @@ def query_of(request: web.Request, kind: type[T]) -> T:
     try:
         query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_query", plain(error, kind)) from None
+        raise Refused("invalid_query", describe_error(error, kind)) from None
     if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
     if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
@@ -83,14 +83,14 @@ async def body_of(request: web.Request) -> bytes:
     return unpacked(body, request.headers.get("Content-Encoding", ""))
 
 
-async def object_of(request: web.Request) -> Fields:
+async def object_of(request: web.Request) -> JsonObject:
     """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
     body = await body_of(request)
     if not body.strip():
         return {}
     check_frame(body)
     try:
-        value: Any = ANYTHING.decode(body)
+        value: Any = JSON_DECODER.decode(body)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A number is out of range.") from None
     except MALFORMED:
@@ -101,12 +101,12 @@ async def object_of(request: web.Request) -> Fields:
     return value
 
 
-def read_as(value: Fields, kind: type[T]) -> T:
+def read_as(value: JsonObject, kind: type[T]) -> T:
     """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", plain(error, kind)) from None
+        raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

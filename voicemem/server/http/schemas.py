@@ -10,26 +10,26 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import SessionConfig, SystemMessage
-from voicemem.protocol.checks import Carried
-from voicemem.protocol.events import Journaled, Producible
-from voicemem.protocol.types import Fields
+from voicemem.protocol.checks import RestoredMetadata
+from voicemem.protocol.events import JournaledEvent, ProducedEvent
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.routes import MergePatch
 
 COMPONENTS = "#/components/schemas/"
 
 
-def reference(name: str) -> Fields:
+def reference(name: str) -> JsonObject:
     """A reference to a component, also for types that msgspec cannot see through (`Meta.extra_json_schema`)."""
     return {"$ref": COMPONENTS + name}
 
 
-class Metadata(Carried, frozen=True):
+class Metadata(RestoredMetadata, frozen=True):
     """What voicemem itself says of a message; any other key is the producer's."""
 
 
-NAMED_UNIONS = {"ProducedEvent": Producible, "JournaledEvent": Journaled}
+NAMED_UNIONS = {"ProducedEvent": ProducedEvent, "JournaledEvent": JournaledEvent}
 REFERRED_TO = (Metadata, SystemMessage, SessionConfig)
-CLOSER: dict[tuple[str, str], Fields] = {
+CLOSER: dict[tuple[str, str], JsonObject] = {
     ("Message", "metadata"): reference("Metadata"),
     ("LlmConfig", "system_messages"): {"items": reference("SystemMessage")},
     ("LlmConfig", "api_key"): {"writeOnly": True},
@@ -43,13 +43,13 @@ class Schemas:
     """Schemas of types. Structs become components under their own names."""
 
     def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
-        self.components: Fields = {}
+        self.components: JsonObject = {}
         for name, union in unions.items():
             self.components[name] = self.plain(union)
         for kind in REFERRED_TO:
             self.plain(kind)
 
-    def of(self, kind: Any) -> Fields:
+    def of(self, kind: Any) -> JsonObject:
         """The schema of a type, a union of structs, or a `MergePatch`; by reference where it has a name."""
         if isinstance(kind, MergePatch):
             return self.patch(kind.of)
@@ -57,18 +57,18 @@ class Schemas:
             return {"anyOf": [self.plain(one) for one in get_args(kind)]}
         return self.plain(kind)
 
-    def own(self, kind: type[Struct]) -> Fields:
+    def own(self, kind: type[Struct]) -> JsonObject:
         """The schema of a struct itself, which becomes no component."""
         _, found = components_of(kind)
-        schema: Fields = found[kind.__name__]
+        schema: JsonObject = found[kind.__name__]
         return schema
 
-    def plain(self, kind: Any) -> Fields:
+    def plain(self, kind: Any) -> JsonObject:
         schema, found = components_of(kind)
         self.components |= found
         return schema
 
-    def patch(self, kind: type[Struct]) -> Fields:
+    def patch(self, kind: type[Struct]) -> JsonObject:
         """The schema of a merge patch; the structs in it are patches too."""
         _, found = components_of(kind)
         names = {COMPONENTS + name for name in found}
@@ -80,7 +80,7 @@ def is_untagged(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.tag is None
 
 
-def components_of(kind: Any) -> tuple[Fields, dict[str, Fields]]:
+def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
     """A type's schema, and the components that it refers to."""
     (schema,), found = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
     for (name, field), closer in CLOSER.items():
@@ -95,20 +95,20 @@ def portable(schema: Any) -> Any:
         case list():
             return [portable(item) for item in schema]
         case dict():
-            filled: Fields = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
+            filled: JsonObject = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
             return filled | {key: portable(value) for key, value in schema.items()}
         case str():
             return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
     return schema
 
 
-def patched(schema: Fields, names: set[str]) -> Fields:
+def patched(schema: JsonObject, names: set[str]) -> JsonObject:
     """A struct's schema as that of a patch; `names` are the references to structs that are patches as well."""
     properties = {name: nullable(value, names) for name, value in schema["properties"].items()}
     return schema | {"title": f"{schema['title']}Patch", "properties": properties}
 
 
-def nullable(value: Fields, names: set[str]) -> Fields:
+def nullable(value: JsonObject, names: set[str]) -> JsonObject:
     """What a field of a patch may be: null takes it away, and nothing takes its default."""
     value = {key: one for key, one in value.items() if key != "default"}
     if value.get("$ref") in names:
@@ -119,10 +119,10 @@ def nullable(value: Fields, names: set[str]) -> Fields:
     return value if {"type": "null"} in value.get("anyOf", ()) else {"anyOf": [value, {"type": "null"}]}
 
 
-def without_null(value: Fields) -> Fields:
+def without_null(value: JsonObject) -> JsonObject:
     """What a query parameter may be: it is left out where a field would be null."""
     value = {key: one for key, one in value.items() if key != "default" or one is not None}
-    choices: list[Fields] = [one for one in value.pop("anyOf", ()) if one != {"type": "null"}]
+    choices: list[JsonObject] = [one for one in value.pop("anyOf", ()) if one != {"type": "null"}]
     if len(choices) == 1:
         return choices[0] | value
     return value | {"anyOf": choices} if choices else value

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import Arrived, Rejected, decode_event, decode_ordinary, split_frame
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
 from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY
 from voicemem.security.access import Grant
@@ -185,7 +185,7 @@ class Connection:
 
     def take_ordinary(self, message: bytes) -> bool:
         """Take a message that is one ordinary event of an open line; False when there is more to it."""
-        event = decode_ordinary(message)
+        event = decode_fast(message)
         if event is None:
             return False
         lines = self.lines
@@ -215,12 +215,12 @@ class Connection:
             self.work = asyncio.create_task(self.proceed(arrivals, size))
             return
         for arrival in arrivals:
-            if isinstance(arrival, Arrived) and isinstance(arrival.event, ASKS):
+            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, ASKS):
                 self.work = asyncio.create_task(self.proceed(chain([arrival], arrivals), size))
                 return
             self.take(arrival, size)
 
-    async def proceed(self, arrivals: Iterator[Arrived | Rejected], size: int) -> None:
+    async def proceed(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
         """Take what remains of a message, and the messages that came meanwhile."""
         try:
             await self.take_slowly(arrivals, size)
@@ -236,14 +236,14 @@ class Connection:
             self.work = None
             self.make_room()
 
-    async def take_slowly(self, arrivals: Iterator[Arrived | Rejected], size: int) -> None:
+    async def take_slowly(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
         for count, arrival in enumerate(arrivals, 1):
-            if isinstance(arrival, Arrived) and isinstance(arrival.event, Auth):
+            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, Auth):
                 await self.authenticate(arrival.event.token)
                 continue
             if self.granted is None:
                 await self.authenticate(None)
-            if isinstance(arrival, Arrived) and isinstance(arrival.event, SessionOpen):
+            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionOpen):
                 await self.open(arrival.event)
             else:
                 self.take(arrival, size)
@@ -291,12 +291,12 @@ class Connection:
 
     # Events to lines
 
-    def take(self, arrival: Arrived | Rejected, size: int) -> None:
+    def take(self, arrival: DecodedEvent | RejectedEvent, size: int) -> None:
         """Put one event to its line. Raises `InvalidFrame` for a flood."""
-        event = arrival.event if isinstance(arrival, Arrived) else arrival
+        event = arrival.event if isinstance(arrival, DecodedEvent) else arrival
         queue = self.lines.find(event)
         if queue is None:
-            if isinstance(arrival, Arrived):
+            if isinstance(arrival, DecodedEvent):
                 refused = Refused(self.lines.misplaced(arrival.event))
             else:
                 refused = Refused(arrival.code, arrival.detail)
@@ -304,7 +304,7 @@ class Connection:
             return
         if queue.dead:
             return
-        if isinstance(arrival, Arrived) and isinstance(arrival.event, SessionUpdate):
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate):
             arrival = self.host.recorder.vet(queue.line, arrival)
         batch = queue.batch
         if batch is None or batch.committing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from voicemem.protocol.codec import Rejected
-from voicemem.protocol.events import Incoming
+from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.events import IncomingEvent
 from voicemem.server.ingest.answers import ack_prefix
 from voicemem.sessions.batches import Line, PendingBatch
 
@@ -47,7 +47,7 @@ class Lines:
         queue = self.queues.get(line.session_id, {}).get(line.producer)
         return queue if queue is not None and queue.line is line else None
 
-    def find(self, event: Incoming | Rejected) -> Queue | None:
+    def find(self, event: IncomingEvent | RejectedEvent) -> Queue | None:
         """The line that an event is for, if that can be told."""
         if event.session_id is not None:
             of_session = self.queues.get(event.session_id, {})
@@ -59,7 +59,7 @@ class Lines:
             return next(iter(of_session.values()))
         return None
 
-    def misplaced(self, event: Incoming) -> str:
+    def misplaced(self, event: IncomingEvent) -> str:
         """The code for an event whose line cannot be told."""
         named = self.queues.get(event.session_id) if event.session_id is not None else None
         if event.session_id is None and len(self.queues) == 1:

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import CODES
-from voicemem.protocol.events import Auth, Producible, SessionOpen
+from voicemem.protocol.events import Auth, ProducedEvent, SessionOpen
 from voicemem.protocol.frames import PATH, PROTOCOL, Ack, Error, GoAway, Ready
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.routes import MergePatch
 from voicemem.server.http.schemas import COMPONENTS, Schemas
 from voicemem.server.rest.sessions import GivenConfig
@@ -28,7 +28,7 @@ at most 32 deep, a text has at most 256 KiB of UTF-8, integers are within ±2^53
 event may carry further fields. The server may send new frames and fields at any time; clients ignore what they do not
 know."""
 BATCH = "events"
-EVENTS: tuple[type[Struct], ...] = get_args(Producible)
+EVENTS: tuple[type[Struct], ...] = get_args(ProducedEvent)
 REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = {
     "authenticate": ((Auth,), ()),
     "open": ((SessionOpen,), (Ready, Error)),
@@ -78,18 +78,18 @@ def tag_of(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def message(kind: type[Struct], schemas: Schemas) -> Fields:
+def message(kind: type[Struct], schemas: Schemas) -> JsonObject:
     """One type of frame."""
     return {"name": tag_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
 
 
-def batch(payloads: list[Any]) -> Fields:
+def batch(payloads: list[Any]) -> JsonObject:
     """Several events in a frame."""
     payload = {"type": "array", "items": {"anyOf": payloads}}
     return {"name": BATCH, "summary": "Events that go together, in their order.", "payload": payload}
 
 
-def channel(messages: Fields) -> Fields:
+def channel(messages: JsonObject) -> JsonObject:
     closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
     return {
         "address": PATH,
@@ -100,9 +100,9 @@ def channel(messages: Fields) -> Fields:
     }
 
 
-def operations() -> Fields:
+def operations() -> JsonObject:
     """What can be done; the server is who receives."""
-    found: Fields = {}
+    found: JsonObject = {}
     for name, (kinds, answers) in REPLIES.items():
         names = [*map(tag_of, kinds), *([BATCH] if kinds is EVENTS else [])]
         found[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
@@ -114,7 +114,7 @@ def operations() -> Fields:
     return found
 
 
-def references(names: list[str]) -> list[Fields]:
+def references(names: list[str]) -> list[JsonObject]:
     return [{"$ref": f"#/channels/ingest/messages/{name}"} for name in names]
 
 

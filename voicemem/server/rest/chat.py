@@ -12,7 +12,7 @@ from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
 from voicemem.gateway.call import Call
 from voicemem.gateway.tool_loop import Rounds
 from voicemem.llm.completions import ChatRequest, read_request
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.http.request import GRANT, NoQuery, object_of, services_of, stream_of
 from voicemem.server.http.routes import EVENT_STREAM, JSON, Answer, Body, Route
@@ -27,14 +27,14 @@ DONE = b"[DONE]"
 class ChatCompletion(Struct, frozen=True):
     """What the LLM answered, as it came; beside the choices stand `id`, `model`, `usage` and whatever else."""
 
-    choices: list[Fields]
+    choices: list[JsonObject]
 
 
 class ChatChunk(Struct, frozen=True):
     """A chunk of what the LLM answers, as it came; or an `error` in the middle of it, which is the last."""
 
-    choices: list[Fields] = []
-    error: Fields = {}
+    choices: list[JsonObject] = []
+    error: JsonObject = {}
 
 
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:

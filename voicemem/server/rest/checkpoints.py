@@ -29,7 +29,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
 from voicemem.server.rest.events import break_off
-from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_calling_out, shown
+from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, shown
 from voicemem.server.rest.tails import JournalEntry
 
 BODY_TIMEOUT_S = 120.0
@@ -122,7 +122,7 @@ async def restored(request: web.Request) -> web.Response:
     checkpoint = await read(given.checkpoint)
     check_calling_out(request, checkpoint.config)
     stream = await restore(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
-    note_calling_out(request, checkpoint.config, stream)
+    note_outbound_change(request, checkpoint.config, stream)
     return answer(shown(stream), 201)
 
 
@@ -156,7 +156,7 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     check_calling_out(request, given)
     services = services_of(request)
     made = await fork(services.sessions, services.memories, stream, wanted.at_turn, session_id, given)
-    note_calling_out(request, given, made)
+    note_outbound_change(request, given, made)
     return answer(shown(made), 201)
 
 

@@ -10,11 +10,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.documents.document import Format, Scope, check_form, form_of
-from voicemem.documents.tools import GET, CalledTool
+from voicemem.documents.document import DocumentFormat, Scope, check_form, form_of
+from voicemem.documents.tools import GET_TOOL, ChatToolCall
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import Change, Owner, View
-from voicemem.protocol.types import MAX_INTEGER, Fields
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.request import GRANT, answer, object_of, read_as, services_of
 
 TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
@@ -38,26 +38,26 @@ class VersionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """What a document is to be. With `format`, `template` or `schema` it has this form from then on."""
 
-    content: str | Fields | UnsetType = UNSET
-    format: Format | None = None
+    content: str | JsonObject | UnsetType = UNSET
+    format: DocumentFormat | None = None
     template: str | None = None
-    schema: Fields | None = None
+    schema: JsonObject | None = None
 
 
 class AppendedDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """What is new in a document: an object if it is JSON, else a text."""
 
-    content: str | Fields
+    content: str | JsonObject
 
 
 class WorkingMemoryDocument(Struct, frozen=True):
     """A document; version 0, without content, is before the first update. `updated_at` is in Unix ms."""
 
     scope: Scope
-    format: Format
+    format: DocumentFormat
     template: str | None
-    schema: Fields | None
-    content: str | Fields | None
+    schema: JsonObject | None
+    content: str | JsonObject | None
     version: int
     updated_at: int | None
 
@@ -86,7 +86,7 @@ class DocumentVersions(Struct, frozen=True):
 class Tools(Struct, frozen=True):
     """Tool definitions as OpenAI takes them."""
 
-    tools: list[Fields]
+    tools: list[JsonObject]
 
 
 class ToolMessage(Struct, frozen=True):
@@ -173,8 +173,8 @@ async def list_tools(request: web.Request, owner: Owner) -> web.Response:
 
 
 async def execute(request: web.Request, owner: Owner) -> web.Response:
-    call = read_as(await object_of(request), CalledTool)
-    if call.function.name == GET:
+    call = read_as(await object_of(request), ChatToolCall)
+    if call.function.name == GET_TOOL:
         request[GRANT].require("read", request.match_info.get("id"))
     message = await services_of(request).working_memory.execute(owner, call)
     return answer(msgspec.convert(message, ToolMessage))

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_event, split_lines
-from voicemem.protocol.types import MAX_INTEGER, Fields, Name, Reason
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
 from voicemem.server.http.request import GRANT, answer, body_of, services_of, stream_of
 from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
 from voicemem.server.http.schemas import reference
@@ -36,7 +36,7 @@ class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-EventObject = Annotated[Fields, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
+EventObject = Annotated[JsonObject, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
 """What is an object, but no event that can be taken, is told in the answer; it does not fail the request."""
 EventLines = Annotated[list[EventObject], Meta(min_length=1)]
 

@@ -15,7 +15,7 @@ from voicemem.context.builder import Wishes, body_of, choose
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
-from voicemem.protocol.types import MAX_INTEGER, Fields, SessionId, matching
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
 from voicemem.server.http.request import NoQuery, answer, services_of, stream_of
 from voicemem.server.http.routes import JSON, Answer, Route, one
 from voicemem.server.rest.sessions import StateName
@@ -95,20 +95,20 @@ class StandardHistory(SessionMemory, frozen=True):
 class OpenAiContext(Struct, frozen=True):
     """A body for OpenAI's Chat Completions; beside the messages stand `model`, `llm.params`, and what `custom` gets."""
 
-    messages: list[Fields]
+    messages: list[JsonObject]
 
 
 class AnthropicContext(Struct, frozen=True):
     """A body for Anthropic's Messages."""
 
-    messages: list[Fields]
+    messages: list[JsonObject]
     max_tokens: Any
 
 
 class GeminiContext(Struct, frozen=True):
     """A body for Gemini's generateContent."""
 
-    contents: list[Fields]
+    contents: list[JsonObject]
 
 
 class AccountedContext(Usage, frozen=True):
@@ -120,7 +120,7 @@ class TurnStart(Struct, frozen=True):
 
     start_at: int
     type: Literal["voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"]
-    metadata: Fields
+    metadata: JsonObject
 
 
 class TurnEnd(Struct, frozen=True):
@@ -128,7 +128,7 @@ class TurnEnd(Struct, frozen=True):
 
     end_at: int
     type: Literal["ok", "interrupted", "error"]
-    metadata: Fields
+    metadata: JsonObject
 
 
 class SegmentLatency(Struct, frozen=True):

@@ -13,8 +13,8 @@ from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory.add import PRODUCER, Added, AddedAt, add
 from voicemem.memory.forget import Forget, Forgot, forget
 from voicemem.memory.statistics import Statistics, statistics_of
-from voicemem.protocol.explain import plain
-from voicemem.protocol.strict_json import ANYTHING, MALFORMED, check_frame, check_integers
+from voicemem.protocol.explain import describe_error
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import Natural
 from voicemem.server.http.request import GRANT, NoQuery, answer, body_of, object_of, read_as, services_of, stream_of
 from voicemem.server.http.routes import JSON, Body, Route, one
@@ -63,7 +63,7 @@ async def list_of(request: web.Request) -> list[Added]:
     body = await body_of(request)
     check_frame(body)
     try:
-        value: Any = ANYTHING.decode(body)
+        value: Any = JSON_DECODER.decode(body)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A number is out of range.") from None
     except MALFORMED:
@@ -75,7 +75,7 @@ async def list_of(request: web.Request) -> list[Added]:
     try:
         return msgspec.convert(given, list[Added])
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", plain(error)) from None
+        raise Refused("invalid_field", describe_error(error)) from None
 
 
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.config.secrets import calls_out
+from voicemem.config.secrets import changes_outbound
 from voicemem.config.session import SessionConfig
 from voicemem.protocol.checks import check_text
-from voicemem.protocol.types import MAX_INTEGER, Fields, SessionId, matching
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -50,7 +50,7 @@ StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]}
 class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
     """A configuration as it is given; `system_messages` at the top is short for `llm.system_messages`."""
 
-    system_messages: tuple[Annotated[Fields, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
+    system_messages: tuple[Annotated[JsonObject, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
 
 
 class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +74,7 @@ class Session(Struct, frozen=True):
     started_at: int
     ended_at: int | None
     position: int
-    config: Annotated[Fields, Meta(extra_json_schema=reference("SessionConfig"))]
+    config: Annotated[JsonObject, Meta(extra_json_schema=reference("SessionConfig"))]
 
 
 class SessionPage(Struct, frozen=True):
@@ -108,17 +108,17 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     check_calling_out(request, given)
     stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, given)
     if new:
-        note_calling_out(request, given, stream)
+        note_outbound_change(request, given, stream)
     return answer(shown(stream), 201 if new else 200)
 
 
-def check_calling_out(request: web.Request, given: Fields) -> None:
-    if calls_out(given):
+def check_calling_out(request: web.Request, given: JsonObject) -> None:
+    if changes_outbound(given):
         request[GRANT].require("admin")
 
 
-def note_calling_out(request: web.Request, given: Fields, stream: Stream) -> None:
-    if calls_out(given):
+def note_outbound_change(request: web.Request, given: JsonObject, stream: Stream) -> None:
+    if changes_outbound(given):
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
@@ -157,7 +157,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     patch = await object_of(request)
     check_calling_out(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
-    note_calling_out(request, patch, stream)
+    note_outbound_change(request, patch, stream)
     return answer(shown(changed))
 
 

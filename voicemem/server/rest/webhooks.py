@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config.secrets import check_secret
+from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.session import EventTypes, Url
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
@@ -140,7 +140,7 @@ def given_fields(given: Struct) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in given.__struct_fields__}
     values = {name: value for name, value in values.items() if value is not UNSET}
     check_text(values.get("description"))
-    check_secret(values.get("secret"))
+    check_webhook_secret(values.get("secret"))
     if "event_types" in values:
         values["event_types"] = tuple(sorted(set(values["event_types"])))
     return values
@@ -198,7 +198,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
     given = read_as(await object_of(request), NewSecret)
     secret = None if given.secret is UNSET else given.secret
-    check_secret(secret)
+    check_webhook_secret(secret)
     webhooks = services_of(request).webhooks
     rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
     note(request, "webhook_secret_rotated", rotated.id)

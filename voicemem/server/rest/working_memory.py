@@ -6,10 +6,10 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.documents.tools import CalledTool
+from voicemem.documents.tools import ChatToolCall
 from voicemem.memory.working_memory import Owner, of_session
 from voicemem.protocol.events import MemoryData
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, services_of, stream_of
 from voicemem.server.http.routes import JSON, Answer, Body, Route, one
 from voicemem.server.rest import documents
@@ -139,7 +139,7 @@ def routes_of(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> t
         Route("PATCH", path, append, "ingest", NoQuery, written, Body({JSON: AppendedDocument}), racing),
         Route("DELETE", path, clear, "ingest", NoQuery, written, codes=racing),
         Route("GET", f"{path}/tools", tools, "read", NoQuery, one(Tools), codes=codes),
-        Route("POST", f"{path}/tools", call, "ingest", NoQuery, one(ToolMessage), Body({JSON: CalledTool}), codes),
+        Route("POST", f"{path}/tools", call, "ingest", NoQuery, one(ToolMessage), Body({JSON: ChatToolCall}), codes),
     )
 
 
@@ -165,8 +165,8 @@ DATA = "/v1/sessions/{id}/data"
 ROUTES = (
     *routes_of("/v1/sessions/{id}", OF_SESSIONS, ("no_user",)),
     *routes_of("/v1/users/{user_id}", OF_USERS, ()),
-    Route("GET", DATA, read_data, "read", NoQuery, one(Fields)),
-    Route("PUT", DATA, replace_data, "ingest", NoQuery, one(Fields), Body({JSON: Fields}, required=False)),
-    Route("PATCH", DATA, change_data, "ingest", NoQuery, one(Fields), Body({JSON: Fields}, required=False)),
+    Route("GET", DATA, read_data, "read", NoQuery, one(JsonObject)),
+    Route("PUT", DATA, replace_data, "ingest", NoQuery, one(JsonObject), Body({JSON: JsonObject}, required=False)),
+    Route("PATCH", DATA, change_data, "ingest", NoQuery, one(JsonObject), Body({JSON: JsonObject}, required=False)),
     Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: Answer()}),
 )

@@ -16,7 +16,7 @@ from voicemem.sessions.tails import cursor
 from voicemem.store.port import Store
 from voicemem.store.records import Row
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.diff import Changes, Keyed
+from voicemem.transcript.diff import Changes, MessageDiff
 from voicemem.transcript.fold import fold_all
 
 PAGE = 500
@@ -68,7 +68,7 @@ class Followed:
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
         self.at = at
-        self.keyed: Keyed | None = None
+        self.keyed: MessageDiff | None = None
         """The memory as it was told, where memories are."""
 
 
@@ -190,7 +190,7 @@ class Tail:
         if one.keyed is None:
             memory = await memories.load(key, one.at)
             await memories.catch_up(key, memory, one.at)
-            one.keyed = Keyed(memory.state, self.view.unfinished)
+            one.keyed = MessageDiff(memory.state, self.view.unfinished)
             if one.at:
                 one.keyed.changes()
         state = one.keyed.state

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import HISTORY_EVENT, merge_config
+from voicemem.config.session import HISTORY_EVENT, apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.codec import pieces_of
-from voicemem.protocol.strict_json import same_event
+from voicemem.protocol.codec import split_array
+from voicemem.protocol.strict_json import is_same_event
 from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import Appended
 from voicemem.store.sqlite.archive import known_around
@@ -137,7 +137,7 @@ class Append:
             return Outcome(code="seq_conflict")
         if payload.startswith(b'{"type":"refused"'):
             return Outcome(code=str(TYPE.decode(payload)["code"]), duplicate=True)
-        if offer.refusal is None and same_event(payload, offer.payload):
+        if offer.refusal is None and is_same_event(payload, offer.payload):
             return Outcome(duplicate=True)
         return Outcome(code="seq_conflict")
 
@@ -153,7 +153,7 @@ class Append:
         run = run_at(self.rows.connection, key, name, seq)
         after, stored = 1, []
         if run is not None:
-            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else pieces_of(run.payload)
+            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
         if seq >= after:
             stop = seq_after(self.rows.connection, key, name, seq) or self.producer.next_seq
             self.hole = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
@@ -169,19 +169,19 @@ def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
     enqueue_start(rows, stream, now_ms)
 
 
-def apply_settled(rows: Rows, stream: Stream, settled: SessionPatch, now_ms: int) -> None:
+def apply_settled(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused` before anything is written."""
-    stream.config = merge_config(stream.config, settled.public)
-    save_secrets(rows, stream, settled, now_ms)
+    stream.config = apply_patch(stream.config, session_patch.public)
+    save_secrets(rows, stream, session_patch, now_ms)
 
 
-def save_secrets(rows: Rows, stream: Stream, settled: SessionPatch, now_ms: int) -> None:
+def save_secrets(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Keep secrets apart, and the session's own receiver in step with its configuration."""
-    for name, value in settled.secrets.items():
+    for name, value in session_patch.secrets.items():
         rows.connection.execute("delete from secrets where stream = ? and name = ?", (stream.key, name))
         if value is not None:
             rows.connection.execute("insert into secrets values (?, ?, ?)", (stream.key, name, value))
-    if "webhook" in settled.public or "webhook.secret" in settled.secrets:
+    if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
         save_endpoint(rows, stream, now_ms)
 
 

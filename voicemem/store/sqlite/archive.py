@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.protocol.codec import pieces_of
+from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.retention import Portion
 from voicemem.store.sqlite.rows import one
@@ -102,7 +102,7 @@ def known_around(connection: apsw.Connection, key: int, producer: str, seq: int)
 def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
     """The events of a run by seq; none for one without."""
     if run.seq is not None:
-        yield from enumerate(pieces_of(run.payload) if run.events > 1 else [run.payload], run.seq)
+        yield from enumerate(split_array(run.payload) if run.events > 1 else [run.payload], run.seq)
 
 
 def archived_to(connection: apsw.Connection, key: int) -> int:

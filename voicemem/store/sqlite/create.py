@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import merge_config
+from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.types import Fields
+from voicemem.protocol.types import JsonObject
 from voicemem.store.records import Restored, Row
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
@@ -17,7 +17,7 @@ from voicemem.store.sqlite.runs import Run
 from voicemem.store.streams import SESSION, USER, Stream
 
 
-def begun_stream(project: str, kind: str, name: str, config: Fields, now_ms: int) -> Stream:
+def begun_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
     return Stream(
         key=0,
         project=project,
@@ -42,22 +42,22 @@ def new_user(rows: Rows, project: str, user_id: str, now_ms: int) -> Stream:
     return stream
 
 
-def new_stream(rows: Rows, project: str, session_id: str, settled: SessionPatch, now_ms: int) -> Stream:
-    stream = begun_stream(project, SESSION, session_id, merge_config({}, settled.public), now_ms)
+def new_stream(rows: Rows, project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
+    stream = begun_stream(project, SESSION, session_id, apply_patch({}, session_patch.public), now_ms)
     rows.add_stream(stream)
-    save_secrets(rows, stream, settled, now_ms)
+    save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows, stream, now_ms)
     return stream
 
 
 def restored_stream(
-    rows: Rows, project: str, session_id: str, settled: SessionPatch, restored: Restored, now_ms: int
+    rows: Rows, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
 ) -> Stream:
     """A session with its whole journal; its start is told, unless it has ended. Raises before anything is written."""
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
-    stream = begun_stream(project, SESSION, session_id, merge_config({}, settled.public), now_ms)
+    stream = begun_stream(project, SESSION, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
         stream.state, stream.silent_since_ms = "ended", None
@@ -69,7 +69,7 @@ def restored_stream(
     if source is not None:
         query = "insert into secrets select ?, name, value from secrets where stream = ?"
         rows.connection.execute(query, (stream.key, source.key))
-    save_secrets(rows, stream, settled, now_ms)
+    save_secrets(rows, stream, session_patch, now_ms)
     for run in runs_of(stream.key, restored.rows):
         rows.add_run(run)
     for producer in restored.producers:

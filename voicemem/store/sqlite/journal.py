@@ -11,9 +11,9 @@ import apsw
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import merge_config
+from voicemem.config.session import apply_patch
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.protocol.codec import pieces_of
+from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED, SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import Appended, Opened, Restored, Row, Snapshot, StreamFilter
@@ -37,17 +37,17 @@ class SqliteJournal:
     database: Database
 
     async def create(
-        self, project: str, session_id: str, settled: SessionPatch, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
             stream = self.database.rows.session(project, session_id)
             if stream is None:
-                return new_stream(self.database.rows, project, session_id, settled, now_ms), "created"
+                return new_stream(self.database.rows, project, session_id, session_patch, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute("select name, value from secrets where stream = ?", (stream.key,)))
             given = [
-                merge_config({}, settled.public),
-                {name: s for name, s in settled.secrets.items() if s is not None},
+                apply_patch({}, session_patch.public),
+                {name: s for name, s in session_patch.secrets.items() if s is not None},
             ]
             same = SORTED.encode([stream.config, secrets]) == SORTED.encode(given)  # in Python 1 == true
             return stream, "same" if same else "different"
@@ -55,7 +55,7 @@ class SqliteJournal:
         return await self.database.write(job)
 
     async def restore(
-        self, project: str, session_id: str, settled: SessionPatch, restored: Restored, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             rows = self.database.rows
@@ -63,19 +63,25 @@ class SqliteJournal:
             if known is not None:
                 refuse_erased(known)
                 return None
-            return restored_stream(rows, project, session_id, settled, restored, now_ms)
+            return restored_stream(rows, project, session_id, session_patch, restored, now_ms)
 
         return await self.database.write(job)
 
     async def open(
-        self, project: str, session_id: str, producer: str, settled: SessionPatch, from_seq: int | None, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        producer: str,
+        session_patch: SessionPatch,
+        from_seq: int | None,
+        now_ms: int,
     ) -> Opened:
         def job(connection: apsw.Connection) -> Opened:
             rows = self.database.rows
             stream = rows.session(project, session_id)
             created = stream is None
             if stream is None:
-                stream = new_stream(rows, project, session_id, settled, now_ms)
+                stream = new_stream(rows, project, session_id, session_patch, now_ms)
             refuse_erased(stream)
             reopened = may_reopen(stream, now_ms)
             if reopened:
@@ -134,7 +140,7 @@ class SqliteJournal:
 
         await self.database.write(job)
 
-    async def change(self, key: int, settled: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+    async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state == "erased":
@@ -142,7 +148,7 @@ class SqliteJournal:
             if stream.state == "ended":
                 raise Refused("session_ended")
             rows = self.database.rows
-            apply_settled(rows, stream, settled, now_ms)
+            apply_settled(rows, stream, session_patch, now_ms)
             rows.append_own(stream, now_ms, payload)
             rows.save_stream(stream)
             return stream
@@ -283,7 +289,7 @@ def rows_of(run: RunRow) -> Iterator[Row]:
     """The entries of one run. Raises `StoreUnavailable` for one that is damaged."""
     position, producer, seq, received_ms, payload, count = run
     try:
-        pieces = pieces_of(payload) if count > 1 else [payload]
+        pieces = split_array(payload) if count > 1 else [payload]
     except MALFORMED:
         raise StoreUnavailable("An event is damaged in the store.") from None
     for index, piece in enumerate(pieces):
