@@ -19,7 +19,8 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import Line
-from voicemem.sessions.lifecycle import AWAITED_MS, SWEEP_BATCH, Sessions
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import AWAITED_MS, SWEEP_BATCH, Presence
 from voicemem.store.admission import Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Opened, StreamFilter
@@ -68,105 +69,109 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.fixture
-def nodes(both: tuple[Store, Store], clock: Clock) -> list[Sessions]:
+def nodes(both: tuple[Store, Store], clock: Clock) -> list[Presence]:
     """Two nodes on one store."""
     numbers = itertools.count()
-    return [Sessions(store, Runtime(clock, lambda: f"id{next(numbers)}"), anything) for store in both]
+    return [Presence(Sessions(store, Runtime(clock, lambda: f"id{next(numbers)}"), anything)) for store in both]
 
 
 @pytest.fixture
-def sessions(nodes: list[Sessions]) -> Sessions:
+def presence(nodes: list[Presence]) -> Presence:
     """One of them."""
     return nodes[0]
 
 
-async def opened(sessions: Sessions, session_id: str = "s", producer: str = "main") -> Line:
+async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> Line:
     """A line of a connection that has opened a session, as a connection does it."""
-    sessions.connect("p", session_id, producer)
-    one: Opened = await sessions.store.open("p", session_id, producer, SessionPatch({}, {}), None, sessions.clock())
+    presence.connect("p", session_id, producer)
+    one: Opened = await presence.sessions.store.open(
+        "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
+    )
     return Line(one.stream, producer, one.epoch, may_call_out=False)
 
 
-async def ended(sessions: Sessions, line: Line) -> None:
+async def ended(presence: Presence, line: Line) -> None:
     """Commit a producer's end."""
-    offer = Offer(1, sessions.clock(), b'{"type":"session.end","seq":1}', ending=Ending(NOW, "left"))
-    await append(sessions.store, line.key, line.producer, line.epoch, [offer], sessions.clock())
+    offer = Offer(1, presence.sessions.clock(), b'{"type":"session.end","seq":1}', ending=Ending(NOW, "left"))
+    await append(presence.sessions.store, line.key, line.producer, line.epoch, [offer], presence.sessions.clock())
 
 
-async def state(sessions: Sessions, session_id: str = "s") -> tuple[str, str | None]:
+async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
     """State and reason of a session."""
-    stream = await sessions.get("p", session_id)
+    stream = await presence.sessions.get("p", session_id)
     return stream.state, stream.reason
 
 
-async def test_a_session_falls_silent_with_its_last_connection(sessions: Sessions, clock: Clock) -> None:
+async def test_a_session_falls_silent_with_its_last_connection(presence: Presence, clock: Clock) -> None:
     """Only when all connections of all producers are gone does silence begin."""
-    lines = [await opened(sessions, producer=name) for name in ("asr", "llm", "llm")]
+    lines = [await opened(presence, producer=name) for name in ("asr", "llm", "llm")]
     for line in lines:
-        assert (await sessions.get("p", "s")).silent_since_ms is None
-        await sessions.disconnect(line)
-    assert clock.now == (await sessions.get("p", "s")).silent_since_ms
-    assert {} == sessions.connected
+        assert (await presence.sessions.get("p", "s")).silent_since_ms is None
+        await presence.disconnect(line)
+    assert clock.now == (await presence.sessions.get("p", "s")).silent_since_ms
+    assert {} == presence.connected
 
 
-async def test_an_open_that_fails_leaves_nobody_connected(sessions: Sessions) -> None:
+async def test_an_open_that_fails_leaves_nobody_connected(presence: Presence) -> None:
     """A connection that is noted and then taken back counts for nothing."""
-    sessions.connect("p", "s", "main")
-    await sessions.abandon("p", "s", "main")
-    assert {} == sessions.connected
+    presence.connect("p", "s", "main")
+    await presence.abandon("p", "s", "main")
+    assert {} == presence.connected
 
 
-async def test_silence_is_over_when_somebody_came_meanwhile(sessions: Sessions) -> None:
+async def test_silence_is_over_when_somebody_came_meanwhile(presence: Presence) -> None:
     """A connection that is replaced by another of the same producer is no silence."""
-    before = await opened(sessions)
-    await opened(sessions)
-    await sessions.disconnect(before)
-    assert (await sessions.get("p", "s")).silent_since_ms is None
+    before = await opened(presence)
+    await opened(presence)
+    await presence.disconnect(before)
+    assert (await presence.sessions.get("p", "s")).silent_since_ms is None
 
 
-async def test_an_end_waits_for_producers_that_are_connected(sessions: Sessions, clock: Clock) -> None:
+async def test_an_end_waits_for_producers_that_are_connected(presence: Presence, clock: Clock) -> None:
     """The close waits for the others, until they have ended or gone, and not longer than the grace."""
-    asr, llm = [await opened(sessions, producer=name) for name in ("asr", "llm")]
-    await ended(sessions, asr)
-    await sessions.close_when_ended(asr)
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
     clock.now += GRACE_MS - 1
-    assert (0, ("running", None)) == (await sessions.sweep(), await state(sessions))
-    await sessions.disconnect(llm)
-    assert ("ended", "left") == await state(sessions)
+    assert (0, ("running", None)) == (await presence.sweep(), await state(presence))
+    await presence.disconnect(llm)
+    assert ("ended", "left") == await state(presence)
 
 
-async def test_an_end_waits_for_producers_whose_connections_broke(sessions: Sessions, clock: Clock) -> None:
+async def test_an_end_waits_for_producers_whose_connections_broke(presence: Presence, clock: Clock) -> None:
     """They are probably on their way back: the close waits until they have ended, or for the grace."""
-    asr, llm = [await opened(sessions, producer=name) for name in ("asr", "llm")]
-    await sessions.disconnect(llm, lost=True)
-    await ended(sessions, asr)
-    await sessions.close_when_ended(asr)
-    assert (0, ("running", None)) == (await sessions.sweep(), await state(sessions))
-    back = await opened(sessions, producer="llm")
-    await ended(sessions, back)
-    await sessions.close_when_ended(back)
-    assert ("ended", "left") == await state(sessions)
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await presence.disconnect(llm, lost=True)
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
+    assert (0, ("running", None)) == (await presence.sweep(), await state(presence))
+    back = await opened(presence, producer="llm")
+    await ended(presence, back)
+    await presence.close_when_ended(back)
+    assert ("ended", "left") == await state(presence)
 
 
-async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(sessions: Sessions, clock: Clock) -> None:
+async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(presence: Presence, clock: Clock) -> None:
     """Who did not come back in time is not expected any more."""
-    asr, llm = [await opened(sessions, producer=name) for name in ("asr", "llm")]
-    await sessions.disconnect(llm, lost=True)
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await presence.disconnect(llm, lost=True)
     clock.now += AWAITED_MS
-    await ended(sessions, asr)
-    await sessions.close_when_ended(asr)
-    assert ("ended", "left") == await state(sessions)
-    await sessions.sweep()
-    assert {} == sessions.awaited
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
+    assert ("ended", "left") == await state(presence)
+    await presence.sweep()
+    assert {} == presence.awaited
 
 
-async def test_after_a_start_an_end_waits_for_all_that_were_connected(sessions: Sessions, clock: Clock) -> None:
+async def test_after_a_start_an_end_waits_for_all_that_were_connected(presence: Presence, clock: Clock) -> None:
     """Their connections broke with the process before, and one of them is the first to be back."""
-    await ended(sessions, await opened(sessions, producer="gone"))
+    await ended(presence, await opened(presence, producer="gone"))
     for name in ("asr", "llm"):
-        await opened(sessions, producer=name)
-    await sessions.store.restart(clock.now)
-    again = Sessions(sessions.store, Runtime(clock, sessions.new_id), sessions.check_settings)
+        await opened(presence, producer=name)
+    await presence.sessions.store.restart(clock.now)
+    again = Presence(
+        Sessions(presence.sessions.store, Runtime(clock, presence.sessions.new_id), presence.sessions.check_settings)
+    )
     assert 0 == await again.sweep()
     asr = await opened(again, producer="asr")
     await ended(again, asr)
@@ -178,70 +183,70 @@ async def test_after_a_start_an_end_waits_for_all_that_were_connected(sessions: 
     assert ("ended", "left") == await state(again)
 
 
-async def test_an_end_waits_no_longer_than_its_grace(sessions: Sessions, clock: Clock) -> None:
+async def test_an_end_waits_no_longer_than_its_grace(presence: Presence, clock: Clock) -> None:
     """A producer that stays connected and never ends does not keep the session open."""
-    asr, _ = [await opened(sessions, producer=name) for name in ("asr", "llm")]
-    await ended(sessions, asr)
+    asr, _ = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await ended(presence, asr)
     clock.now += GRACE_MS
-    assert (1, ("ended", "left")) == (await sessions.sweep(), await state(sessions))
+    assert (1, ("ended", "left")) == (await presence.sweep(), await state(presence))
 
 
-async def test_an_end_waits_for_nobody_when_all_have_ended(sessions: Sessions) -> None:
+async def test_an_end_waits_for_nobody_when_all_have_ended(presence: Presence) -> None:
     """The last of the ends closes at once."""
-    lines = [await opened(sessions, producer=name) for name in ("asr", "llm")]
+    lines = [await opened(presence, producer=name) for name in ("asr", "llm")]
     for line in lines:
-        assert ("running", None) == await state(sessions)
-        await ended(sessions, line)
-        await sessions.close_when_ended(line)
-    assert ("ended", "left") == await state(sessions)
+        assert ("running", None) == await state(presence)
+        await ended(presence, line)
+        await presence.close_when_ended(line)
+    assert ("ended", "left") == await state(presence)
 
 
-async def test_a_close_wakes_the_outbox(sessions: Sessions) -> None:
+async def test_a_close_wakes_the_outbox(presence: Presence) -> None:
     """Whoever waits for exports hears of every kind of close."""
-    line = await opened(sessions)
-    await ended(sessions, line)
-    await sessions.close_when_ended(line)
-    assert sessions.notices_due.is_set()
-    sessions.notices_due.clear()
-    await opened(sessions, "t")
-    await sessions.end(await sessions.get("p", "t"), None)
-    assert sessions.notices_due.is_set()
+    line = await opened(presence)
+    await ended(presence, line)
+    await presence.close_when_ended(line)
+    assert presence.sessions.notices_due.is_set()
+    presence.sessions.notices_due.clear()
+    await opened(presence, "t")
+    await presence.sessions.end(await presence.sessions.get("p", "t"), None)
+    assert presence.sessions.notices_due.is_set()
 
 
-async def test_a_sweep_closes_what_is_due_and_nothing_else(sessions: Sessions, clock: Clock) -> None:
-    """Silent sessions are closed when their time is over; connected ones are not."""
-    await opened(sessions, "connected")
-    await sessions.disconnect(await opened(sessions, "gone"))
+async def test_a_sweep_closes_what_is_due_and_nothing_else(presence: Presence, clock: Clock) -> None:
+    """Silent presence are closed when their time is over; connected ones are not."""
+    await opened(presence, "connected")
+    await presence.disconnect(await opened(presence, "gone"))
     clock.now += 59_999
-    assert 0 == await sessions.sweep()
+    assert 0 == await presence.sweep()
     clock.now += 1
-    assert [1, 0] == [await sessions.sweep(), await sessions.sweep()]
-    assert [("running", None), ("ended", "idle")] == [await state(sessions, name) for name in ("connected", "gone")]
+    assert [1, 0] == [await presence.sweep(), await presence.sweep()]
+    assert [("running", None), ("ended", "idle")] == [await state(presence, name) for name in ("connected", "gone")]
 
 
-async def test_a_sweep_closes_more_than_it_takes_at_once(sessions: Sessions, clock: Clock) -> None:
+async def test_a_sweep_closes_more_than_it_takes_at_once(presence: Presence, clock: Clock) -> None:
     """However many are due, they are closed batch by batch."""
     for number in range(SWEEP_BATCH + 5):
-        await sessions.create("p", str(number), {})
+        await presence.sessions.create("p", str(number), {})
     clock.now += 60_000
-    assert [SWEEP_BATCH, 5, 0] == [await sessions.sweep() for _ in range(3)]
+    assert [SWEEP_BATCH, 5, 0] == [await presence.sweep() for _ in range(3)]
 
 
-async def test_two_sweepers_close_each_session_once(nodes: list[Sessions], clock: Clock) -> None:
+async def test_two_sweepers_close_each_session_once(nodes: list[Presence], clock: Clock) -> None:
     """Whoever comes second finds nothing to do; every journal has one close."""
     for number in range(40):
-        await nodes[0].create("p", str(number), {})
+        await nodes[0].sessions.create("p", str(number), {})
     clock.now += 60_000
     counts = await asyncio.gather(*(node.sweep() for node in nodes * 3))
     assert 40 == sum(counts)
-    streams = await nodes[1].store.streams(StreamFilter(project="p"))
+    streams = await nodes[1].sessions.store.streams(StreamFilter(project="p"))
     assert [("ended", 1)] * 40 == [(stream.state, stream.position) for stream in streams]
 
 
-async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Sessions], clock: Clock) -> None:
+async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Presence], clock: Clock) -> None:
     """Whichever is first, the session runs and the producer can send: an idle close is provisional."""
     for number in range(20):
-        await nodes[0].create("p", str(number), {})
+        await nodes[0].sessions.create("p", str(number), {})
     clock.now += 60_000
     sweeping = asyncio.create_task(nodes[0].sweep())
     await asyncio.gather(*(opened(nodes[1], str(number)) for number in range(20)))
@@ -249,21 +254,21 @@ async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Sessions], c
     assert [("running", None)] * 20 == [await state(nodes[0], str(number)) for number in range(20)]
 
 
-async def test_settings_that_may_not_be_set_make_no_session(sessions: Sessions) -> None:
+async def test_settings_that_may_not_be_set_make_no_session(presence: Presence) -> None:
     """Create and change ask first, and leave nothing when the answer is no."""
 
     def refuse(session_patch: SessionPatch) -> None:
         raise Refused("address_not_allowed")
 
-    stream, _ = await sessions.create("p", "s", {})
-    sessions.check_settings = refuse
+    stream, _ = await presence.sessions.create("p", "s", {})
+    presence.sessions.check_settings = refuse
     with pytest.raises(Refused):
-        await sessions.create("p", "t", {})
+        await presence.sessions.create("p", "t", {})
     with pytest.raises(Refused):
-        await sessions.change(stream, {"name": "x"})
+        await presence.sessions.change(stream, {"name": "x"})
     with pytest.raises(Refused, match="unknown_session"):
-        await sessions.get("p", "t")
-    assert 0 == (await sessions.get("p", "s")).position
+        await presence.sessions.get("p", "t")
+    assert 0 == (await presence.sessions.get("p", "s")).position
 
 
 # The end of a call, over real connections
@@ -434,7 +439,7 @@ async def test_a_producer_that_lost_its_connection_has_its_last_words(app: App, 
         await llm.store(said(1))
         llm.socket.transport.abort()
         await llm.socket.wait_closed()
-        await until(0, lambda: asyncio.sleep(0, app.services.sessions.connected["default", "s"]["llm"]))
+        await until(0, lambda: asyncio.sleep(0, app.services.presence.connected["default", "s"]["llm"]))
         await asr.store(end(1))
         async with producing(app, producer="llm") as back:
             await back.store(said(2), end(3))

@@ -38,12 +38,12 @@ class App:
         self.settings = settings
         self.services = services
         gate = Gate(services.access, settings.insecure, services.limits)
-        self.ingest = Ingest(services.recorder, services.sessions, gate, services.store.incarnation)
+        self.ingest = Ingest(services.recorder, services.presence, gate, services.store.incarnation)
         rest = application(services, gate, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
-            services.sessions,
+            services.presence,
             services.memories,
             self.open_connections,
             services.draining.is_set,

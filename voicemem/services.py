@@ -22,7 +22,8 @@ from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.rate_limits import Limits
 from voicemem.sessions.cache import Memories, look_after_forever
-from voicemem.sessions.lifecycle import Sessions, sweep_forever
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import Retention, compact_forever, erase_forever
 from voicemem.sessions.tails.hub import Tails
@@ -67,6 +68,7 @@ class Services:
         self.limits = Limits(runtime.clock, settings.request_rate, settings.event_rate)
         self.memories = Memories(store)
         self.sessions = Sessions(store, runtime, check_patch)
+        self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
         self.tails = Tails(Sources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
         self.retention = Retention(store, self.memories, runtime.clock)
@@ -86,7 +88,7 @@ class Services:
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What must run all the time while the service does; none of it ends by itself."""
         return [
-            sweep_forever(self.sessions),
+            sweep_forever(self.presence),
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),
             compact_forever(self.retention),

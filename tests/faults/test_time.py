@@ -51,7 +51,7 @@ class Wall:
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     """The clock of every service that starts from now on."""
     clock = Wall()
-    monkeypatch.setattr("voicemem.runtime.now_ms", clock)
+    monkeypatch.setattr("voicemem.app.Runtime", lambda: Runtime(clock))
     return clock
 
 
@@ -149,7 +149,7 @@ async def test_a_session_that_seems_silent_for_a_day_comes_back(serve: Serve, wa
 
 
 async def is_connected(app: App) -> bool:
-    return bool(app.services.sessions.connected)
+    return bool(app.services.presence.connected)
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)

@@ -128,13 +128,13 @@ class Service:
     async def settle(self, connected: dict[str, set[str]]) -> None:
         """Wait until the service has noticed who is still connected; then everything that is due is done."""
         assert self.app is not None
-        sessions = self.app.services.sessions
+        presence = self.app.services.presence
 
         def noticed() -> bool:
-            return {session_id: set(names) for (_, session_id), names in sessions.connected.items()} == connected
+            return {session_id: set(names) for (_, session_id), names in presence.connected.items()} == connected
 
         await eventually(noticed, "connections are not noticed")
-        await sessions.sweep()
+        await presence.sweep()
         await self.app.services.retention.expire()
         await self.app.services.retention.compact()
 

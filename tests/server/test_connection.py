@@ -859,7 +859,7 @@ async def test_an_open_that_fails_does_not_hide_a_silence(on_file: App, tmp_path
 
 async def producers(app: App) -> JsonObject:
     """Who is connected to session "s", and how often."""
-    return dict(app.services.sessions.connected.get(("default", "s"), {}))
+    return dict(app.services.presence.connected.get(("default", "s"), {}))
 
 
 async def connections(app: App) -> int:

@@ -175,7 +175,7 @@ class Session:
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)
         if recorded.ended:
-            await self.library.sessions.close_when_ended(line)
+            await self.library.services.presence.close_when_ended(line)
         return recorded.stream.position
 
     def line(self, stream: Stream, producer: str) -> Line:

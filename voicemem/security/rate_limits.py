@@ -83,11 +83,6 @@ class Buckets:
         bucket = self.of(caller, now_ms)
         return 0.0 if bucket is None else bucket.take(amount, now_ms)
 
-    def charge(self, caller: Hashable, amount: float, ahead: int, now_ms: int) -> Charged:
-        """As `Bucket.charge`."""
-        bucket = self.of(caller, now_ms)
-        return Charged(ahead, 0.0) if bucket is None else bucket.charge(amount, ahead, now_ms)
-
     def of(self, caller: Hashable, now_ms: int) -> Bucket | None:
         """A caller's bucket, a full one for a new caller; None without a rate."""
         if self.rate is None:
@@ -130,11 +125,9 @@ class Limits:
             return 0.0
         return self.events[caller.session_id is not None].take(caller, amount, self.clock())
 
-    def charge_events(self, caller: Caller | None, amount: int, ahead: int) -> Charged:
-        """Take so many events, which have come, and what there is of those that may come next."""
-        if caller is None:
-            return Charged(ahead, 0.0)
-        return self.events[caller.session_id is not None].charge(caller, amount, ahead, self.clock())
+    def event_bucket(self, caller: Caller | None) -> Bucket | None:
+        """What a caller's events are charged to, for as long as it is connected; None where there is no limit."""
+        return None if caller is None else self.events[caller.session_id is not None].of(caller, self.clock())
 
     def count_wrong_key(self, address: str | None) -> None:
         """Raises `RateLimited` for an address that tries too many."""

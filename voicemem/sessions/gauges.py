@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.sessions.cache import Memories
-from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import Presence
 from voicemem.telemetry.metrics import Metrics
 
 
@@ -18,15 +18,15 @@ class Gauges:
     def __init__(
         self,
         metrics: Metrics,
-        sessions: Sessions,
+        presence: Presence,
         memories: Memories,
         connections: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
     ) -> None:
         self.metrics = metrics
-        self.store = sessions.store
-        self.clock = sessions.clock
-        self.sessions = sessions
+        self.store = presence.sessions.store
+        self.clock = presence.sessions.clock
+        self.presence = presence
         self.memories = memories
         self.connections = connections
         self.draining = draining
@@ -40,7 +40,7 @@ class Gauges:
         metrics.draining.set(self.draining())
         for kind, count in self.connections().items():
             metrics.connections.labels(kind).set(count)
-        metrics.sessions_connected.set(len(self.sessions.connected))
+        metrics.sessions_connected.set(len(self.presence.connected))
         self.read_memories()
 
     async def read_store(self) -> None:

@@ -14,13 +14,13 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, d
 from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY
 from voicemem.security.access import Grant
-from voicemem.security.rate_limits import Charged
+from voicemem.security.rate_limits import Bucket
 from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Lines, Queue
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import BatchResult, Line, PendingBatch, Problem
-from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE, Recorder
 from voicemem.telemetry.metrics import Metrics
 
@@ -40,13 +40,13 @@ class Host(Protocol):
     """The server that a connection is part of."""
 
     recorder: Recorder
-    sessions: Sessions
+    presence: Presence
     metrics: Metrics
     incarnation: str
 
     async def grant(self, token: str | None) -> Grant: ...
 
-    def charge_events(self, grant: Grant, amount: int, ahead: int) -> Charged: ...
+    def event_bucket(self, grant: Grant) -> Bucket | None: ...
 
     async def hold(self, connection: Connection, line: Line) -> None: ...
 
@@ -59,7 +59,7 @@ class Connection:
     def __init__(self, websocket: EventSocket, host: Host, grant: Grant | None, origin: object = None) -> None:
         self.websocket = websocket
         self.host = host
-        self.granted = grant
+        self.granted: Grant | None = None
         self.origin = origin
         """The trace that the client's handshake is part of."""
         self.lines = Lines()
@@ -77,7 +77,9 @@ class Connection:
         self.tasks: set[asyncio.Task[None]] = set()
         self.deaf = False
         """Whether nothing more is taken: it failed, or the server drains."""
-        self.throttle = Throttle(self.charge, self.hold_back, self.go_on)
+        self.throttle = Throttle(host.presence.sessions.clock, self.hold_back, self.go_on)
+        if grant is not None:
+            self.accept(grant)
 
     # The life of a connection
 
@@ -100,6 +102,7 @@ class Connection:
 
     def take_no_more(self) -> None:
         self.deaf = True
+        self.throttle.stop()
         self.backlog.clear()
 
     async def drain(self) -> None:
@@ -139,7 +142,7 @@ class Connection:
         queue.released = True
         self.host.release(queue.line)
         with suppress(StoreUnavailable):  # the sweep tells the store when it is back
-            await self.host.sessions.disconnect(queue.line, lost)
+            await self.host.presence.disconnect(queue.line, lost)
 
     def fail(self, error: VoicememError) -> None:
         """Say what is wrong, and close with the code's close code."""
@@ -258,14 +261,14 @@ class Connection:
             raise InvalidFrame(refused.code, refused.detail) from None
         if self.granted is not None and not granted.includes(self.granted):
             raise InvalidFrame("forbidden", "A later key or token must allow all that the one before it allowed.")
-        self.granted = granted
+        self.accept(granted)
+
+    def accept(self, grant: Grant) -> None:
+        """From now on this grant holds, and its events are charged to its rate."""
+        self.granted = grant
+        self.throttle.meter(self.host.event_bucket(grant))
 
     # The rate of a key
-
-    def charge(self, events: int, ahead: int) -> Charged | None:
-        if self.granted is None or self.deaf:
-            return None
-        return self.host.charge_events(self.granted, events, ahead)
 
     def hold_back(self, tell: bool) -> None:
         if tell:
@@ -338,18 +341,18 @@ class Connection:
         """Open a line, in the order of the frames: what was sent before is stored before."""
         assert self.granted is not None
         await self.flush()
-        granted, sessions = self.granted, self.host.sessions
+        granted, presence, sessions = self.granted, self.host.presence, self.host.presence.sessions
         project, may_call_out = granted.project, granted.allows("admin")
         session_id = frame.session_id or granted.session_id or sessions.new_id()
         producer = frame.producer or DEFAULT_PRODUCER
-        sessions.connect(project, session_id, producer)
+        presence.connect(project, session_id, producer)
         try:
             granted.require("ingest", session_id)
             if granted.session_id is not None:
                 await sessions.get(project, session_id)  # a token makes no session
             opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out, granted.key_id)
         except VoicememError as error:
-            await sessions.abandon(project, session_id, producer)
+            await presence.abandon(project, session_id, producer)
             if not isinstance(error, Refused):
                 raise
             self.refuse(error, frame.session_id, frame.producer)
@@ -411,7 +414,7 @@ class Connection:
 
     async def close_when_ended(self, line: Line) -> None:
         with suppress(StoreUnavailable):  # the sweep closes what has ended
-            await self.host.sessions.close_when_ended(line)
+            await self.host.presence.close_when_ended(line)
 
     def make_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.deaf):

@@ -21,12 +21,12 @@ from voicemem.protocol.frames import PATH, PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
-from voicemem.security.rate_limits import Charged
+from voicemem.security.rate_limits import Bucket
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.websocket import EventSocket, turning_away
 from voicemem.sessions.batches import Line
-from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import Recorder
 
 LOG = logging.getLogger("voicemem.websockets")
@@ -52,9 +52,9 @@ class Holder(NamedTuple):
 class Ingest:
     """The websocket server: who is connected, and who holds which line."""
 
-    def __init__(self, recorder: Recorder, sessions: Sessions, gate: Gate, incarnation: str) -> None:
+    def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str) -> None:
         self.recorder = recorder
-        self.sessions = sessions
+        self.presence = presence
         self.metrics = recorder.telemetry.metrics
         self.gate = gate
         self.incarnation = incarnation
@@ -126,9 +126,9 @@ class Ingest:
         grant.require("ingest", grant.session_id)
         return grant
 
-    def charge_events(self, grant: Grant, amount: int, ahead: int) -> Charged:
-        """Take so many events from the rate of a key, and of those that may come next what there is."""
-        return self.gate.limits.charge_events(grant.caller, amount, ahead)
+    def event_bucket(self, grant: Grant) -> Bucket | None:
+        """What the events of a grant are charged to; None where there is no limit."""
+        return self.gate.limits.event_bucket(grant.caller)
 
     async def look_after_grants(self) -> None:
         """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""

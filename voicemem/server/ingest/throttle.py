@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from voicemem.security.rate_limits import Charged
+from voicemem.security.rate_limits import Bucket, Charged
 
 MOST_AHEAD = 64
 """Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
@@ -16,24 +16,22 @@ SHORTEST_HOLD_S = 0.02
 
 
 class Throttle:
-    """Counts what is taken from a connection.
+    """Counts what is taken from a connection, and charges it to the rate of its key.
 
-    `charge` takes so many events from the rate, and ahead of their coming what there is; it gives None for nobody who
-    is counted now. While `held` nothing may be taken; `hold` is called when that begins, and told whether to say so,
-    `go_on` when it is over.
+    While `held` nothing may be taken. `hold` is called when that begins, with whether to say so; `go_on` when it is
+    over. `clock` gives Unix ms.
     """
 
-    __slots__ = ("allowance", "charge", "go_on", "held", "hold", "over", "taken_ahead", "told_s")
+    __slots__ = ("allowance", "bucket", "clock", "go_on", "held", "hold", "metered", "over", "taken_ahead", "told_s")
 
-    def __init__(
-        self,
-        charge: Callable[[int, int], Charged | None],
-        hold: Callable[[bool], None],
-        go_on: Callable[[], None],
-    ) -> None:
-        self.charge = charge
+    def __init__(self, clock: Callable[[], int], hold: Callable[[bool], None], go_on: Callable[[], None]) -> None:
+        self.clock = clock
         self.hold = hold
         self.go_on = go_on
+        self.bucket: Bucket | None = None
+        """What events are charged to; None where there is no limit."""
+        self.metered = False
+        """Whether it is known whom to charge; until then events are only counted."""
         self.allowance = 0
         """So many events may still come before the rate is asked again; below zero, so many are to be charged."""
         self.taken_ahead = 0
@@ -45,6 +43,14 @@ class Throttle:
         self.told_s = -TELL_AGAIN_S
         """When it was last told so, on the loop's clock."""
 
+    def meter(self, bucket: Bucket | None) -> None:
+        """Charge what comes to this bucket, and what has come."""
+        self.bucket, self.metered = bucket, True
+
+    def stop(self) -> None:
+        """Charge nothing any more: nothing more is taken."""
+        self.metered = False
+
     def count(self, events: int) -> None:
         """Count what is taken."""
         self.allowance -= events
@@ -53,9 +59,12 @@ class Throttle:
 
     def ask(self) -> None:
         """Charge what was taken, and some ahead; hold the connection when that is more than there is."""
-        charged = self.charge(-self.allowance, min(2 * self.taken_ahead + 1, MOST_AHEAD))
-        if charged is None:
+        if not self.metered:
             return
+        ahead = min(2 * self.taken_ahead + 1, MOST_AHEAD)
+        # A connection asks its bucket for some events ahead, so that most events cost one subtraction here.
+        bucket = self.bucket
+        charged = Charged(ahead, 0.0) if bucket is None else bucket.charge(-self.allowance, ahead, self.clock())
         self.allowance = self.taken_ahead = charged.ahead
         if not charged.wait_s or self.held or self.over:
             return

@@ -76,11 +76,11 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         recorded = await services.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
         errors += map(event_error, recorded.problems)
         if recorded.acked is not None:  # it counts its events, so it has a buffer, which may hold more
-            services.sessions.wait_for(line)
+            services.presence.wait_for(line)
         if stream.state != "running":  # it may run again
             services.sessions.notices_due.set()
         if recorded.ended:
-            await services.sessions.close_when_ended(line)
+            await services.presence.close_when_ended(line)
         if len(errors) == first + SLICE > FLOOD:
             raise InvalidFrame("flood")
     return answer(Appended(recorded.next_seq, errors))
