@@ -28,7 +28,7 @@ from bench.harness.report import Measured, at_most, best, disk_folder, machine, 
 from bench.harness.servers import Server, serving
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
-from voicemem.context.builder import Wishes, context
+from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.llm.tokens import counter
 from voicemem.protocol.codec import decode_journaled
@@ -77,7 +77,7 @@ async def contexts(turns: int, count: int) -> list[Measured]:
             for entry in following:
                 memory.fold([entry])
                 begin = time.perf_counter()
-                await context(memories, Policies(), opened.stream, Wishes(memory=wanted))
+                await build_context(memories, Policies(), opened.stream, ContextOptions(memory=wanted))
                 taken.append(time.perf_counter() - begin)
             value = statistics.median(taken) * 1e6
             goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None

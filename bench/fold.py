@@ -20,7 +20,7 @@ from bench.harness import calls
 from bench.harness.folding import check, decode, entries, fold_into
 from bench.harness.report import Goal, Measured, at_most, best, machine, seconds, show
 from voicemem.config.session import validate_config
-from voicemem.context.builder import Wishes, context
+from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
@@ -177,8 +177,8 @@ async def contexts() -> list[Measured]:
         default, whole = [], []
         for entry in following:
             memory.fold([entry])
-            whole.append(await context_time(memories, opened.stream, Wishes(max_history=200)))
-            default.append(await context_time(memories, opened.stream, Wishes()))
+            whole.append(await context_time(memories, opened.stream, ContextOptions(max_history=200)))
+            default.append(await context_time(memories, opened.stream, ContextOptions()))
     finally:
         await store.close_store()
     value = statistics.median(whole) * 1e6
@@ -190,9 +190,9 @@ async def contexts() -> list[Measured]:
     ]
 
 
-async def context_time(memories: Memories, stream: Stream, wishes: Wishes) -> float:
+async def context_time(memories: Memories, stream: Stream, options: ContextOptions) -> float:
     begin = time.perf_counter()
-    await context(memories, Policies(), stream, wishes)
+    await build_context(memories, Policies(), stream, options)
     return time.perf_counter() - begin
 
 

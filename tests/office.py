@@ -17,7 +17,7 @@ from voicemem.store.admission import Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 from voicemem.store.streams import Ending
-from voicemem.webhooks.outbox import Outbox
+from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 
 NOW = 1_778_390_400_000
@@ -45,10 +45,12 @@ class Office:
         self.clock = clock
         self.outbox = self.another()
 
-    def another(self, store: Store | None = None, sender: WebhookSender | None = None) -> Outbox:
+    def another(self, store: Store | None = None, sender: WebhookSender | None = None) -> OutboxWorker:
         """One more outbox, as another process would have it."""
         store = store or self.store
-        return Outbox(store, Memories(store), (sender or self.sender).send, Runtime(self.clock, random=lambda: 0.5))
+        return OutboxWorker(
+            store, Memories(store), (sender or self.sender).send, Runtime(self.clock, random=lambda: 0.5)
+        )
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
         """The key of a new session."""
@@ -71,7 +73,7 @@ class Office:
         await self.close(key, notice_id)
         return key
 
-    async def attempt(self, outbox: Outbox | None = None) -> int:
+    async def attempt(self, outbox: OutboxWorker | None = None) -> int:
         """Make every attempt that is due now, each once; how many were made."""
         outbox = outbox or self.outbox
         count = await outbox.start_due()

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.context.builder import Wishes, context
+from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.errors import Refused
-from voicemem.memory.checkpoint import read, restore, written
+from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import SessionUpdate
 from voicemem.runtime import Runtime, new_id
@@ -75,11 +75,13 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
             await here.close(key, Ending(NOW, ended, ended == "idle"), new_id(), NOW + 99)
         original = await here.stream("p", "s")
         assert original is not None
-        document = b"".join([piece async for piece in written(here, original)])
+        document = b"".join([piece async for piece in write_checkpoint(here, original)])
         assert b"secret" not in document
         if pretty:
             document = json.dumps(json.loads(document), indent=1).encode()
-        copy = await restore(Sessions(there, Runtime(lambda: NOW + 1000), no_check), "q", "r", await read(document))
+        copy = await restore_checkpoint(
+            Sessions(there, Runtime(lambda: NOW + 1000), no_check), "q", "r", await parse_checkpoint(document)
+        )
         assert [getattr(original, name) for name in SAME] == [getattr(copy, name) for name in SAME]
         assert await shown(here, original) == await shown(there, copy)
         rows = [row._replace(payload=b"") for row in await here.rows(key, 0, 100)]
@@ -99,7 +101,7 @@ async def shown(store: MemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
     memories = Memories(store)
     history = (await memories.at(stream)).contents()
-    return history, msgspec.json.encode(await context(memories, Policies(), stream, Wishes(tools=True)))
+    return history, msgspec.json.encode(await build_context(memories, Policies(), stream, ContextOptions(tools=True)))
 
 
 # What is no checkpoint
@@ -142,14 +144,14 @@ def sha256(made: JsonObject) -> str:
 async def problem_of(made: JsonObject) -> str:
     """What is said of a checkpoint that cannot be restored."""
     with pytest.raises(Refused) as refused:
-        await read(msgspec.json.encode(made))
+        await parse_checkpoint(msgspec.json.encode(made))
     assert "invalid_checkpoint" == refused.value.code
     return refused.value.detail
 
 
 async def test_a_checkpoint_by_hand_is_read() -> None:
     """The helper of these tests writes what is otherwise right."""
-    assert 3 == len((await read(msgspec.json.encode(document()))).restored.rows)
+    assert 3 == len((await parse_checkpoint(msgspec.json.encode(document()))).restored.rows)
 
 
 def own(kind: str, **fields: Any) -> list[JsonObject]:
@@ -208,7 +210,7 @@ async def test_what_is_no_checkpoint_is_refused(made: JsonObject, said: str) -> 
 async def test_secrets_that_were_put_in_are_taken_out() -> None:
     """Neither a configuration nor an update in a checkpoint can bring secrets into the journal."""
     update = {"type": "session.update", "llm": {"api_key": "secret", "model": "m"}, "seq": 1}
-    made = await read(msgspec.json.encode(document([update])))
+    made = await parse_checkpoint(msgspec.json.encode(document([update])))
     assert [{"type": "session.update", "llm": {"model": "m"}, "seq": 1}] == [
         msgspec.json.decode(row.payload) for row in made.restored.rows
     ]
@@ -217,6 +219,6 @@ async def test_secrets_that_were_put_in_are_taken_out() -> None:
 async def test_an_end_that_waits_for_other_producers_still_waits() -> None:
     """Its time and its reason are those of the first one."""
     ends = [{"type": "session.end", "reason": name, "ts": ts} for name, ts in (("left", 7), ("lost", 8))]
-    made = (await read(msgspec.json.encode(document(ends)))).restored
+    made = (await parse_checkpoint(msgspec.json.encode(document(ends)))).restored
     assert (Ending(7, "left"), None) == (made.ending, made.ended_ms)
     assert [True] == [producer.ended for producer in made.producers]

@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import LlmFailed, Refused
-from voicemem.llm.completions import Answer, read_request, request_for, spoken_chunks, spoken_completion, text_of
-from voicemem.llm.targets import Target
+from voicemem.llm.completions import (
+    LlmAnswer,
+    build_llm_request,
+    content_text,
+    read_request,
+    text_chunks,
+    text_completion,
+)
+from voicemem.llm.targets import LlmEndpoint
 
 TEXTS = st.text(max_size=8)
 CALLS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.lists(TEXTS, max_size=4)), max_size=4)
@@ -25,8 +32,8 @@ def chunk(delta: Any, **more: Any) -> bytes:
 @given(st.lists(TEXTS, max_size=10))
 def test_chunks_make_the_text(texts: list[str]) -> None:
     """Every chunk adds its text, whatever is in it; the sum is the reply."""
-    answer = Answer()
-    assert texts == [answer.take(chunk({"content": text})) for text in texts]
+    answer = LlmAnswer()
+    assert texts == [answer.add_chunk(chunk({"content": text})) for text in texts]
     assert "".join(texts) == "".join(answer.text)
 
 
@@ -37,37 +44,39 @@ def test_fragments_make_the_calls(calls: list[tuple[str, list[str]]], random: An
     for index, (name, pieces) in enumerate(calls):
         begin = {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": ""}}
         waiting.append([begin, *({"index": index, "function": {"arguments": piece}} for piece in pieces)])
-    answer = Answer()
+    answer = LlmAnswer()
     while any(waiting):
-        answer.take(chunk({"tool_calls": [random.choice([one for one in waiting if one]).pop(0)]}))
-    found = {call.id: (call.name, call.arguments) for call in answer.calls}
+        answer.add_chunk(chunk({"tool_calls": [random.choice([one for one in waiting if one]).pop(0)]}))
+    found = {call.id: (call.name, call.arguments) for call in answer.tool_calls}
     assert {f"call_{index}": (name, "".join(pieces)) for index, (name, pieces) in enumerate(calls)} == found
 
 
 @given(CALLS)
 def test_calls_without_index_come_one_after_the_other(calls: list[tuple[str, list[str]]]) -> None:
     """Servers that count nothing give each call an id: what has none goes on with the last."""
-    answer = Answer()
+    answer = LlmAnswer()
     for number, (name, pieces) in enumerate(calls):
-        answer.take(chunk({"tool_calls": [{"id": f"call_{number}", "function": {"name": name}}]}))
+        answer.add_chunk(chunk({"tool_calls": [{"id": f"call_{number}", "function": {"name": name}}]}))
         for piece in pieces:
-            answer.take(chunk({"tool_calls": [{"function": {"arguments": piece}}]}))
-    assert [(name, "".join(pieces)) for name, pieces in calls] == [(call.name, call.arguments) for call in answer.calls]
+            answer.add_chunk(chunk({"tool_calls": [{"function": {"arguments": piece}}]}))
+    assert [(name, "".join(pieces)) for name, pieces in calls] == [
+        (call.name, call.arguments) for call in answer.tool_calls
+    ]
 
 
 def test_only_the_first_choice_is_the_reply() -> None:
     """With several choices the others go by."""
-    answer = Answer()
+    answer = LlmAnswer()
     choices = [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]
-    assert "yes" == answer.take(json.dumps({"choices": choices}).encode())
-    assert not answer.finished
+    assert "yes" == answer.add_chunk(json.dumps({"choices": choices}).encode())
+    assert not answer.has_finish_reason
 
 
 @given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | TEXTS, st.lists, max_leaves=5).map(json.dumps))
 def test_garbage_is_garbage(data: bytes | str) -> None:
     """What is no completion fails as such, and never otherwise."""
     with pytest.raises(LlmFailed) as failed:
-        Answer().take(data if isinstance(data, bytes) else data.encode())
+        LlmAnswer().add_chunk(data if isinstance(data, bytes) else data.encode())
     assert "invalid_answer" == failed.value.why
 
 
@@ -84,25 +93,25 @@ def test_garbage_is_garbage(data: bytes | str) -> None:
 def test_errors_in_an_answer(error: Any, why: int | str) -> None:
     """A status that stands in it is the code; its texts are not told."""
     with pytest.raises(LlmFailed) as failed:
-        Answer().take(json.dumps({"error": error}).encode())
+        LlmAnswer().add_chunk(json.dumps({"error": error}).encode())
     assert why == failed.value.why
 
 
 @given(TEXTS)
 def test_what_the_gateway_says_can_be_read(text: str) -> None:
     """Its own chunks and completions are such as it takes."""
-    streamed, whole = Answer(), Answer()
-    for data in spoken_chunks("id", 1, "m", text):
-        streamed.take(data)
-    whole.take(spoken_completion("id", 1, "m", text))
+    streamed, whole = LlmAnswer(), LlmAnswer()
+    for data in text_chunks("id", 1, "m", text):
+        streamed.add_chunk(data)
+    whole.add_chunk(text_completion("id", 1, "m", text))
     assert (text, text) == ("".join(streamed.text), "".join(whole.text))
-    assert (True, True, "id", "id") == (streamed.finished, whole.finished, streamed.id, whole.id)
+    assert (True, True, "id", "id") == (streamed.has_finish_reason, whole.has_finish_reason, streamed.id, whole.id)
 
 
 def test_text_of_contents() -> None:
     """A text, or the text among parts, a line each."""
     parts = [{"type": "text", "text": "a"}, {"type": "thinking", "text": "no"}, "b", {"type": "text"}]
-    assert ("x", "a", "", "") == (text_of("x"), text_of(parts), text_of(None), text_of(7))
+    assert ("x", "a", "", "") == (content_text("x"), content_text(parts), content_text(None), content_text(7))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +127,8 @@ def test_text_of_contents() -> None:
 )
 def test_the_end_of_a_request_counts(messages: list[Any], user: str | None, answers: list[str]) -> None:
     """The user's words, or the tool results that stand last."""
-    asked = read_request({"messages": messages})
-    assert (user, answers) == (asked.user, [answer.call_id for answer in asked.answers])
+    chat_turn = read_request({"messages": messages})
+    assert (user, answers) == (chat_turn.user_text, [answer.call_id for answer in chat_turn.tool_results])
 
 
 def test_fields_are_named_where_they_are_wrong() -> None:
@@ -140,8 +149,8 @@ def test_fields_are_named_where_they_are_wrong() -> None:
 def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
     """Of a custom call four fields are ours, of any other the messages."""
     context = {"messages": [{"role": "user", "content": "Hi."}], "turn_id": 1, "timestamp": 2, "interruptable": True}
-    asked = read_request({**fields, "messages": []})
-    body = request_for(context, asked, None, custom=True)
+    chat_turn = read_request({**fields, "messages": []})
+    body = build_llm_request(context, chat_turn, None, custom=True)
     assert context == {name: body[name] for name in context}
     assert ("n" in fields, False) == ("n" in body, "stream_options" in body)
 
@@ -159,7 +168,7 @@ def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
 )
 def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
     """The path decides whether a URL is whole."""
-    assert endpoint == Target(url).endpoint
+    assert endpoint == LlmEndpoint(url).completions_url
 
 
 @pytest.mark.parametrize(
@@ -190,16 +199,16 @@ def test_what_cannot_be_taken_is_refused(messages: Any, said: str) -> None:
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
 def test_every_role_of_openai_is_taken(role: str) -> None:
     """Before the last message, whatever their content is."""
-    assert "Hi." == read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).user
+    assert "Hi." == read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).user_text
 
 
 @pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None, "refusal": None}, {"reasoning_content": "x"}])
 def test_an_answer_may_be_empty(delta: Any) -> None:
     """Nothing was said, and no tool called; what is passed on without being kept is something."""
-    answer = Answer()
-    answer.take(chunk(delta, finish_reason="stop"))
-    assert answer.empty
+    answer = LlmAnswer()
+    answer.add_chunk(chunk(delta, finish_reason="stop"))
+    assert answer.is_empty
     for more in ({"content": " "}, {"tool_calls": [{"id": "c"}]}, {"refusal": "No."}, {"audio": {"id": "a"}}):
-        full = Answer()
-        full.take(chunk(delta | more))
-        assert not full.empty
+        full = LlmAnswer()
+        full.add_chunk(chunk(delta | more))
+        assert not full.is_empty

@@ -41,7 +41,7 @@ from voicemem.sessions.cache import Memories
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
-from voicemem.webhooks.outbox import LEASE_MS, Outbox
+from voicemem.webhooks.outbox import LEASE_MS, OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "voicemem"
@@ -443,7 +443,7 @@ async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Pa
     await killed_in_the_middle(tmp_path, hook)
     store = SqliteStore(str(tmp_path / "v.db"))
     async with WebhookSender() as sender:
-        later = Outbox(store, Memories(store), sender.send, Runtime(lambda: now_ms() + LEASE_MS))
+        later = OutboxWorker(store, Memories(store), sender.send, Runtime(lambda: now_ms() + LEASE_MS))
         assert 1 == await later.start_due()
         await asyncio.gather(*later.tasks)
     await store.close_store()

@@ -15,7 +15,7 @@ from processes import free_ports
 from programs import DOCS, END_S, printed, running_program, save
 from services import Serve
 
-from voicemem.llm.transport import WORDS
+from voicemem.llm.transport import ERROR_WORDS
 
 PAGE = "gateway.md"
 ASK = printed(PAGE, "python")[0]
@@ -74,5 +74,7 @@ def test_every_word_for_a_failure_is_on_the_page() -> None:
     text = (DOCS / PAGE).read_text()
     table = text[text.index("| code | meaning |") :].split("\n\n")[0]
     source = "".join((Path(__file__).parent.parent / "voicemem" / name).read_text() for name in SOURCES)
-    words = {word for _, word in WORDS} | set(re.findall(r'LlmFailed\("(\w+)"\)', source)) | {"tls", "dns", "error"}
+    words = (
+        {word for _, word in ERROR_WORDS} | set(re.findall(r'LlmFailed\("(\w+)"\)', source)) | {"tls", "dns", "error"}
+    )
     assert words == set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines())))

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.config.session import parse_config, validate_config
-from voicemem.context.builder import Wishes, body_of, chosen
+from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.context.usage import left_out
 from voicemem.errors import Refused
-from voicemem.memory.forget import Forget, event_of
+from voicemem.memory.forget import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
 from voicemem.sessions.read_model import Memory
 from voicemem.transcript.fold import DecodedRow
@@ -24,10 +24,10 @@ from voicemem.transcript.state import State
 
 JsonObject = dict[str, Any]
 FORGETS = st.one_of(
-    st.builds(Forget, through_turn=st.integers(0, 4)),
-    st.builds(Forget, keep_last=st.integers(0, 6)),
-    st.just(Forget()),
-    st.just(Forget(everything=True)),
+    st.builds(ForgetRequest, through_turn=st.integers(0, 4)),
+    st.builds(ForgetRequest, keep_last=st.integers(0, 6)),
+    st.just(ForgetRequest()),
+    st.just(ForgetRequest(everything=True)),
 )
 
 
@@ -43,9 +43,9 @@ def of(*events: JsonObject | JournaledEvent) -> Memory:
     return after(Memory(State()), *map(taken, events))
 
 
-def forget(memory: Memory, wanted: Forget) -> MemoryForgotten | None:
+def forget(memory: Memory, wanted: ForgetRequest) -> MemoryForgotten | None:
     """Forget as it is asked, and say what was journaled for it."""
-    event = event_of(memory, wanted)
+    event = forgotten_event(memory, wanted)
     if event is not None:
         after(memory, event)
     return event
@@ -70,7 +70,7 @@ def orders(memory: Memory, places: set[int]) -> set[int]:
 
 @given(JOURNALS, st.lists(FORGETS, min_size=1, max_size=3), CALLS)
 def test_what_is_forgotten_never_comes_back(
-    before: list[JournaledEvent], forgets: list[Forget], more: list[JournaledEvent]
+    before: list[JournaledEvent], forgets: list[ForgetRequest], more: list[JournaledEvent]
 ) -> None:
     """Whatever is forgotten, in whatever order, and whatever comes later, of these messages none is shown again."""
     memory = of(*before)
@@ -94,14 +94,14 @@ def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> 
     """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
     memory = of(*call)
     messages = memory.made_messages().copy()
-    forget(memory, Forget(keep_last=count))
+    forget(memory, ForgetRequest(keep_last=count))
     assert messages[max(0, len(messages) - count) :] == memory.remembered_messages()
 
 
 def test_the_last_ten_are_kept_and_the_rest_is_cleared() -> None:
     """Of thirty messages ten stay, and those that come later are added to them."""
     memory = of(*(event for turn in range(1, 16) for event in exchange(turn)))
-    forget(memory, Forget(keep_last=10))
+    forget(memory, ForgetRequest(keep_last=10))
     assert [f"{letter}{turn}" for turn in range(11, 16) for letter in "QA"] == kept(memory)
     after(memory, *map(taken, exchange(16)))
     assert ["A15", "Q16", "A16"] == kept(memory)[-3:]
@@ -111,7 +111,7 @@ def test_the_last_ten_are_kept_and_the_rest_is_cleared() -> None:
 def test_a_turn_may_be_forgotten_in_part() -> None:
     """The question is gone, its answer stays; a correction of the question does not bring it back."""
     memory = of(*exchange(1), *exchange(2))
-    forget(memory, Forget(keep_last=1))
+    forget(memory, ForgetRequest(keep_last=1))
     assert ["A2"] == kept(memory)
     after(memory, taken(final(2, "once more", item="u")), taken(typed(2, "New")))
     assert ["New", "A2"] == kept(memory)
@@ -120,7 +120,7 @@ def test_a_turn_may_be_forgotten_in_part() -> None:
 def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
     """A transcript that was still on its way stays out."""
     memory = of(delta(1, "A1"), done(1), *exchange(2))
-    forget(memory, Forget(through_turn=1))
+    forget(memory, ForgetRequest(through_turn=1))
     after(memory, taken(final(1, "Q1")))
     assert ["Q1", "A1", "Q2", "A2"] == [message.content for message in memory.made_messages()]
     assert ["Q2", "A2"] == kept(memory)
@@ -129,11 +129,11 @@ def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
 def test_what_is_still_being_said_is_not_forgotten() -> None:
     """Of the newest turn only what is a message is cleared; the reply in progress becomes one afterwards."""
     memory = of(*exchange(1), final(2, "Forget that."), delta(2, "I have for"))
-    forget(memory, Forget(everything=True))
+    forget(memory, ForgetRequest(everything=True))
     assert [] == kept(memory)
     after(memory, taken(delta(2, "gotten it.")), taken(done(2)), taken(partial(3, "Th")))
     assert ["I have forgotten it."] == kept(memory)
-    forget(memory, Forget())
+    forget(memory, ForgetRequest())
     after(memory, closed(99))
     assert ["Th"] == kept(memory)
 
@@ -143,16 +143,21 @@ def test_a_summary_of_forgotten_turns_is_not_shown() -> None:
     policy = MemoryConfig(policy="summary", max_tokens=10_000)
     memory = of(*exchange(1), *exchange(2), *exchange(3), MemorySummary(through_turn=2, text="Both.", messages=4))
     assert ["system", "user", "assistant"] == [one["role"] for one in body(memory, policy)["messages"]]
-    forget(memory, Forget(through_turn=1))
+    forget(memory, ForgetRequest(through_turn=1))
     assert ["Q2", "A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy)["messages"]]
 
 
 def test_a_later_summary_stays_when_nothing_more_is_forgotten() -> None:
     """Forgetting again what is forgotten journals nothing."""
     memory = of(*exchange(1), *exchange(2))
-    assert forget(memory, Forget(through_turn=1)) is not None
+    assert forget(memory, ForgetRequest(through_turn=1)) is not None
     after(memory, MemorySummary(through_turn=2, text="The second.", messages=2))
-    for again in (Forget(through_turn=1), Forget(through_turn=0), Forget(keep_last=2), Forget(keep_last=9)):
+    for again in (
+        ForgetRequest(through_turn=1),
+        ForgetRequest(through_turn=0),
+        ForgetRequest(keep_last=2),
+        ForgetRequest(keep_last=9),
+    ):
         assert forget(memory, again) is None
     assert memory.state.summary is not None
 
@@ -172,10 +177,10 @@ POLICIES = [
 ]
 
 
-def body(memory: Memory, policy: MemoryConfig, **wishes: Any) -> JsonObject:
+def body(memory: Memory, policy: MemoryConfig, **options: Any) -> JsonObject:
     """The context under a policy."""
-    wanted = Wishes(memory=policy, **wishes)
-    return body_of(chosen(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
+    wanted = ContextOptions(memory=policy, **options)
+    return render_body(select_from(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -183,9 +188,9 @@ def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
     """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
     memory = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
     assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
-    forget(memory, Forget(keep_last=3))
+    forget(memory, ForgetRequest(keep_last=3))
     assert ["A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy, tools=True)["messages"]]
-    choice = chosen(memory, Policies(), parse_config({}), Wishes(memory=policy))
+    choice = select_from(memory, Policies(), parse_config({}), ContextOptions(memory=policy))
     assert [(0, 1, "forgotten"), (1, 1, "forgotten"), (2, 2, "forgotten")] == [
         (one.index, one.turn_id, one.reason) for one in left_out(choice)
     ]
@@ -195,7 +200,7 @@ def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
 def test_nothing_is_left_of_everything(policy: MemoryConfig) -> None:
     """Every policy can choose from nothing, and no tool call is left alone."""
     memory = of(*exchange(1), *TOOL)
-    forget(memory, Forget())
+    forget(memory, ForgetRequest())
     assert [] == body(memory, policy, tools=True)["messages"]
     assert [] == body(memory, policy, tools=True, alternate=True)["messages"]
 
@@ -203,6 +208,6 @@ def test_nothing_is_left_of_everything(policy: MemoryConfig) -> None:
 def test_a_turn_that_there_is_not_cannot_be_forgotten() -> None:
     """A call that has come to turn 2 has no turn 3."""
     with pytest.raises(Refused, match="unknown_turn"):
-        event_of(of(*exchange(2)), Forget(through_turn=3))
+        forgotten_event(of(*exchange(2)), ForgetRequest(through_turn=3))
     with pytest.raises(Refused, match="unknown_turn"):
-        event_of(of(), Forget(through_turn=0))
+        forgotten_event(of(), ForgetRequest(through_turn=0))

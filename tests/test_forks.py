@@ -9,7 +9,7 @@ from calls import JOURNALS, folded, shown
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from voicemem.memory.fork import events_of
+from voicemem.memory.fork import fork_events
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import MAX_INTEGER
@@ -21,7 +21,7 @@ from voicemem.transcript.state import State
 
 def forked(state: State, at_turn: int) -> State:
     """The state of a fork, made of what its journal holds."""
-    payloads = map(msgspec.json.encode, events_of(state, "s", at_turn, state.summary))
+    payloads = map(msgspec.json.encode, fork_events(state, "s", at_turn, state.summary))
     return fold_all(
         State(), [DecodedRow(place, 1, decode_journaled(payload)) for place, payload in enumerate(payloads, 1)]
     )

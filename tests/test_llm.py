@@ -19,17 +19,17 @@ from llm_server import Script, llm_server
 from misbehaving import break_off, raw_receiver, read_body, self_signed
 
 from voicemem.errors import LlmFailed
-from voicemem.llm.client import MOST_BYTES, LanguageModels, Patience, events
-from voicemem.llm.targets import Target
+from voicemem.llm.client import MAX_ANSWER_BYTES, LlmClient, Timeouts, read_sse_data
+from voicemem.llm.targets import LlmEndpoint
 
 BODY: dict[str, Any] = {"messages": [], "stream": True}
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-QUICK = Patience(connect_s=2.0, read_s=0.3)
+QUICK = Timeouts(connect_s=2.0, read_s=0.3)
 
 
 @asynccontextmanager
-async def models(patience: Patience = QUICK) -> AsyncIterator[LanguageModels]:
-    calling = LanguageModels(patience=patience)
+async def models(timeouts: Timeouts = QUICK) -> AsyncIterator[LlmClient]:
+    calling = LlmClient(timeouts=timeouts)
     await calling.open()
     try:
         yield calling
@@ -37,12 +37,12 @@ async def models(patience: Patience = QUICK) -> AsyncIterator[LanguageModels]:
         await calling.close()
 
 
-async def streamed(calling: LanguageModels, url: str) -> list[bytes]:
-    async with aclosing(calling.stream(Target(url, guarded=False), BODY)) as data:
+async def streamed(calling: LlmClient, url: str) -> list[bytes]:
+    async with aclosing(calling.stream(LlmEndpoint(url, public_only=False), BODY)) as data:
         return [one async for one in data]
 
 
-async def why(calling: LanguageModels, url: str) -> int | str:
+async def why(calling: LlmClient, url: str) -> int | str:
     """The word for what went wrong."""
     with pytest.raises(LlmFailed) as failed:
         await streamed(calling, url)
@@ -81,7 +81,7 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         (saying(OK + b"\r\ndata: 1\n\ndata: [DONE]\n\ndata: 2\n\n"), [b"1", b"[DONE]"]),
         (saying(OK + b"Content-Encoding: gzip\r\n\r\nno gzip at all"), "invalid_answer"),
         (saying(b"SSH-2.0-OpenSSH_9.6\r\n"), "invalid_answer"),
-        (saying(OK + b"\r\n", b"x" * (MOST_BYTES + 2)), "too_long"),
+        (saying(OK + b"\r\n", b"x" * (MAX_ANSWER_BYTES + 2)), "too_long"),
         (saying(OK + b"\r\ndata: ", *[b"x" * 2**20 + b"\ndata: "] * 5), "too_long"),
         (saying(b"HTTP/1.1 500 No\r\nContent-Length: 99999999999\r\n\r\n"), 500),
         (saying(b"HTTP/1.1 302 No\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"), 302),
@@ -107,7 +107,7 @@ async def test_a_key_that_no_header_can_have() -> None:
     async with models() as calling, llm_server() as llm:
         for key, word in (("vm_…", "invalid_key"), ("a\r\nX-B: 1", "error")):
             with pytest.raises(LlmFailed) as failed:
-                await calling.complete(Target(llm.url, key, guarded=False), {"messages": []})
+                await calling.complete(LlmEndpoint(llm.url, key, public_only=False), {"messages": []})
             assert word == failed.value.why
     assert [] == llm.requests
 
@@ -147,9 +147,9 @@ def test_nothing_is_imported_before_the_first_call() -> None:
 
 async def test_a_whole_answer_has_a_bound() -> None:
     """What is longer is not kept."""
-    async with models() as calling, llm_server(Script(raw=b"x" * (MOST_BYTES + 1))) as llm:
+    async with models() as calling, llm_server(Script(raw=b"x" * (MAX_ANSWER_BYTES + 1))) as llm:
         with pytest.raises(LlmFailed) as failed:
-            await calling.complete(Target(llm.url, guarded=False), {"messages": []})
+            await calling.complete(LlmEndpoint(llm.url, public_only=False), {"messages": []})
         assert "too_long" == failed.value.why
 
 
@@ -177,6 +177,6 @@ def test_events_wherever_the_network_cuts(told: list[list[bytes]], cuts: list[in
             yield text[first:last]
 
     async def read() -> list[bytes]:
-        return [data async for data in events(pieces())]
+        return [data async for data in read_sse_data(pieces())]
 
     assert [b"\n".join(lines) for lines in told] == asyncio.run(read())

@@ -26,7 +26,7 @@ from voicemem.store.records import Attempt, Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.webhooks.attempts import RETRY_DELAYS_S
-from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL, Outbox
+from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
 
@@ -51,7 +51,7 @@ async def hook(office: Office) -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def at_work(*outboxes: Outbox) -> AsyncIterator[asyncio.Event]:
+async def at_work(*outboxes: OutboxWorker) -> AsyncIterator[asyncio.Event]:
     """Outboxes that run until the end of the block, and the event that wakes them."""
     wake = asyncio.Event()
     loops = [asyncio.create_task(outbox.run(wake)) for outbox in outboxes]
@@ -399,7 +399,7 @@ async def test_attempts_that_hang_leave_the_others_their_places(office: Office, 
     assert MAX_IN_FLIGHT == await office.outbox.start_due()
     while len(office.outbox.tasks) > 6:
         await asyncio.wait(office.outbox.tasks, return_when=asyncio.FIRST_COMPLETED)
-    assert 0 == await office.outbox.start_due(REFILL)
+    assert 0 == await office.outbox.start_due(REFILL_THRESHOLD)
     async with at_work(office.outbox):
         await hook.wait(20)
     assert expected == ids(hook)

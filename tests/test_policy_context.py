@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.config.session import SessionConfig
-from voicemem.context.builder import Wishes, body_of, chosen
+from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
 from voicemem.protocol.events import JournaledEvent
 from voicemem.sessions.read_model import Memory
@@ -292,16 +292,16 @@ def test_replay_gives_the_same_context(
     journal: list[JournaledEvent], memory: MemoryConfig, until: int, tools: bool
 ) -> None:
     """Folded as it comes and read in between, or replayed from its start: a context is the same, byte for byte."""
-    wishes = Wishes(memory=memory, tools=tools)
+    options = ContextOptions(memory=memory, tools=tools)
     rows = [DecodedRow(position, 1000 * position, event) for position, event in enumerate(journal, 1)]
     read, replayed = Memory(State()), Memory(State())
     read.fold(rows[:until])
-    written(read, wishes)
+    written(read, options)
     read.pack()
     read.fold(rows[until:])
     replayed.fold(rows)
-    assert written(replayed, wishes) == written(read, wishes)
+    assert written(replayed, options) == written(read, options)
 
 
-def written(memory: Memory, wishes: Wishes) -> bytes:
-    return msgspec.json.encode(body_of(chosen(memory, Policies(), SessionConfig(), wishes), wishes))
+def written(memory: Memory, options: ContextOptions) -> bytes:
+    return msgspec.json.encode(render_body(select_from(memory, Policies(), SessionConfig(), options), options))

@@ -25,9 +25,9 @@ HEAD = "Summary of the first {} messages of this call:\n{}"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and new attempts come sooner."""
-    monkeypatch.setattr(summaries, "LOOK_S", 0.01)
-    monkeypatch.setattr(summaries, "REST_S", 0.01)
-    monkeypatch.setattr(summaries, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(summaries, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(summaries, "QUIET_INTERVAL_S", 0.01)
+    monkeypatch.setattr(summaries, "MIN_RETRY_S", 0.05)
 
 
 async def talk(api: Caller, first: int, last: int, session_id: str = "s") -> None:
@@ -209,15 +209,15 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
                 beside,
                 Memories(beside),
                 app.services.summaries.policies,
-                app.services.summaries.write,
+                app.services.summaries.write_summary,
                 app.services.runtime._replace(random=float),
             )
             stream = await beside.stream("default", "s")
             assert stream is not None
-            await other.look_at(stream)
+            await other.check_session(stream)
             await until(2, lambda: count_of(llm))
             llm.go_on.set()
-            await until([], lambda: asyncio.sleep(0, [*other.running(), *app.services.summaries.running()]))
+            await until([], lambda: asyncio.sleep(0, [*other.running_jobs(), *app.services.summaries.running_jobs()]))
         finally:
             await other.stop()
             await beside.close_store()
@@ -259,8 +259,8 @@ async def test_nothing_is_done_for_other_policies(serve: Serve) -> None:
         api = Caller(app)
         await api.create(memory={"policy": "window", "max_tokens": 50})
         await talk(api, 1, 8)
-        await app.services.summaries.look()
-        assert ([], {}) == (llm.requests, app.services.summaries.works)
+        await app.services.summaries.check_changed()
+        assert ([], {}) == (llm.requests, app.services.summaries.jobs)
 
 
 async def test_tools_are_summarised(serve: Serve) -> None:
@@ -299,14 +299,14 @@ async def test_an_llm_that_hangs_holds_up_nobody_else(serve: Serve) -> None:
     async with llm_server(Script(["Late."], hold_after=0)) as slow, llm_server(Script(["Quick."])) as quick:
         app = await serve(llm_url=quick.url, allow_addresses=("127.0.0.1",))
         api = Caller(app)
-        for number in range(summaries.MOST_IN_LANE + 4):
+        for number in range(summaries.MAX_JOBS_PER_LANE + 4):
             await api.create(f"slow{number}", memory=SMALL, llm={"url": slow.url})
             await talk(api, 1, 8, f"slow{number}")
         await api.create(memory=SMALL)
         await talk(api, 1, 8)
         assert "Quick." == (await summed_up(api))[0]["text"]
-        await until(summaries.MOST_IN_LANE, lambda: count_of(slow))
-        assert summaries.MOST_IN_LANE == len(app.services.summaries.running())
+        await until(summaries.MAX_JOBS_PER_LANE, lambda: count_of(slow))
+        assert summaries.MAX_JOBS_PER_LANE == len(app.services.summaries.running_jobs())
 
 
 async def test_no_summary_is_promised_where_none_is_made(serve: Serve) -> None:

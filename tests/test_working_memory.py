@@ -16,7 +16,7 @@ from voicemem.config.session import validate_config
 from voicemem.documents.document import Form
 from voicemem.documents.tools import ChatToolCall, tool_definitions
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import Change, Owner, WorkingMemory, of_session
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory, owner_of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.retention import erase_user
@@ -24,7 +24,7 @@ from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import Ending, Stream
 
 NOW = 1_778_390_400_000
-ANN = Owner("user", "p", "ann")
+ANN = DocumentOwner("user", "p", "ann")
 
 
 class Node:
@@ -56,32 +56,32 @@ def call(name: str, arguments: str = "") -> ChatToolCall:
 async def test_writers_on_two_nodes_lose_nothing(nodes: list[Node]) -> None:
     """Each append is merged into what is there by then, whoever wrote that, and each has a version of its own."""
     await nodes[0].session()
-    for owner in (ANN, Owner("session", "p", "s")):
-        writes = [nodes[n % 2].documents.change(owner, Change("append", {"n": [n]})) for n in range(40)]
+    for owner in (ANN, DocumentOwner("session", "p", "s")):
+        writes = [nodes[n % 2].documents.change(owner, DocumentChange("append", {"n": [n]})) for n in range(40)]
         views = await asyncio.gather(*writes)
         for node in nodes:
-            found = await node.documents.read(owner)
+            found = await node.documents.read_document(owner)
             assert {*range(40)} == set(found.content["n"])
             assert (40, 40) == (len(found.content["n"]), found.version)
         assert [*range(1, 41)] == sorted(view.version for view in views)
         for view in views:  # what was answered is what can be read
-            assert view.content == (await nodes[0].documents.read(owner, view.version)).content
+            assert view.content == (await nodes[0].documents.read_document(owner, view.version)).content
 
 
 async def test_the_tools_of_a_session(nodes: list[Node]) -> None:
     """What a gateway calls takes the session's row and the call as the LLM made it."""
     documents = nodes[0].documents
     stream = await nodes[0].session(user_id="ann", working_memory={"scope": "user", "schema": {"required": ["a"]}})
-    assert tool_definitions(Form("json", schema={"required": ["a"]})) == await documents.tools(stream)
-    told = await documents.execute(stream, call("update_working_memory", '{"content": {"b": 1}}'))
+    assert tool_definitions(Form("json", schema={"required": ["a"]})) == await documents.tool_definitions(stream)
+    told = await documents.execute_tool(stream, call("update_working_memory", '{"content": {"b": 1}}'))
     assert "lacks `a`" in told["content"]
-    await documents.execute(stream, call("update_working_memory", '{"content": {"a": 1}}'))
+    await documents.execute_tool(stream, call("update_working_memory", '{"content": {"a": 1}}'))
     answer: JsonObject = {"role": "tool", "tool_call_id": "c", "content": '{"a":1}'}
-    assert answer == await documents.execute(stream, call("get_working_memory"))
-    assert {"a": 1} == (await nodes[1].documents.read(ANN)).content
+    assert answer == await documents.execute_tool(stream, call("get_working_memory"))
+    assert {"a": 1} == (await nodes[1].documents.read_document(ANN)).content
     await nodes[0].store.erase(stream.key, NOW)
     with pytest.raises(Refused, match="no_user"):
-        of_session(await nodes[0].session("t", working_memory={"scope": "user"}))
+        owner_of_session(await nodes[0].session("t", working_memory={"scope": "user"}))
 
 
 async def test_the_tools_of_a_session_that_is_gone(nodes: list[Node]) -> None:
@@ -90,32 +90,32 @@ async def test_the_tools_of_a_session_that_is_gone(nodes: list[Node]) -> None:
     await nodes[0].store.erase(stream.key, NOW)
     for name, arguments in (("get_working_memory", ""), ("update_working_memory", '{"content": "x"}')):
         with pytest.raises(Refused, match="unknown_session"):
-            await nodes[0].documents.execute(stream, call(name, arguments))
+            await nodes[0].documents.execute_tool(stream, call(name, arguments))
 
 
 async def test_versions_of_an_ended_call_are_read_from_its_archive(nodes: list[Node]) -> None:
     """Compaction changes nothing in what can be read, and later updates go on from there."""
-    (node, other), owner = nodes, Owner("session", "p", "s")
+    (node, other), owner = nodes, DocumentOwner("session", "p", "s")
     stream = await node.session(reopen_window=0)
     for text in ("one", "two"):
-        await node.documents.change(owner, Change("append", text))
+        await node.documents.change(owner, DocumentChange("append", text))
     await node.store.close(stream.key, Ending(NOW, "left"), "n", NOW)
     while await node.store.compact(stream.key):
         pass
-    await node.documents.change(owner, Change("append", "three"))
+    await node.documents.change(owner, DocumentChange("append", "three"))
     assert ["one", "one\n\ntwo", "one\n\ntwo\n\nthree"] == [
-        (await other.documents.read(owner, version)).content for version in (1, 2, 3)
+        (await other.documents.read_document(owner, version)).content for version in (1, 2, 3)
     ]
     assert [3, 2, 1] == [version.version for version in await other.documents.versions(owner, None, 10)]
 
 
 async def test_a_user_who_is_erased_while_somebody_writes(nodes: list[Node]) -> None:
     """What was written before is gone; a writer that comes after begins a new document, and none is lost between."""
-    await nodes[0].documents.change(ANN, Change("append", {"old": [True]}))
-    writes = [nodes[n % 2].documents.change(ANN, Change("append", {"n": [n]})) for n in range(12)]
+    await nodes[0].documents.change(ANN, DocumentChange("append", {"old": [True]}))
+    writes = [nodes[n % 2].documents.change(ANN, DocumentChange("append", {"n": [n]})) for n in range(12)]
     erasing = erase_user(nodes[0].store, nodes[0].memories, "p", "ann", lambda: NOW)
     views, _ = await asyncio.gather(asyncio.gather(*writes), erasing)
-    found = await nodes[1].documents.read(ANN)
+    found = await nodes[1].documents.read_document(ANN)
     written = [] if found.content is None else found.content["n"]
     assert found.content is None or "old" not in found.content
     assert found.version == len(written)

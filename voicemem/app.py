@@ -12,7 +12,7 @@ from aiohttp import web
 
 from voicemem.config import service as rules
 from voicemem.config.service import Address, Settings
-from voicemem.context.plugins import policies_of
+from voicemem.context.plugins import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
@@ -122,7 +122,7 @@ def binding(flag: str) -> Iterator[None]:
 async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer | None = None) -> AsyncIterator[App]:
     """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check_service_settings(settings)
-    policies = policies_of(settings)
+    policies = load_policies(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)
     store = open_store(settings.store)
     try:

@@ -10,12 +10,12 @@ from typing import Any
 from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
 from voicemem.config.service import Settings
 from voicemem.context.policies import Policies
-from voicemem.context.summaries import Summaries, summarise_forever
+from voicemem.context.summaries import Summaries, run_summaries
 from voicemem.context.summary_writer import SummaryWriter
 from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
-from voicemem.llm.client import LanguageModels, Patience
-from voicemem.llm.targets import Target, Targets
+from voicemem.llm.client import LlmClient, Timeouts
+from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access
@@ -31,7 +31,7 @@ from voicemem.sessions.tails.session import Sources
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.endpoints import Webhooks
-from voicemem.webhooks.outbox import Outbox
+from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender, observe_webhooks
 
 LOG = logging.getLogger("voicemem")
@@ -73,17 +73,17 @@ class Services:
         self.tails = Tails(Sources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
         self.retention = Retention(store, self.memories, runtime.clock)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
-        self.sender = WebhookSender(allowed=allowed, more_headers=telemetry.tracer.headers)
+        self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)
-        self.outbox = Outbox(store, self.memories, send, runtime)
+        self.outbox = OutboxWorker(store, self.memories, send, runtime)
         self.webhooks = Webhooks(store, send, runtime, self.sessions.notices_due, check_address)
-        patience = Patience(read_s=settings.llm_timeout)
-        self.llm = LanguageModels(allowed=allowed, patience=patience, more_headers=telemetry.tracer.headers)
-        targets = Targets(store, default_llm(settings))
+        timeouts = Timeouts(read_s=settings.llm_timeout)
+        self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
+        targets = LlmEndpoints(store, default_llm(settings))
         self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm)
         write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
         self.summaries = Summaries(store, self.memories, policies, write, runtime)
-        self.recorder.feed.subscribe(self.summaries.note)
+        self.recorder.feed.subscribe(self.summaries.on_commit)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What must run all the time while the service does; none of it ends by itself."""
@@ -93,7 +93,7 @@ class Services:
             erase_forever(self.retention),
             compact_forever(self.retention),
             look_after_forever(self.memories),
-            summarise_forever(self.summaries),
+            run_summaries(self.summaries),
         ]
 
     async def close(self) -> None:
@@ -133,11 +133,11 @@ def logged(check_memory: Callable[[Any], None]) -> Callable[[Any], None]:
     return check
 
 
-def default_llm(settings: Settings) -> Target | None:
+def default_llm(settings: Settings) -> LlmEndpoint | None:
     """The LLM of sessions that name none, if the operator has one."""
     if settings.llm_url is None:
         return None
-    return Target(settings.llm_url, settings.llm_api_key, guarded=False, model=settings.llm_model)
+    return LlmEndpoint(settings.llm_url, settings.llm_api_key, public_only=False, model=settings.llm_model)
 
 
 def address_check(settings: Settings) -> Callable[[str], None]:

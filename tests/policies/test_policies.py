@@ -41,7 +41,7 @@ class EverySecond:
 def test_policies_choose_and_never_reorder(settings: MemoryConfig, memory: Remembered, through: int | None) -> None:
     """Whatever is chosen is some of the messages, each once, in the order of the call, and always the same."""
     memory = remembered(memory.messages, memory.tools, None if through is None else Summary(through, "so", 1))
-    policy = Policies().policy(settings)
+    policy = Policies().create_policy(settings)
     assert policy is not None
     kept = list(policy.choose(memory).kept)
     assert sorted(set(kept)) == kept
@@ -51,7 +51,7 @@ def test_policies_choose_and_never_reorder(settings: MemoryConfig, memory: Remem
 
 def test_without_policy_there_is_none() -> None:
     """Nothing is chosen by default, so that `llm.max_history` counts."""
-    assert None is Policies().policy(MemoryConfig())
+    assert None is Policies().create_policy(MemoryConfig())
 
 
 def test_a_services_default_is_for_sessions_without_policy() -> None:
@@ -65,8 +65,8 @@ def test_a_services_default_is_for_sessions_without_policy() -> None:
 
 def test_own_policies_are_made_with_their_parameters() -> None:
     """A policy of the operator's own is found by its name, and gets `memory.parameters`."""
-    policies = Policies(own={"second": EverySecond})
-    policy = policies.policy(MemoryConfig(policy="second", parameters={"step": 3}))
+    policies = Policies(custom_policies={"second": EverySecond})
+    policy = policies.create_policy(MemoryConfig(policy="second", parameters={"step": 3}))
     assert policy is not None
     assert [0, 3] == list(policy.choose(remembered([*turn(1, 1, 1), *turn(2, 1, 1)])).kept)
 
@@ -75,13 +75,13 @@ def test_own_policies_are_made_with_their_parameters() -> None:
 def test_own_policies_refuse_what_they_do_not_take(parameters: dict[str, Any]) -> None:
     """What the class raises becomes a refusal that says nothing of the values."""
     with pytest.raises(Refused, match="The policy second does not take these parameters"):
-        Policies(own={"second": EverySecond}).check({"policy": "second", "parameters": parameters})
+        Policies(custom_policies={"second": EverySecond}).check({"policy": "second", "parameters": parameters})
 
 
 def test_unknown_policies_are_refused_with_those_that_there_are() -> None:
     """Own ones are named too."""
     with pytest.raises(Refused, match=r"full, recent, window, summary, priority, second"):
-        Policies(own={"second": EverySecond}).check({"policy": "thrid"})
+        Policies(custom_policies={"second": EverySecond}).check({"policy": "thrid"})
 
 
 def test_a_patch_without_policy_is_not_checked_for_one() -> None:

@@ -25,26 +25,26 @@ def test_what_it_stands_for_is_left_out() -> None:
 
 def test_nothing_is_due_below_the_threshold() -> None:
     """70 tokens are 70 % of 100, and 69 are not."""
-    assert None is not POLICY.due(remembered(TEN))
-    assert None is POLICY.due(remembered([*TEN[:-1], said("assistant", 10, 3)]))
+    assert None is not POLICY.find_due(remembered(TEN))
+    assert None is POLICY.find_due(remembered([*TEN[:-1], said("assistant", 10, 3)]))
 
 
 def test_the_newest_messages_stay() -> None:
     """Whole turns of at most 30 tokens; the previous summary goes on in the next."""
-    due = POLICY.due(remembered(TEN))
+    due = POLICY.find_due(remembered(TEN))
     assert due is not None
-    assert (6, 12, TEN[:12], None) == (due.through_turn, due.stands_for, list(due.messages), due.previous)
+    assert (6, 12, TEN[:12], None) == (due.through_turn, due.message_count, list(due.messages), due.previous)
     summary = Summary(6, "so", 12)
     more = [*TEN, *(message for number in range(11, 15) for message in turn(number, 3, 4))]
-    assert None is POLICY.due(remembered(TEN, summary=summary))
-    again = POLICY.due(remembered(more, summary=summary))
+    assert None is POLICY.find_due(remembered(TEN, summary=summary))
+    again = POLICY.find_due(remembered(more, summary=summary))
     assert again is not None
-    assert (10, 20, more[12:20], summary) == (again.through_turn, again.stands_for, again.messages, again.previous)
+    assert (10, 20, more[12:20], summary) == (again.through_turn, again.message_count, again.messages, again.previous)
 
 
 def test_so_many_of_the_newest_messages_are_never_summarised() -> None:
     """Also when they take more than the target."""
-    due = SummaryPolicy(max_tokens=100, keep_recent=7).due(remembered(TEN))
+    due = SummaryPolicy(max_tokens=100, keep_recent=7).find_due(remembered(TEN))
     assert due is not None
     assert 12 == len(due.messages)
 
@@ -52,10 +52,10 @@ def test_so_many_of_the_newest_messages_are_never_summarised() -> None:
 def test_the_newest_turn_is_never_summarised() -> None:
     """However large it is, and though none is to be kept."""
     policy = SummaryPolicy(max_tokens=100, keep_recent=0)
-    due = policy.due(remembered([*turn(1, 3, 4), *turn(2, 60, 60)]))
+    due = policy.find_due(remembered([*turn(1, 3, 4), *turn(2, 60, 60)]))
     assert due is not None
     assert 1 == due.through_turn
-    assert None is policy.due(remembered(turn(2, 60, 60)))
+    assert None is policy.find_due(remembered(turn(2, 60, 60)))
 
 
 def test_the_window_takes_over_until_there_is_a_summary() -> None:
@@ -89,7 +89,7 @@ def test_what_is_due_is_new_and_not_the_newest(memory: Remembered, budget: int, 
     """It begins where the summary ends, ends with a turn, and leaves the newest turn and as many messages as wanted."""
     summary = None if through is None else Summary(through, "so", 1)
     memory = remembered(memory.messages, memory.tools, summary)
-    due = SummaryPolicy(max_tokens=budget, keep_recent=keep).due(memory)
+    due = SummaryPolicy(max_tokens=budget, keep_recent=keep).find_due(memory)
     if due is None:
         return
     since = summarised_count(memory)
@@ -113,19 +113,19 @@ def test_what_is_shown_never_exceeds_the_budget(memory: Remembered, budget: int,
 def test_tool_calls_count_and_are_told() -> None:
     """What tools answered goes into the summary with its turn, and calls for it."""
     tools = [used(1, 20), used(9, 5)]
-    due = POLICY.due(remembered(TEN[:-6], tools))
+    due = POLICY.find_due(remembered(TEN[:-6], tools))
     assert due is not None
     assert [tools[0]] == list(due.tools)
-    assert None is POLICY.due(remembered(TEN[:-6]))
+    assert None is POLICY.find_due(remembered(TEN[:-6]))
     told = render_messages(due.messages[:2], due.tools)
     assert f"user: xxx\nassistant: xxxx\ntool t null: {'x' * 19}" == told
 
 
 def test_a_prompt_has_a_bound() -> None:
     """A long backlog is told in portions of whole turns, and at least one turn at a time."""
-    due = POLICY.due(remembered(TEN), limit=20)
+    due = POLICY.find_due(remembered(TEN), limit=20)
     assert due is not None
     assert (2, 4) == (due.through_turn, len(due.messages))
-    due = POLICY.due(remembered(TEN), limit=0)
+    due = POLICY.find_due(remembered(TEN), limit=0)
     assert due is not None
     assert (1, 2) == (due.through_turn, len(due.messages))

@@ -25,7 +25,7 @@ USER = {"role": "user", "content": "Hi."}
 
 def test_the_names_are_those_that_the_service_uses() -> None:
     """One for each way in that is none of a producer's."""
-    assert {add.PRODUCER, service.PRODUCER, conversation.PRODUCER} == OWN_PRODUCERS
+    assert {add.API_PRODUCER, service.GATEWAY_PRODUCER, conversation.AGORA_PRODUCER} == OWN_PRODUCERS
 
 
 @pytest.mark.parametrize("name", NAMES)

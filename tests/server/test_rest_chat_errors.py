@@ -76,7 +76,7 @@ async def test_no_error_asks_for_another_try(serve: Serve, monkeypatch: pytest.M
             raise RuntimeError("a fault of ours")
 
         with monkeypatch.context() as patch:
-            patch.setattr(app.services.gateway, "begin", broken)
+            patch.setattr(app.services.gateway, "prepare", broken)
             found.append(await api.post(PATH, HI))
         await api.end()
         found.append(await api.post(PATH, HI))

@@ -80,4 +80,4 @@ async def test_equal_words_at_one_time_are_taken_once(serve: Serve, stream: bool
         assert ["1"] * 4 == [answer.headers["Voicemem-Turn-Id"] for answer in answers]
         assert ["message"] == [kind for kind in await kinds(api) if kind == "message"]
         assert [[("user", "Hi.")]] * 4 == [spoken(request.body["messages"]) for request in llm.requests]
-        await until(0, lambda: asyncio.sleep(0, len(api.app.services.gateway.taking)))
+        await until(0, lambda: asyncio.sleep(0, len(api.app.services.gateway.locks)))

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services import Serve
 
 from voicemem.app import App
-from voicemem.llm.client import Patience
+from voicemem.llm.client import Timeouts
 from voicemem.store.sqlite import SqliteStore
 
 SORRY = "Sorry, say that again?"
@@ -65,8 +65,8 @@ async def error_of(api: Caller) -> JsonObject:
     return dict(event)
 
 
-async def patient(app: App, **patience: float) -> None:
-    app.services.llm.patience = Patience(**patience)
+async def patient(app: App, **timeouts: float) -> None:
+    app.services.llm.timeouts = Timeouts(**timeouts)
     await reopened(app)
 
 

@@ -90,20 +90,22 @@ async def test_a_bad_wish_forgets_nothing(api: Caller, body: Any, told: tuple[in
 
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
-    from voicemem.context.builder import Wishes, choose
+    from voicemem.context.builder import ContextOptions, select_context
     from voicemem.context.policies import MemoryConfig
     from voicemem.context.policies.summary import DueSummary
-    from voicemem.context.summaries import Written
+    from voicemem.context.summaries import SummaryResult
 
     app = await serve()
     api = Caller(app)
     await api.create(memory={"policy": "summary", "max_tokens": 1000})
     await api.send(*dialogue(3))
     stream = await app.services.sessions.get("default", "s")
-    chosen = await choose(app.services.memories, app.services.summaries.policies, stream, Wishes(memory=MemoryConfig()))
-    due = DueSummary(None, chosen.remembered.messages[:4], [], 2, 4)
+    selection = await select_context(
+        app.services.memories, app.services.summaries.policies, stream, ContextOptions(memory=MemoryConfig())
+    )
+    due = DueSummary(None, selection.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
-    await app.services.summaries.append(stream, due, Written("All of it."))
+    await app.services.summaries.append_summary(stream, due, SummaryResult("All of it."))
     assert ["Q2", "A2", "Q3", "A3"] == said(await api.context())
 
 

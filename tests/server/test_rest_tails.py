@@ -44,7 +44,7 @@ async def api(app: App) -> Caller:
 
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
-    await until([app.services.summaries.note], lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
+    await until([app.services.summaries.on_commit], lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ async def test_a_quiet_tail_is_kept_alive(api: Caller) -> None:
 
 async def test_nobody_is_told_when_nobody_tails(api: Caller, app: App) -> None:
     """Commits tell of themselves while there is a tail; a reader that has gone is noticed without anything to tell."""
-    assert [app.services.summaries.note] == app.services.recorder.feed.listeners
+    assert [app.services.summaries.on_commit] == app.services.recorder.feed.listeners
     async with tailing(api), tailing(api, SEVERAL) as tail:
         await api.send(final(1, "One."))
         await tail.some(1)

@@ -318,7 +318,7 @@ async def test_an_idle_close_and_a_return(caller: Caller, hook: Receiver) -> Non
 
 async def test_a_start_is_told_at_once(hook: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """However a session comes to run, its 101 does not wait for the outbox's next look."""
-    monkeypatch.setattr(outbox, "LONGEST_WAIT_S", 3600)
+    monkeypatch.setattr(outbox, "MAX_WAIT_S", 3600)
     clock, agent = Clock(), {"name": "n", "properties": {"channel": "c", "idle_timeout": 0}}
     settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
     async with running(settings, clock) as app:

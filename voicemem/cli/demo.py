@@ -21,7 +21,7 @@ from voicemem.app import App, running
 from voicemem.client.replay import Replay, load
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
-from voicemem.webhooks.endpoints import new_secret
+from voicemem.webhooks.endpoints import new_webhook_secret
 from voicemem.webhooks.receiver import Notice, Receiver
 
 SESSION = "demo"
@@ -34,7 +34,7 @@ WEBHOOK_TIMEOUT_S = 15.0
 async def demo(console: Console, fast: bool) -> None:
     """Start the service, play a recorded call into it, show the memory, both formats and the webhook."""
     notices: asyncio.Queue[Notice] = asyncio.Queue()
-    secret = new_secret()
+    secret = new_webhook_secret()
     receiver = Receiver(secret, notices.put_nowait)
     webhook = await receiver.start(ANY_PORT)
     try:

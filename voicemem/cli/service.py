@@ -26,7 +26,7 @@ from voicemem.config.service import (
     check_service_settings,
     parse_address,
 )
-from voicemem.context.plugins import policies_of
+from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
 from voicemem.store.sqlite.files import check_place
@@ -144,7 +144,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
     if settings.store.startswith(SQLITE_PREFIX):
         check_place(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
-    policies_of(settings)
+    load_policies(settings)
     return settings
 
 

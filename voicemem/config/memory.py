@@ -88,19 +88,19 @@ def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
     return {name: value for name, value in memory.items() if name in known}
 
 
-def overlay(own: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
+def overlay(base: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
     """The settings when these are given over others: those of another policy, or parameters of the same.
 
     Parameters that are given alone, and that the other policy does not have, say by themselves which one is meant.
     """
-    if given.policy not in (None, own.policy):
+    if given.policy not in (None, base.policy):
         return given
     values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) not in (None, {})}
     names = values.keys() - COMMON_PARAMETERS
-    if own.policy is None or not names <= PARAMETERS.get(own.policy, frozenset({OWN_PARAMETERS})):
-        meant = next((policy for policy in IMPLIED_POLICIES if names & PARAMETERS[policy]), None)
-        return msgspec.structs.replace(given, policy=meant) if meant else given
-    return msgspec.structs.replace(own, **values)
+    if base.policy is None or not names <= PARAMETERS.get(base.policy, frozenset({OWN_PARAMETERS})):
+        implied = next((policy for policy in IMPLIED_POLICIES if names & PARAMETERS[policy]), None)
+        return msgspec.structs.replace(given, policy=implied) if implied else given
+    return msgspec.structs.replace(base, **values)
 
 
 IMPLIED_POLICIES = ("recent", "window", "summary")

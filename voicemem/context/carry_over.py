@@ -19,16 +19,16 @@ from voicemem.transcript.messages import Message
 
 MAX_CHARACTERS = 16 * 1024
 """Of the messages of one session."""
-PAGE, MOST_PAGES = 16, 16
+PAGE, MAX_PAGES = 16, 16
 """Sessions that are looked at together, and how often: the ones in which nothing was said are passed over."""
 
 
-async def carry(memories: Memories, stream: Stream, settings: SessionConfig) -> Memory:
+async def carry_over(memories: Memories, stream: Stream, session_config: SessionConfig) -> Memory:
     """The memory of a session that has what is carried over. One that has ended, or has no user, gets no more."""
-    wanted = settings.memory_from
-    if wanted is None or settings.user_id is None or stream.state != "running":
+    memory_from = session_config.memory_from
+    if memory_from is None or session_config.user_id is None or stream.state != "running":
         return await memories.at(stream)
-    carried = await carried_for(memories, stream, settings.user_id, wanted)
+    carried = await collect_carried_sessions(memories, stream, session_config.user_id, memory_from)
     _, memory = await append_made(
         memories,
         stream,
@@ -38,19 +38,19 @@ async def carry(memories: Memories, stream: Stream, settings: SessionConfig) -> 
     return memory
 
 
-async def carried_for(
-    memories: Memories, stream: Stream, user_id: str, wanted: MemoryFrom
+async def collect_carried_sessions(
+    memories: Memories, stream: Stream, user_id: str, memory_from: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
     """The user's last sessions that have ended, the oldest first."""
     found: list[CarriedSession] = []
     ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await memories.journal.streams(ended)
         for earlier in page:
-            text = text_of(await memories.at(earlier), wanted)
+            text = session_text(await memories.at(earlier), memory_from)
             if text:
                 found.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
-            if len(found) == wanted.sessions:
+            if len(found) == memory_from.sessions:
                 return tuple(reversed(found))
         if len(page) < PAGE:
             break
@@ -63,22 +63,22 @@ def heading(stream: Stream) -> str:
     return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
 
 
-def text_of(memory: Memory, wanted: MemoryFrom) -> str:
+def session_text(memory: Memory, memory_from: MemoryFrom) -> str:
     """A session's newest messages; or its summary, if it has one and it is wanted, and all that is not in it.
 
     Where this is too long, the summary's end and the first message that follows say how much is between them.
     """
     messages, summary = memory.remembered_messages(), memory.state.summary
-    if wanted.what == "messages" or summary is None:
-        return render_messages(newest(messages, wanted.max_messages))
+    if memory_from.what == "messages" or summary is None:
+        return render_messages(take_newest(messages, memory_from.max_messages))
     rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
-    shown = newest(rest, len(rest))
+    shown = take_newest(rest, len(rest))
     left_out = len(rest) - len(shown)
     note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
     return "\n".join(filter(None, (summary.text, note, render_messages(shown))))
 
 
-def newest(messages: list[Message], count: int) -> list[Message]:
+def take_newest(messages: list[Message], count: int) -> list[Message]:
     """So many of the newest messages, fewer where they are long."""
     left, first = MAX_CHARACTERS, len(messages)
     while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:

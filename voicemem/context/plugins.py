@@ -16,22 +16,24 @@ from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.explain import describe_error
 
 
-def policies_of(settings: Settings) -> Policies:
+def load_policies(settings: Settings) -> Policies:
     """Raises `CannotStart` for what cannot be imported, or does not fit together."""
-    own: dict[str, Callable[..., Policy]] = {}
+    custom_policies: dict[str, Callable[..., Policy]] = {}
     for text in settings.policies:
-        name, kind = own_policy(text)
-        if name in own:
+        name, policy_class = load_policy(text)
+        if name in custom_policies:
             raise CannotStart(f"The policy {name} is given twice.")
-        own[name] = kind
-    windows = dict(map(model_window, settings.model_windows))
-    return checked_policies(Policies(default_memory(settings.memory), own, windows, settings.llm_model))
+        custom_policies[name] = policy_class
+    windows = dict(map(parse_model_window, settings.model_windows))
+    return check_policies(
+        Policies(default_memory_config(settings.memory), custom_policies, windows, settings.llm_model)
+    )
 
 
-def checked_policies(policies: Policies) -> Policies:
+def check_policies(policies: Policies) -> Policies:
     """The same, whose default can be used. Raises `CannotStart`."""
     try:
-        policies.policy(policies.default)
+        policies.create_policy(policies.default)
     except Refused as refused:
         raise CannotStart(f"The default memory cannot be used: {with_cause(refused)}") from None
     return policies
@@ -42,7 +44,7 @@ def with_cause(refused: Refused) -> str:
     return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
-def default_memory(text: str | None) -> MemoryConfig:
+def default_memory_config(text: str | None) -> MemoryConfig:
     if text is None:
         return MemoryConfig()
     try:
@@ -56,23 +58,23 @@ def default_memory(text: str | None) -> MemoryConfig:
         raise CannotStart(f"The default memory cannot be used: {why}") from None
 
 
-def own_policy(text: str) -> tuple[str, Callable[..., Policy]]:
+def load_policy(text: str) -> tuple[str, Callable[..., Policy]]:
     """NAME=MODULE:CLASS, imported."""
     name, _, path = text.partition("=")
     module, _, attribute = path.partition(":")
     if not (name and module and attribute):
         raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
-    check_name(name)
+    check_policy_name(name)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # it is somebody's program, which may do anything
         why = f"{type(error).__name__}: {error}"
         raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
-    check_kind(found, path)
+    check_policy_class(found, path)
     return name, found
 
 
-def check_name(name: Any) -> None:
+def check_policy_name(name: Any) -> None:
     """Raises `CannotStart` for what cannot be the name of a policy of somebody's own."""
     if not (isinstance(name, str) and re.match(POLICY_NAME, name)):
         raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
@@ -80,12 +82,12 @@ def check_name(name: Any) -> None:
         raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
 
 
-def check_kind(kind: Any, called: str) -> None:
-    if not (callable(kind) and callable(getattr(kind, "choose", None))):
+def check_policy_class(policy_class: Any, called: str) -> None:
+    if not (callable(policy_class) and callable(getattr(policy_class, "choose", None))):
         raise CannotStart(f"{called} is no policy: it has no method `choose`.")
 
 
-def model_window(text: str) -> tuple[str, int]:
+def parse_model_window(text: str) -> tuple[str, int]:
     """MODEL=TOKENS."""
     model, _, tokens = text.rpartition("=")
     if not (model and tokens.isdecimal() and int(tokens)):

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from voicemem.config.memory import fill_prompt
 from voicemem.config.session import parse_config
-from voicemem.context.builder import Chosen, Wishes, choose
+from voicemem.context.builder import ContextOptions, ContextSelection, select_context
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.context.policies.summary import (
     NO_SUMMARY_YET,
@@ -27,7 +27,7 @@ from voicemem.context.policies.summary import (
     SummaryPolicy,
     is_same,
     render_messages,
-    shown_tokens,
+    summary_tokens,
 )
 from voicemem.context.usage import SummaryState
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
@@ -44,21 +44,21 @@ from voicemem.transcript.messages import Summary
 
 LOG = logging.getLogger("voicemem.context.summaries")
 SUMMARY = "summary"
-State = Literal["none", "current", "due", "running", "failing"]
-LOOK_S = 0.5
+SummaryStatus = Literal["none", "current", "due", "running", "failing"]
+LOOK_INTERVAL_S = 0.5
 """Between two looks at the sessions in which something was journaled."""
-REST_S = 2.0
+QUIET_INTERVAL_S = 2.0
 """Between two looks at a session that has not used half of what calls for a summary."""
-MOST_AT_ONCE, MOST_IN_LANE = 256, 8
+MAX_RUNNING_JOBS, MAX_JOBS_PER_LANE = 256, 8
 """Calls of LLMs that are under way: all together, and those of one project to one URL."""
 PROMPT_SHARE = 0.7
 """Of the LLM's window; the rest is for what it writes, and for what is counted otherwise by it."""
-FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-LARGEST_SHARE = 0.5
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+MAX_SUMMARY_SHARE = 0.5
 """Of the budget: what a summary may take of it."""
 
 
-class Written(Struct, frozen=True):
+class SummaryResult(Struct, frozen=True):
     """What an LLM wrote, and what it took, in tokens, where it says so."""
 
     text: str
@@ -67,11 +67,11 @@ class Written(Struct, frozen=True):
     output_tokens: int | None = None
 
 
-Write = Callable[[Stream, str | None, str], Awaitable[Written]]
+WriteSummary = Callable[[Stream, str | None, str], Awaitable[SummaryResult]]
 """Asks the LLM of a session, by its model for summaries if there is one, with a prompt. Raises `Refused`."""
 
 
-class Work(Struct):
+class SummaryJob(Struct):
     """How it is with the summaries of one session."""
 
     stream: Stream
@@ -90,145 +90,152 @@ class Summaries:
         journal: Journal,
         memories: Memories,
         policies: Policies,
-        write: Write,
+        write_summary: WriteSummary,
         runtime: Runtime,
     ) -> None:
         self.journal = journal
         self.memories = memories
         self.policies = policies
-        self.write = write
+        self.write_summary = write_summary
         self.clock = runtime.clock
         self.random = runtime.random
         self.changed: dict[int, Stream] = {}
         """Sessions in which something was journaled since the last look, by key."""
-        self.works: dict[int, Work] = {}
+        self.jobs: dict[int, SummaryJob] = {}
         """Where a summary is made, or could not be made, by key."""
-        self.resting: dict[int, float] = {}
+        self.quiet_until: dict[int, float] = {}
         """Until when a session that is far from its next summary is not looked at, by key and the loop's clock."""
 
-    def note(self, appended: Iterable[Appended]) -> None:
+    def on_commit(self, appended: Iterable[Appended]) -> None:
         """Something was journaled in these sessions."""
         everywhere = self.policies.default.policy == SUMMARY
         for result in appended:
             if everywhere or "memory" in result.stream.config:
                 self.changed[result.stream.key] = result.stream
 
-    def state_of(self, stream: Stream, chosen: Chosen) -> SummaryState | None:
+    def summary_state(self, stream: Stream, selection: ContextSelection) -> SummaryState | None:
         """How it is with a session's summaries; None when its policy makes none. Whoever asks for it sets it going."""
-        policy, remembered = chosen.policy, chosen.everything
+        policy, remembered = selection.policy, selection.summary_source
         if not isinstance(policy, SummaryPolicy):
             return None
         if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # wished for this call alone
-            return SummaryState("none" if remembered.summary is None else "current", *stands_for(remembered.summary))
-        work, due = self.works.get(stream.key), policy.due(remembered)
+            return SummaryState(
+                "none" if remembered.summary is None else "current", *summary_extent(remembered.summary)
+            )
+        job, due = self.jobs.get(stream.key), policy.find_due(remembered)
         self.changed.setdefault(stream.key, stream)
-        state: State = "none" if remembered.summary is None else "current"
-        if work is not None and work.task is not None:
+        state: SummaryStatus = "none" if remembered.summary is None else "current"
+        if job is not None and job.task is not None:
             state = "running"
         elif due is not None:
-            state = "failing" if work is not None and work.failures else "due"
-        failures, error = (work.failures, work.error) if work else (0, None)
-        return SummaryState(state, *stands_for(remembered.summary), failures, error)
+            state = "failing" if job is not None and job.failures else "due"
+        failures, error = (job.failures, job.error) if job else (0, None)
+        return SummaryState(state, *summary_extent(remembered.summary), failures, error)
 
-    async def look(self) -> None:
+    async def check_changed(self) -> None:
         """Start what is due in the sessions that have changed."""
         changed, self.changed = self.changed, {}
-        self.resting = {key: until for key, until in self.resting.items() if until > now_s()}
+        self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
             if self.must_wait(key) or self.is_busy(stream):
                 self.changed.setdefault(key, stream)
                 continue
             with suppress(StoreUnavailable, Refused):  # it is looked at again when something comes
-                await self.look_at(stream)
+                await self.check_session(stream)
             await asyncio.sleep(0)
 
     def must_wait(self, key: int) -> bool:
-        work = self.works.get(key)
-        if work is not None and (work.task is not None or work.not_before > now_s()):
+        job = self.jobs.get(key)
+        if job is not None and (job.task is not None or job.not_before > now_s()):
             return True
-        return key in self.resting
+        return key in self.quiet_until
 
     def is_busy(self, stream: Stream) -> bool:
         """Whether its LLM, or all together, have enough to do: one that hangs holds up nobody else."""
-        running, lane = self.running(), lane_of(stream)
-        return len(running) >= MOST_AT_ONCE or sum(lane_of(one.stream) == lane for one in running) >= MOST_IN_LANE
+        running_jobs, lane = self.running_jobs(), lane_of(stream)
+        return (
+            len(running_jobs) >= MAX_RUNNING_JOBS
+            or sum(lane_of(one.stream) == lane for one in running_jobs) >= MAX_JOBS_PER_LANE
+        )
 
-    def most(self, chosen: Chosen) -> float:
+    def max_prompt_tokens(self, selection: ContextSelection) -> float:
         """How many tokens of messages fit into one prompt, beside the summary before."""
-        policy, remembered = chosen.policy, chosen.remembered
+        policy, remembered = selection.policy, selection.remembered
         assert isinstance(policy, SummaryPolicy)
-        writer = chosen.memory.model
+        writer = selection.memory_config.model
         window = self.policies.window(MemoryConfig(), writer) if writer else remembered.window
         window = window or max(policy.budget(remembered), UNKNOWN_WINDOW)
-        prompt = chosen.memory.prompt or PROMPT
-        return PROMPT_SHARE * window - remembered.text_tokens(prompt) - shown_tokens(remembered)
+        prompt = selection.memory_config.prompt or PROMPT
+        return PROMPT_SHARE * window - remembered.text_tokens(prompt) - summary_tokens(remembered)
 
-    async def look_at(self, stream: Stream) -> None:
-        chosen = await self.chosen(stream)
-        if chosen is None:
-            self.works.pop(stream.key, None)
+    async def check_session(self, stream: Stream) -> None:
+        selection = await self.select(stream)
+        if selection is None:
+            self.jobs.pop(stream.key, None)
             return
-        policy, remembered = chosen.policy, chosen.everything
+        policy, remembered = selection.policy, selection.summary_source
         assert isinstance(policy, SummaryPolicy)
-        due = policy.due(remembered, self.most(chosen))
+        due = policy.find_due(remembered, self.max_prompt_tokens(selection))
         if due is not None:
-            self.start(stream, chosen, due)
+            self.start_job(stream, selection, due)
             return
-        self.works.pop(stream.key, None)
-        if policy.used(remembered) < policy.threshold * policy.budget(remembered) / 2:
-            self.resting[stream.key] = now_s() + REST_S
+        self.jobs.pop(stream.key, None)
+        if policy.used_tokens(remembered) < policy.threshold * policy.budget(remembered) / 2:
+            self.quiet_until[stream.key] = now_s() + QUIET_INTERVAL_S
 
-    def running(self) -> list[Work]:
-        return [work for work in self.works.values() if work.task is not None]
+    def running_jobs(self) -> list[SummaryJob]:
+        return [job for job in self.jobs.values() if job.task is not None]
 
-    async def chosen(self, stream: Stream) -> Chosen | None:
+    async def select(self, stream: Stream) -> ContextSelection | None:
         """What the policy of a session chooses now; None where it is none that makes summaries."""
-        settings = parse_config(stream.config)
-        if self.policies.resolve(settings.memory).policy != SUMMARY:
+        session_config = parse_config(stream.config)
+        if self.policies.resolve(session_config.memory).policy != SUMMARY:
             return None
         now = await self.journal.stream(stream.project, stream.id)
         if now is None:
             return None
-        return await choose(self.memories, self.policies, now, Wishes())
+        return await select_context(self.memories, self.policies, now, ContextOptions())
 
-    def start(self, stream: Stream, chosen: Chosen, due: DueSummary) -> None:
-        work = self.works.setdefault(stream.key, Work(stream))
-        work.task = asyncio.create_task(self.work(work, chosen, due))
+    def start_job(self, stream: Stream, selection: ContextSelection, due: DueSummary) -> None:
+        job = self.jobs.setdefault(stream.key, SummaryJob(stream))
+        job.task = asyncio.create_task(self.run_job(job, selection, due))
 
-    async def work(self, work: Work, chosen: Chosen, due: DueSummary) -> None:
+    async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Make one summary, and note what became of it."""
         try:
-            written = await self.write(work.stream, chosen.memory.model, prompt_of(chosen, due))
-            check_text(written.text, chosen)
-            await self.append(work.stream, due, written)
-            work.failures, work.error = 0, None
+            summary_result = await self.write_summary(
+                job.stream, selection.memory_config.model, build_prompt(selection, due)
+            )
+            check_summary(summary_result.text, selection)
+            await self.append_summary(job.stream, due, summary_result)
+            job.failures, job.error = 0, None
         except VoicememError as error:
-            self.put_off(work, str(error.why) if isinstance(error, LlmFailed) else error.code)
+            self.schedule_retry(job, str(error.why) if isinstance(error, LlmFailed) else error.code)
         except Exception as error:
             LOG.error("A summary failed", exc_info=error)
-            self.put_off(work, "internal")
+            self.schedule_retry(job, "internal")
         finally:
-            work.task = None
-            self.changed.setdefault(work.stream.key, work.stream)
+            job.task = None
+            self.changed.setdefault(job.stream.key, job.stream)
 
-    def put_off(self, work: Work, code: str) -> None:
-        work.failures, work.error = work.failures + 1, code
-        wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** (work.failures - 1)) * (0.5 + self.random())
-        work.not_before = now_s() + wait_s
-        LOG.warning("No summary for session %s: %s; it is tried again in %.1f s.", work.stream.id, code, wait_s)
+    def schedule_retry(self, job: SummaryJob, code: str) -> None:
+        job.failures, job.error = job.failures + 1, code
+        wait_s = min(MAX_RETRY_S, MIN_RETRY_S * 2 ** (job.failures - 1)) * (0.5 + self.random())
+        job.not_before = now_s() + wait_s
+        LOG.warning("No summary for session %s: %s; it is tried again in %.1f s.", job.stream.id, code, wait_s)
 
-    async def append(self, stream: Stream, due: DueSummary, written: Written) -> None:
+    async def append_summary(self, stream: Stream, due: DueSummary, summary_result: SummaryResult) -> None:
         """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
-        event = event_of(due, written)
+        event = summary_event(due, summary_result)
 
         def made(memory: Memory) -> MemorySummary | None:
-            return event if memory.state.summary == due.previous and still_stands(due, memory) else None
+            return event if memory.state.summary == due.previous and is_still_valid(due, memory) else None
 
         await append_made(self.memories, stream, made, self.clock)
 
     async def stop(self) -> None:
         """Nothing that is under way is waited for: the next process begins anew."""
-        tasks = [work.task for work in self.works.values() if work.task is not None]
+        tasks = [job.task for job in self.jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -238,22 +245,22 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def prompt_of(chosen: Chosen, due: DueSummary) -> str:
+def build_prompt(selection: ContextSelection, due: DueSummary) -> str:
     previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
-    return fill_prompt(chosen.memory.prompt or PROMPT, previous, render_messages(due.messages, due.tools))
+    return fill_prompt(selection.memory_config.prompt or PROMPT, previous, render_messages(due.messages, due.tools))
 
 
-def check_text(text: str, chosen: Chosen) -> None:
+def check_summary(text: str, selection: ContextSelection) -> None:
     """A summary that leaves no room for the call is none. Raises `Refused`."""
-    policy = chosen.policy
+    policy = selection.policy
     assert isinstance(policy, SummaryPolicy)
     if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:
         raise Refused("llm_failed", "The LLM wrote no summary.")
-    if chosen.counter.count(text) > policy.budget(chosen.remembered) * LARGEST_SHARE:
+    if selection.counter.count(text) > policy.budget(selection.remembered) * MAX_SUMMARY_SHARE:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
-def still_stands(due: DueSummary, memory: Memory) -> bool:
+def is_still_valid(due: DueSummary, memory: Memory) -> bool:
     """Whether what was summarised is still what is remembered of these turns."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = memory.remembered_messages()
@@ -262,7 +269,7 @@ def still_stands(due: DueSummary, memory: Memory) -> bool:
     return is_same(due.messages, messages[since:until]) and is_same(due.tools, tools)
 
 
-def stands_for(summary: Summary | None) -> tuple[int | None, int]:
+def summary_extent(summary: Summary | None) -> tuple[int | None, int]:
     """Through which turn, and for how many messages."""
     return (None, 0) if summary is None else (summary.through_turn, summary.messages)
 
@@ -271,19 +278,19 @@ def lane_of(stream: Stream) -> tuple[str, str | None]:
     return stream.project, parse_config(stream.config).llm.url
 
 
-def event_of(due: DueSummary, written: Written) -> MemorySummary:
+def summary_event(due: DueSummary, summary_result: SummaryResult) -> MemorySummary:
     return MemorySummary(
         through_turn=due.through_turn,
-        text=written.text.strip(),
-        messages=due.stands_for,
-        model=written.model,
-        input_tokens=written.input_tokens,
-        output_tokens=written.output_tokens,
+        text=summary_result.text.strip(),
+        messages=due.message_count,
+        model=summary_result.model,
+        input_tokens=summary_result.input_tokens,
+        output_tokens=summary_result.output_tokens,
     )
 
 
-async def summarise_forever(summaries: Summaries) -> None:
+async def run_summaries(summaries: Summaries) -> None:
     """Look at what has changed, a few times a second."""
     while True:
-        await summaries.look()
-        await asyncio.sleep(LOOK_S)
+        await summaries.check_changed()
+        await asyncio.sleep(LOOK_INTERVAL_S)

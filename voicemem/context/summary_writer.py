@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from voicemem.config.session import parse_config
-from voicemem.context.summaries import Written
-from voicemem.llm.completions import Answer
-from voicemem.llm.targets import Target, Targets
+from voicemem.context.summaries import SummaryResult
+from voicemem.llm.completions import LlmAnswer
+from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.protocol.types import JsonObject
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 
-USE = "summary"
-MAX_MODEL = 256
-Complete = Callable[[Target, JsonObject], Awaitable[bytes]]
+METRIC_USE = "summary"
+MAX_MODEL_CHARACTERS = 256
+Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
 """The whole answer to a body, as it came. Raises `LlmFailed`."""
 
 
-class Account(msgspec.Struct, frozen=True):
+class CompletionInfo(msgspec.Struct, frozen=True):
     """What a completion says of itself; whatever else it may be counts as nothing."""
 
     model: Any = None
@@ -31,44 +31,44 @@ class Account(msgspec.Struct, frozen=True):
 class SummaryWriter:
     """Asks the LLM of a session, else the operator's."""
 
-    def __init__(self, targets: Targets, complete: Complete, metrics: Metrics) -> None:
-        self.targets = targets
+    def __init__(self, endpoints: LlmEndpoints, complete: Complete, metrics: Metrics) -> None:
+        self.endpoints = endpoints
         self.complete = complete
         self.metrics = metrics
 
-    async def write(self, stream: Stream, model: str | None, prompt: str) -> Written:
+    async def write(self, stream: Stream, model: str | None, prompt: str) -> SummaryResult:
         """Raises `Refused` (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`."""
-        target = await self.targets.of(stream)
+        endpoint = await self.endpoints.for_session(stream)
         llm = parse_config(stream.config).llm
         body: JsonObject = {"messages": [{"role": "user", "content": prompt}]}
-        name = model or llm.model or target.model or llm.params.get("model")
+        name = model or llm.model or endpoint.model or llm.params.get("model")
         if name:
             body["model"] = name
         result = "failed"
         try:
-            answer = await self.complete(target, body)
-            written = read_summary(answer)
+            answer = await self.complete(endpoint, body)
+            summary_result = parse_summary(answer)
             result = "answered"
         finally:
-            self.metrics.llm_calls.labels(USE, result).inc()
-        return written
+            self.metrics.llm_calls.labels(METRIC_USE, result).inc()
+        return summary_result
 
 
-def read_summary(data: bytes) -> Written:
+def parse_summary(data: bytes) -> SummaryResult:
     """What an LLM wrote. Raises `LlmFailed` for what is no chat completion."""
-    answer = Answer()
-    answer.take(data)
-    account = msgspec.json.decode(data, type=Account)
-    usage = account.usage if isinstance(account.usage, dict) else {}
-    model = account.model if isinstance(account.model, str) else None
-    return Written(
+    answer = LlmAnswer()
+    answer.add_chunk(data)
+    info = msgspec.json.decode(data, type=CompletionInfo)
+    usage = info.usage if isinstance(info.usage, dict) else {}
+    model = info.model if isinstance(info.model, str) else None
+    return SummaryResult(
         "".join(answer.text),
-        model[:MAX_MODEL] if model else None,
-        tokens_of(usage, "prompt_tokens"),
-        tokens_of(usage, "completion_tokens"),
+        model[:MAX_MODEL_CHARACTERS] if model else None,
+        token_count(usage, "prompt_tokens"),
+        token_count(usage, "completion_tokens"),
     )
 
 
-def tokens_of(usage: JsonObject, name: str) -> int | None:
+def token_count(usage: JsonObject, name: str) -> int | None:
     value = usage.get(name)
     return value if type(value) is int and 0 <= value < 2**53 else None

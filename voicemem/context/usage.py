@@ -7,13 +7,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from voicemem.context.builder import Chosen
+from voicemem.context.builder import ContextSelection
 from voicemem.context.formats import is_left_out
 from voicemem.context.formats.values import system_text
 from voicemem.context.policies.summary import SummaryPolicy, render_summary, summarised_count
 from voicemem.transcript.messages import Role
 
-DEFAULT = "recent"
+DEFAULT_POLICY = "recent"
 """The policy of sessions that choose none: the newest `llm.max_history` messages."""
 
 
@@ -53,21 +53,23 @@ class Usage(Struct, frozen=True):
     left_out: list[LeftOut]
 
 
-def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
+def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage:
     """The account of a context."""
-    remembered, choice, policy = chosen.remembered, chosen.choice, chosen.policy
-    tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, chosen.tools))
+    remembered, choice, policy = selection.remembered, selection.choice, selection.policy
+    tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, selection.tools))
     if choice.summary is not None:
         tokens += remembered.text_tokens(render_summary(choice.summary))
-    system_tokens = remembered.text_tokens(system_text((*chosen.settings.llm.system_messages, *chosen.beside)))
-    system_tokens += sum(map(remembered.text_tokens, chosen.carried))
+    system_tokens = remembered.text_tokens(
+        system_text((*selection.session_config.llm.system_messages, *selection.extra_messages))
+    )
+    system_tokens += sum(map(remembered.text_tokens, selection.carried))
     until = None
     if isinstance(policy, SummaryPolicy):
-        until = percent(policy.used(chosen.everything), policy.threshold * policy.budget(remembered))
+        until = percent(policy.used_tokens(selection.summary_source), policy.threshold * policy.budget(remembered))
     window = remembered.window
     return Usage(
-        policy=chosen.memory.policy or DEFAULT,
-        counter=chosen.counter.name,
+        policy=selection.memory_config.policy or DEFAULT_POLICY,
+        counter=selection.counter.name,
         tokens=tokens,
         system_tokens=system_tokens,
         context_window=window,
@@ -75,7 +77,7 @@ def usage_of(chosen: Chosen, summary: SummaryState | None) -> Usage:
         context_percentage_until_summarization=until,
         over_budget=choice.over_budget,
         summary=summary,
-        left_out=list(left_out(chosen)),
+        left_out=list(left_out(selection)),
     )
 
 
@@ -83,19 +85,19 @@ def percent(part: float, whole: float) -> float:
     return round(100 * part / whole, 2)
 
 
-def left_out(chosen: Chosen) -> Iterator[LeftOut]:
+def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
     """Every message that is not shown, and why: it is forgotten, the policy says so, or it says nothing."""
-    choice = chosen.choice
-    behind = summarised_count(chosen.remembered) if choice.summary is not None else 0
+    choice = selection.choice
+    covered = summarised_count(selection.remembered) if choice.summary is not None else 0
     kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)
-    remembered = {place: index for index, place in enumerate(chosen.places)}
-    for place, message in enumerate(chosen.history):
+    remembered = {place: index for index, place in enumerate(selection.indexes)}
+    for place, message in enumerate(selection.history):
         index = remembered.get(place)
         if index is None:
             reason: str | None = "forgotten"
         elif index in kept:
-            reason = "blank" if is_left_out(message, chosen.settings.llm.vendor) else None
+            reason = "blank" if is_left_out(message, selection.session_config.llm.vendor) else None
         else:
-            reason = "summarized" if index < behind else choice.reason
+            reason = "summarized" if index < covered else choice.reason
         if reason is not None:
             yield LeftOut(place, message.turn_id, message.role, message.timestamp, reason)

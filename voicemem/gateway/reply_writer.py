@@ -18,15 +18,15 @@ from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL
 
 
-class Writer:
+class ReplyWriter:
     """Writes a reply into the journal in its order, without holding up whoever speaks it."""
 
     def __init__(self, recorder: Recorder, line: Line) -> None:
         self.recorder = recorder
         self.line = line
-        self.waiting: list[ProducedEvent] = []
+        self.pending: list[ProducedEvent] = []
         self.task: asyncio.Task[None] | None = None
-        self.lost = False
+        self.is_incomplete = False
         """Whether something could not be stored, which a later event may make good."""
         self.refused: Refused | None = None
         self.error: VoicememError | None = None
@@ -34,19 +34,19 @@ class Writer:
 
     def add(self, *events: ProducedEvent) -> None:
         """Write these with whatever else waits when the commit that is under way is done."""
-        self.waiting += events
+        self.pending += events
         if self.task is None:
-            self.task = asyncio.create_task(self.write())
+            self.task = asyncio.create_task(self.run())
 
-    async def write(self) -> None:
+    async def run(self) -> None:
         try:
-            while self.waiting:
-                events, self.waiting = self.waiting, []
+            while self.pending:
+                events, self.pending = self.pending, []
                 self.error = None
                 try:
                     await record(self.recorder, self.line, events)
                 except VoicememError as error:
-                    self.error, self.lost = error, True
+                    self.error, self.is_incomplete = error, True
                     if isinstance(error, Refused):
                         self.refused = error
         finally:
@@ -66,11 +66,11 @@ async def record(recorder: Recorder, line: Line, events: Iterable[ProducedEvent]
     return recorded.stream
 
 
-LOOK_BACK = 256
+LOOK_BACK_TURNS = 256
 """Turns, the newest ones: a reply that was left open is found by the call after it."""
 
 
-async def ends_of_left(
+async def ends_of_unfinished(
     journal: Journal, key: int, state: State, producer: str, running: Container[tuple[int, str]]
 ) -> list[LlmDone]:
     """An end for each open reply of a session that this producer began, and that is not `running` (by key and item).
@@ -78,7 +78,7 @@ async def ends_of_left(
     It is of the time when the reply last grew, so that a later interruption finds it as it would have then.
     """
     found = []
-    for number in state.turn_numbers[-LOOK_BACK:]:
+    for number in state.turn_numbers[-LOOK_BACK_TURNS:]:
         for reply in state.turns[number].replies:
             if reply.item is None or reply.generation.complete or (key, reply.item) in running:
                 continue

@@ -17,15 +17,15 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from voicemem.config.session import parse_config
-from voicemem.context.builder import Wishes, context
+from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.documents.tools import TOOL_NAMES
 from voicemem.errors import Refused
-from voicemem.gateway.call import Call, Models, Names, Plan, Tools
-from voicemem.gateway.reply_writer import ends_of_left, record
-from voicemem.gateway.tool_loop import Rounds
-from voicemem.llm.completions import Asked, ToolAnswer, request_for
-from voicemem.llm.targets import Target, Targets
+from voicemem.gateway.call import CallDeps, CallRequest, CompletionClient, LlmCall, ReplyIds
+from voicemem.gateway.reply_writer import ends_of_unfinished, record
+from voicemem.gateway.tool_loop import ToolLoop
+from voicemem.llm.completions import ChatTurn, GivenToolResult, build_llm_request
+from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
@@ -37,26 +37,26 @@ from voicemem.transcript.speech import utterance_text
 from voicemem.transcript.state import Turn
 
 T = TypeVar("T")
-PRODUCER = "gateway"
+GATEWAY_PRODUCER = "gateway"
 """Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
-NO_SUCH_CALL = "The session has no tool call of this id"
+UNKNOWN_TOOL_CALL = "The session has no tool call of this id"
 
 
-class Taken(Struct, frozen=True):
+class NewInput(Struct, frozen=True):
     """What a request adds to the memory, and the turn that it is about (None: the one that its message takes)."""
 
     turn_id: int | None
     events: list[ProducedEvent] = []
-    unfinished: str | None = None
+    pending_text: str | None = None
     """What the user said, where the memory does not show it yet: its transcript is under way."""
 
 
-class Question(NamedTuple):
+class RequestInputs(NamedTuple):
     """What a call of the LLM is about, beside the memory."""
 
-    target: Target
+    endpoint: LlmEndpoint
     turn_id: int
-    unfinished: str | None
+    pending_text: str | None
     tools: list[JsonObject]
     """Definitions of those that are done here."""
 
@@ -69,22 +69,22 @@ class Gateway:
         recorder: Recorder,
         policies: Policies,
         working_memory: WorkingMemory,
-        targets: Targets,
-        models: Models,
+        endpoints: LlmEndpoints,
+        llm_client: CompletionClient,
     ) -> None:
         self.memories = recorder.memories
         self.policies = policies
         self.working_memory = working_memory
-        self.targets = targets
+        self.endpoints = endpoints
         self.clock = recorder.runtime.clock
         self.new_id = recorder.runtime.new_id
-        self.tools = Tools(models, Names(self.clock, self.new_id), recorder, recorder.telemetry)
-        self.taking: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self.call_deps = CallDeps(llm_client, ReplyIds(self.clock, self.new_id), recorder, recorder.telemetry)
+        self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """Held, by key of the session, from the look at its memory until what a request adds to it is there."""
         self.running: set[asyncio.Task[Any]] = set()
         self.draining = False
 
-    async def begin(self, stream: Stream, asked: Asked, key_id: str | None) -> Call | Rounds:
+    async def prepare(self, stream: Stream, chat_turn: ChatTurn, key_id: str | None) -> LlmCall | ToolLoop:
         """Take what the request says into the memory, and make ready to call the LLM with it.
 
         Raises `Refused` (`session_ended`, `llm_not_configured`), and whatever keeps an event from being stored.
@@ -93,101 +93,126 @@ class Gateway:
             raise Refused("draining")
         if stream.state != "running" and not may_reopen(stream, self.clock()):
             raise Refused("session_ended")
-        target = await self.targets.of(stream)
-        line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
-        lock = self.taking.setdefault(stream.key, asyncio.Lock())
+        endpoint = await self.endpoints.for_session(stream)
+        line = Line(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
+        lock = self.locks.setdefault(stream.key, asyncio.Lock())
         async with lock:
-            stream = await self.close_left(stream, line)
-            taken = self.take(await self.memories.at(stream), asked)
-            if taken.events:
-                stream = await record(self.tools.recorder, line, taken.events)
+            stream = await self.close_unfinished_replies(stream, line)
+            new_input = self.extract_input(await self.memories.at(stream), chat_turn)
+            if new_input.events:
+                stream = await record(self.call_deps.recorder, line, new_input.events)
         memory = await self.memories.at(stream)
-        turn_id = taken.turn_id
+        turn_id = new_input.turn_id
         if turn_id is None:
-            turn_id = memory.state.items[taken.events[0].item or ""]
-        own = await self.own_tools(stream)
-        wanted = parse_config(stream.config).working_memory
-        ours = TOOL_NAMES - names_in(asked.fields.get("tools")) if wanted is not None and wanted.tools else frozenset()
+            turn_id = memory.state.items[new_input.events[0].item or ""]
+        service_tools = await self.working_memory_tools(stream)
+        section = parse_config(stream.config).working_memory
+        service_tool_names = (
+            TOOL_NAMES - caller_tool_names(chat_turn.fields.get("tools"))
+            if section is not None and section.tools
+            else frozenset()
+        )
 
-        async def call(item: str | None = None, last: bool = False, said: str = "") -> Call:
-            tools = [] if last else own
-            body = await self.body(stream, asked, Question(target, turn_id, taken.unfinished, tools))
+        async def make_call(item: str | None = None, is_last: bool = False, earlier_text: str = "") -> LlmCall:
+            tools = [] if is_last else service_tools
+            body = await self.build_body(
+                stream, chat_turn, RequestInputs(endpoint, turn_id, new_input.pending_text, tools)
+            )
             failure_message = parse_config(stream.config).llm.failure_message or ""
-            withheld = frozenset() if tools else ours
-            plan = Plan(line, memory, turn_id, target, body, failure_message, names_of(tools), withheld, item, said)
-            return Call(self.tools, plan)
+            withheld_tool_names = frozenset() if tools else service_tool_names
+            request = CallRequest(
+                line,
+                memory,
+                turn_id,
+                endpoint,
+                body,
+                failure_message,
+                tool_names(tools),
+                withheld_tool_names,
+                item,
+                earlier_text,
+            )
+            return LlmCall(self.call_deps, request)
 
-        first = await call()
-        return Rounds(first, call, partial(self.working_memory.execute, stream)) if ours else first
+        first = await make_call()
+        return (
+            ToolLoop(first, make_call, partial(self.working_memory.execute_tool, stream))
+            if service_tool_names
+            else first
+        )
 
-    async def close_left(self, stream: Stream, line: Line) -> Stream:
+    async def close_unfinished_replies(self, stream: Stream, line: Line) -> Stream:
         """The session as it is now, with no reply open that a killed process was about to give."""
         stream = await self.memories.journal.stream(stream.project, stream.id) or stream
-        state, running = (await self.memories.at(stream)).state, self.tools.names.taken
-        ends = await ends_of_left(self.memories.journal, stream.key, state, PRODUCER, running)
-        return await record(self.tools.recorder, line, ends) if ends else stream
+        state, running = (await self.memories.at(stream)).state, self.call_deps.reply_ids.reserved
+        ends = await ends_of_unfinished(self.memories.journal, stream.key, state, GATEWAY_PRODUCER, running)
+        return await record(self.call_deps.recorder, line, ends) if ends else stream
 
-    async def own_tools(self, stream: Stream) -> list[JsonObject]:
+    async def working_memory_tools(self, stream: Stream) -> list[JsonObject]:
         """The tools of the session's working memory, where the LLM is to have them."""
-        wanted = parse_config(stream.config).working_memory
-        if wanted is None or not wanted.tools:
+        section = parse_config(stream.config).working_memory
+        if section is None or not section.tools:
             return []
         with suppress(Refused):  # a user's, and nobody says whose: the call goes on without
-            return await self.working_memory.tools(stream)
+            return await self.working_memory.tool_definitions(stream)
         return []
 
-    async def body(self, stream: Stream, asked: Asked, question: Question) -> JsonObject:
+    async def build_body(self, stream: Stream, chat_turn: ChatTurn, inputs: RequestInputs) -> JsonObject:
         """The body of the LLM's call, with the memory as it is now."""
         now = await self.memories.journal.stream(stream.project, stream.id)
         if now is None:
             raise Refused("unknown_session")
         stream = now
         custom = parse_config(stream.config).llm.vendor == "custom"
-        body = await context(self.memories, self.policies, stream, Wishes(style="openai", tools=True))
-        if question.unfinished is not None:
-            body = self.with_words(body, question.unfinished, question.turn_id, custom)
-        body = request_for(body, asked, question.target.model, custom)
-        return body | {"tools": [*body.get("tools", ()), *question.tools]} if question.tools else body
+        body = await build_context(self.memories, self.policies, stream, ContextOptions(style="openai", tools=True))
+        if inputs.pending_text is not None:
+            body = self.append_user_text(body, inputs.pending_text, inputs.turn_id, custom)
+        body = build_llm_request(body, chat_turn, inputs.endpoint.model, custom)
+        return body | {"tools": [*body.get("tools", ()), *inputs.tools]} if inputs.tools else body
 
-    def take(self, memory: Memory, asked: Asked) -> Taken:
+    def extract_input(self, memory: Memory, chat_turn: ChatTurn) -> NewInput:
         """What of a request is new."""
         state = memory.state
-        if asked.answers:
-            return self.take_answers(memory, asked.answers)
-        if asked.user is None:
-            return Taken(state.utterance_turn)
+        if chat_turn.tool_results:
+            return self.extract_tool_results(memory, chat_turn.tool_results)
+        if chat_turn.user_text is None:
+            return NewInput(state.utterance_turn)
         turn = state.turns.get(state.newest_turn)
-        if turn is not None and is_known(turn, asked.user):
+        if turn is not None and is_recorded(turn, chat_turn.user_text):
             shown = turn.typed or any(utterance_text(one, with_partials=False)[0] for one in turn.utterances)
-            return Taken(turn.number, unfinished=None if shown else asked.user)
-        message = MessageEvent(role="user", text=asked.user, source="message", item=self.new_id(), ts=self.clock())
-        return Taken(None, [message])
+            return NewInput(turn.number, pending_text=None if shown else chat_turn.user_text)
+        message = MessageEvent(
+            role="user", text=chat_turn.user_text, source="message", item=self.new_id(), ts=self.clock()
+        )
+        return NewInput(None, [message])
 
-    def take_answers(self, memory: Memory, answers: list[ToolAnswer]) -> Taken:
+    def extract_tool_results(self, memory: Memory, tool_results: list[GivenToolResult]) -> NewInput:
         """Tool results, of calls that wait for one; the reply belongs to the turn of the calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
-        for answer in answers:
-            if answer.call_id not in memory.state.tool_call_turns:
-                raise Refused("invalid_field", f"{NO_SUCH_CALL}: `messages[{answer.place}].tool_call_id`")
-        told = {answer.call_id: answer.text for answer in answers if answer.call_id in uses}  # others are forgotten
-        turn_id = max((uses[call_id].turn_id for call_id in told), default=memory.state.utterance_turn)
+        for given in tool_results:
+            if given.call_id not in memory.state.tool_call_turns:
+                raise Refused("invalid_field", f"{UNKNOWN_TOOL_CALL}: `messages[{given.message_index}].tool_call_id`")
+        known_results = {
+            given.call_id: given.text for given in tool_results if given.call_id in uses
+        }  # others are forgotten
+        turn_id = max((uses[call_id].turn_id for call_id in known_results), default=memory.state.utterance_turn)
         events: list[ProducedEvent] = [
             ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())
-            for call_id, text in told.items()
+            for call_id, text in known_results.items()
             if not uses[call_id].answered
         ]
-        return Taken(turn_id, events)
+        return NewInput(turn_id, events)
 
-    def with_words(self, body: JsonObject, text: str, turn_id: int, custom: bool) -> JsonObject:
+    def append_user_text(self, body: JsonObject, text: str, turn_id: int, custom: bool) -> JsonObject:
         """The context with what the user is saying behind it."""
         message: JsonObject = {"role": "user", "content": text}
-        place: JsonObject = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
-        more = {**place, "metadata": {"source": "asr"}} if custom else {}
-        return {**body, "messages": [*body["messages"], message | more], **place}
+        position_fields: JsonObject = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
+        more = {**position_fields, "metadata": {"source": "asr"}} if custom else {}
+        return {**body, "messages": [*body["messages"], message | more], **position_fields}
 
     # Running calls
 
-    def start(self, answering: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, answering: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Answer a caller; the task is cancelled when the service shuts down."""
         task = asyncio.create_task(answering)
         self.running.add(task)
@@ -203,18 +228,18 @@ class Gateway:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def names_of(tools: list[JsonObject]) -> frozenset[str]:
+def tool_names(tools: list[JsonObject]) -> frozenset[str]:
     return frozenset(tool["function"]["name"] for tool in tools)
 
 
-def names_in(tools: Any) -> frozenset[str]:
+def caller_tool_names(tools: Any) -> frozenset[str]:
     """The names of a caller's tools, whatever it sent."""
     functions = (one.get("function") for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
     names = (function.get("name") for function in functions if isinstance(function, dict))
     return frozenset(name for name in names if isinstance(name, str))
 
 
-def is_known(turn: Turn, text: str) -> bool:
+def is_recorded(turn: Turn, text: str) -> bool:
     """Whether the user's words are in a turn that waits for its reply: by the recogniser, or typed as they are."""
     replied = any(reply.restored or reply.generation.text() for reply in turn.replies)
     if replied or turn.failures:

@@ -12,9 +12,15 @@ from msgspec import Struct
 
 from voicemem.config.memory import Tokens, check_memory
 from voicemem.config.session import MaxHistory
-from voicemem.context.builder import Wishes
+from voicemem.context.builder import ContextOptions
 from voicemem.context.formats import ENRICHERS
-from voicemem.context.plugins import check_kind, check_name, checked_policies, default_memory, with_cause
+from voicemem.context.plugins import (
+    check_policies,
+    check_policy_class,
+    check_policy_name,
+    default_memory_config,
+    with_cause,
+)
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.protocol.explain import describe_error
@@ -23,7 +29,7 @@ from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, S
 from voicemem.security.access import PROJECT
 
 T = TypeVar("T")
-WISHES = "enrich, style, alternate, tools, max_history, data, memory"
+CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, memory"
 
 
 def policies_given(policies: Any, memory: Any, model_windows: Any) -> Policies:
@@ -32,17 +38,17 @@ def policies_given(policies: Any, memory: Any, model_windows: Any) -> Policies:
     if not isinstance(own, Mapping):
         raise CannotStart("The policies are a dict of classes by name.")
     for name, kind in own.items():
-        check_name(name)
-        check_kind(kind, f"What is given as {name}")
+        check_policy_name(name)
+        check_policy_class(kind, f"What is given as {name}")
     try:
-        default = default_memory(None if memory is None else json_bytes(memory).decode())
+        default = default_memory_config(None if memory is None else json_bytes(memory).decode())
     except Refused as refused:
         raise CannotStart(f"The default memory cannot be used: {refused.detail}") from None
     try:
         windows = msgspec.convert({} if model_windows is None else model_windows, dict[Name, Tokens])
     except msgspec.ValidationError:
         raise CannotStart("The model_windows are a dict of tokens, from 1 on, by the name of a model.") from None
-    return checked_policies(Policies(default, dict(own), windows))
+    return check_policies(Policies(default, dict(own), windows))
 
 
 def check_project(project: Any) -> None:
@@ -83,7 +89,7 @@ def checked(**given: Any) -> Given:
     return converted(given, Given)
 
 
-class WishesGiven(Struct, forbid_unknown_fields=True):
+class ContextArguments(Struct, forbid_unknown_fields=True):
     """`Wishes` but for `memory`, as `GET …/context` has them."""
 
     enrich: tuple[str, ...] = ()
@@ -94,19 +100,19 @@ class WishesGiven(Struct, forbid_unknown_fields=True):
     data: bool = False
 
 
-def wishes_of(given: Mapping[str, Any]) -> Wishes:
+def context_options(given: Mapping[str, Any]) -> ContextOptions:
     """What a context is asked for. Raises `Refused`."""
-    unknown = sorted(given.keys() - {*Wishes.__struct_fields__})
+    unknown = sorted(given.keys() - {*ContextOptions.__struct_fields__})
     if unknown:
-        raise Refused("invalid_field", f"There is no wish `{unknown[0]}`; there are {WISHES}.")
+        raise Refused("invalid_field", f"There is no wish `{unknown[0]}`; there are {CONTEXT_OPTIONS}.")
     fields = plain_json(given)
     memory = fields.pop("memory", None)
-    wishes = msgspec.structs.asdict(converted(fields, WishesGiven))
-    if not set(wishes["enrich"]) <= {*ENRICHERS}:
+    options = msgspec.structs.asdict(converted(fields, ContextArguments))
+    if not set(options["enrich"]) <= {*ENRICHERS}:
         raise Refused("invalid_field", f"The enrichers are {', '.join(ENRICHERS)}.")
     wanted = None if memory is None else converted(memory, MemoryConfig)
     check_memory(memory)
-    return Wishes(**wishes, memory=wanted)
+    return ContextOptions(**options, memory=wanted)
 
 
 def plain_json(given: Any) -> JsonObject:

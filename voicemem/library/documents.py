@@ -7,49 +7,49 @@ from typing import Any
 
 from voicemem.documents.tools import ChatToolCall
 from voicemem.library.arguments import checked, converted, json_value, plain_json
-from voicemem.memory.working_memory import Change, Owner, Version, View, WorkingMemory
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, VersionRecord, WorkingMemory
 from voicemem.protocol.types import JsonObject
 
 
 class Documents:
     """The document that a session works on, or that of a user; `owner` says whose it is now."""
 
-    def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[Owner]]) -> None:
+    def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[DocumentOwner]]) -> None:
         self.working_memory = working_memory
         self.owner = owner
 
-    async def read(self, version: int | None = None) -> View:
+    async def read(self, version: int | None = None) -> DocumentView:
         """The document as it is, or as it was at a version: `content`, `form`, `version`, `updated_ms`."""
-        return await self.working_memory.read(await self.owner(), checked(version=version).version)
+        return await self.working_memory.read_document(await self.owner(), checked(version=version).version)
 
-    async def versions(self, before: int | None = None, limit: int = 100) -> list[Version]:
+    async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
         """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
         given = checked(before=before, limit=limit)
         return await self.working_memory.versions(await self.owner(), given.before, given.limit or 100)
 
-    async def append(self, content: Any, expected: int | None = None) -> View:
+    async def append(self, content: Any, expected: int | None = None) -> DocumentView:
         """Merge into it, or put below it; with `expected`, only when it is of this version (`precondition_failed`)."""
-        return await self.change(Change("append", content_of(content)), expected)
+        return await self.change(DocumentChange("append", content_of(content)), expected)
 
-    async def replace(self, content: Any, expected: int | None = None) -> View:
+    async def replace(self, content: Any, expected: int | None = None) -> DocumentView:
         """Put this into its place."""
-        return await self.change(Change("replace", content_of(content)), expected)
+        return await self.change(DocumentChange("replace", content_of(content)), expected)
 
-    async def clear(self, expected: int | None = None) -> View:
-        return await self.change(Change("clear"), expected)
+    async def clear(self, expected: int | None = None) -> DocumentView:
+        return await self.change(DocumentChange("clear"), expected)
 
-    async def change(self, change: Change, expected: int | None) -> View:
+    async def change(self, change: DocumentChange, expected: int | None) -> DocumentView:
         wanted = checked(expected=expected).expected
         versions = None if wanted is None else (wanted,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
     async def tools(self) -> list[JsonObject]:
         """OpenAI's definitions of the tools by which an LLM keeps it."""
-        return await self.working_memory.tools(await self.owner())
+        return await self.working_memory.tool_definitions(await self.owner())
 
     async def execute(self, call: Mapping[str, Any]) -> JsonObject:
         """Do what an LLM's tool call says; the tool message."""
-        return await self.working_memory.execute(await self.owner(), converted(plain_json(call), ChatToolCall))
+        return await self.working_memory.execute_tool(await self.owner(), converted(plain_json(call), ChatToolCall))
 
 
 def content_of(given: Any) -> str | JsonObject:

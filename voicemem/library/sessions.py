@@ -11,27 +11,27 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from voicemem.config.service import Settings, check_store
-from voicemem.context.builder import Chosen, Wishes, body_of, choose
+from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.library.arguments import (
     check_project,
     checked,
+    context_options,
     converted,
     json_bytes,
     plain_json,
     policies_given,
     why_told,
-    wishes_of,
 )
 from voicemem.library.documents import Documents
-from voicemem.memory.add import PRODUCER, Added, AddedAt, add
-from voicemem.memory.checkpoint import read, restore, written
-from voicemem.memory.forget import Forget, Forgot, forget
+from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
+from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
+from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
 from voicemem.memory.statistics import Statistics, statistics_of
-from voicemem.memory.working_memory import Owner, of_session
+from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
@@ -115,9 +115,9 @@ class Library:
 
     def user_memory(self, user_id: str) -> Documents:
         """The working memory of a user, shared by all of their sessions."""
-        owner = Owner("user", self.project, named(user_id))
+        owner = DocumentOwner("user", self.project, named(user_id))
 
-        async def of_user() -> Owner:
+        async def of_user() -> DocumentOwner:
             return owner
 
         return Documents(self.documents, of_user)
@@ -127,7 +127,7 @@ class Library:
         if not isinstance(checkpoint, bytes):
             raise Refused("invalid_field", "A checkpoint is bytes.")
         wanted = checked(session_id=session_id).session_id
-        stream = await restore(self.sessions, self.project, wanted, await read(checkpoint))
+        stream = await restore_checkpoint(self.sessions, self.project, wanted, await parse_checkpoint(checkpoint))
         return Session(self, stream.id)
 
     async def erase_user(self, user_id: str) -> int:
@@ -156,7 +156,7 @@ class Session:
         stream = await self.info()
         added = [converted(plain_json(one), Added) for one in given]
         library, new_id = self.library, self.library.services.runtime.new_id
-        return await add(library.recorder, library.memories, self.line(stream, PRODUCER), added, new_id)
+        return await record_messages(library.recorder, library.memories, self.line(stream, API_PRODUCER), added, new_id)
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
         """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
@@ -192,35 +192,37 @@ class Session:
 
     # What the next LLM call gets
 
-    async def context(self, **wishes: Any) -> JsonObject:
+    async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM call.
 
         `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` as in `GET …/context`; `memory` is a
         section of the configuration for this call.
         """
-        wanted = wishes_of(wishes)
-        return body_of(await self.chosen(wanted), wanted)
+        wanted = context_options(options)
+        return render_body(await self.select(wanted), wanted)
 
-    async def usage(self, **wishes: Any) -> Usage:
+    async def usage(self, **options: Any) -> Usage:
         """What such a context takes of the model's window, and what it leaves out."""
-        return usage_of(await self.chosen(wishes_of(wishes)), None)
+        return usage_of(await self.select(context_options(options)), None)
 
-    async def chosen(self, wishes: Wishes) -> Chosen:
+    async def select(self, options: ContextOptions) -> ContextSelection:
         with why_told():
-            return await choose(self.library.memories, self.library.policies, await self.info(), wishes)
+            return await select_context(self.library.memories, self.library.policies, await self.info(), options)
 
     async def statistics(self) -> Statistics:
         library = self.library
-        chosen = await self.chosen(Wishes())
+        selection = await self.select(ContextOptions())
         stream = await self.info()
-        return statistics_of(stream, await library.memories.at(stream), chosen, None, library.services.runtime.clock())
+        return statistics_of(
+            stream, await library.memories.at(stream), selection, None, library.services.runtime.clock()
+        )
 
     @property
     def working_memory(self) -> Documents:
         """The document that it works on, as `working_memory` in its configuration says."""
 
-        async def owner() -> Owner:
-            return of_session(await self.info())
+        async def owner() -> DocumentOwner:
+            return owner_of_session(await self.info())
 
         return Documents(self.library.documents, owner)
 
@@ -243,12 +245,12 @@ class Session:
         given = {name: value for name, value in given.items() if value is not None}
         if not given:
             raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
-        library, wanted = self.library, converted(given, Forget)
+        library, wanted = self.library, converted(given, ForgetRequest)
         return await forget(library.memories, await self.info(), wanted, library.services.runtime.clock)
 
     async def checkpoint(self) -> bytes:
         """The session in one portable document."""
-        return b"".join([piece async for piece in written(self.library.store, await self.info())])
+        return b"".join([piece async for piece in write_checkpoint(self.library.store, await self.info())])
 
     async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> Session:
         """A new session that remembers this one up to a turn."""

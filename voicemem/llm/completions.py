@@ -16,8 +16,8 @@ from voicemem.errors import LlmFailed, Refused
 from voicemem.protocol.explain import explain
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject
 
-CUSTOM_OWN = ("turn_id", "timestamp", "interruptable")
-INSTRUCTIONS = ("system", "developer")
+CUSTOM_FIELDS = ("turn_id", "timestamp", "interruptable")
+INSTRUCTION_ROLES = ("system", "developer")
 NO_TEXT = "The user's message has no text, which is all that is taken of it; leave it out to have the memory answered"
 
 
@@ -37,29 +37,29 @@ class ChatRequest(Struct, frozen=True):
     stream: bool | None = None
 
 
-class ToolAnswer(Struct, frozen=True):
+class GivenToolResult(Struct, frozen=True):
     """What the caller's tool answered; `place` is that of its message in the request."""
 
     call_id: str
     text: str
-    place: int
+    message_index: int
 
 
-class Asked(Struct, frozen=True):
+class ChatTurn(Struct, frozen=True):
     """What a request says that matters here."""
 
     stream: bool
     model: str | None
-    user: str | None
+    user_text: str | None
     """What the user said, when the request ends with words of the user's; never blank."""
-    answers: list[ToolAnswer]
+    tool_results: list[GivenToolResult]
     """The tool results at its end."""
     instructions: list[JsonObject]
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
 
 
-def read_request(given: JsonObject) -> Asked:
+def read_request(given: JsonObject) -> ChatTurn:
     """What a request's body asks for. Raises `Refused` (`missing_field`, `invalid_field`)."""
     try:
         request = msgspec.convert(given, ChatRequest)
@@ -67,29 +67,32 @@ def read_request(given: JsonObject) -> Asked:
         raise Refused(*explain(error, ChatRequest)) from None
     messages = request.messages
     trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
-    answers = [ToolAnswer(one.tool_call_id or "", text_of(one.content), place) for place, one in trailing]
+    tool_results = [
+        GivenToolResult(one.tool_call_id or "", content_text(one.content), message_index)
+        for message_index, one in trailing
+    ]
     raw: list[JsonObject] = given["messages"]
-    return Asked(
+    return ChatTurn(
         stream=bool(request.stream),
         model=request.model,
-        user=user_text(messages),
-        answers=answers[::-1],
-        instructions=[one for one in raw if one["role"] in INSTRUCTIONS],
+        user_text=last_user_text(messages),
+        tool_results=tool_results[::-1],
+        instructions=[one for one in raw if one["role"] in INSTRUCTION_ROLES],
         fields={name: value for name, value in given.items() if name not in ("messages", "model", "stream")},
     )
 
 
-def user_text(messages: Sequence[AskedMessage]) -> str | None:
+def last_user_text(messages: Sequence[AskedMessage]) -> str | None:
     """The words of a last message of the user's. Raises `Refused` where it has none."""
     if not messages or messages[-1].role != "user":
         return None
-    text = text_of(messages[-1].content)
+    text = content_text(messages[-1].content)
     if not text.strip():
         raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
     return text
 
 
-def text_of(content: Any) -> str:
+def content_text(content: Any) -> str:
     """The text of a message's content: itself, or its parts of type `text`, a line each."""
     if isinstance(content, str):
         return content
@@ -98,23 +101,27 @@ def text_of(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def request_for(context: JsonObject, asked: Asked, default_model: str | None, custom: bool) -> JsonObject:
+def build_llm_request(context: JsonObject, chat_turn: ChatTurn, default_model: str | None, custom: bool) -> JsonObject:
     """The body of the LLM's call: the context, with what the request says beside its conversation."""
     messages: list[JsonObject] = context["messages"]
-    heads = len([*takewhile(lambda message: message["role"] in INSTRUCTIONS, messages)])
-    own = {"messages", *(CUSTOM_OWN if custom else ())}
-    fields = {name: value for name, value in asked.fields.items() if name not in own}
-    model = context.get("model") or default_model or asked.model
-    body = {**context, "messages": [*messages[:heads], *asked.instructions, *messages[heads:]], **fields}
-    if not asked.stream:
+    instruction_count = len([*takewhile(lambda message: message["role"] in INSTRUCTION_ROLES, messages)])
+    own = {"messages", *(CUSTOM_FIELDS if custom else ())}
+    fields = {name: value for name, value in chat_turn.fields.items() if name not in own}
+    model = context.get("model") or default_model or chat_turn.model
+    body = {
+        **context,
+        "messages": [*messages[:instruction_count], *chat_turn.instructions, *messages[instruction_count:]],
+        **fields,
+    }
+    if not chat_turn.stream:
         body.pop("stream_options", None)
-    return body | ({"model": model} if model else {}) | {"stream": asked.stream}
+    return body | ({"model": model} if model else {}) | {"stream": chat_turn.stream}
 
 
 # What the LLM answers
 
 
-class Function(Struct, frozen=True):
+class FunctionPart(Struct, frozen=True):
     name: str | None = None
     arguments: str | None = None
 
@@ -124,10 +131,10 @@ class ToolCallPart(Struct, frozen=True):
 
     index: int | None = None
     id: str | None = None
-    function: Function | None = None
+    function: FunctionPart | None = None
 
 
-class Said(Struct, frozen=True):
+class ChoiceMessage(Struct, frozen=True):
     """What stands in a choice: a whole message, or what a chunk adds to it."""
 
     content: Any = None
@@ -137,10 +144,10 @@ class Said(Struct, frozen=True):
     function_call: Any = None
 
 
-class Choice(Struct, frozen=True):
+class CompletionChoice(Struct, frozen=True):
     index: int = 0
-    delta: Said | None = None
-    message: Said | None = None
+    delta: ChoiceMessage | None = None
+    message: ChoiceMessage | None = None
     finish_reason: str | None = None
 
 
@@ -148,14 +155,14 @@ class Completion(Struct, frozen=True):
     """A chat completion, or one chunk of it."""
 
     id: str | None = None
-    choices: list[Choice] | None = None
+    choices: list[CompletionChoice] | None = None
     error: Any = None
 
 
 DECODER = msgspec.json.Decoder(Completion)
 
 
-class FoundCall:
+class PartialToolCall:
     """A tool call, as far as it was told."""
 
     def __init__(self, index: int | None) -> None:
@@ -165,7 +172,7 @@ class FoundCall:
         self.arguments = ""
 
 
-class Answer:
+class LlmAnswer:
     """What an LLM has answered so far: of the first choice its text and tool calls."""
 
     def __init__(self) -> None:
@@ -173,66 +180,68 @@ class Answer:
         """Of the first chunk that has one."""
         self.text: list[str] = []
         self.size = 0
-        self.calls: list[FoundCall] = []
-        self.begun = False
+        self.tool_calls: list[PartialToolCall] = []
+        self.has_choice = False
         """Whether a chunk or completion had a choice."""
-        self.finished = False
+        self.has_finish_reason = False
         """Whether a chunk said why it ends."""
-        self.other = False
+        self.has_other_content = False
         """Whether there was something that is passed on, and not kept."""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing was said, nor any tool called."""
-        return not (self.size or self.calls or self.other)
+        return not (self.size or self.tool_calls or self.has_other_content)
 
-    def take(self, data: bytes) -> str:
+    def add_chunk(self, data: bytes) -> str:
         """Take a chunk or a whole completion; the text that it adds. Raises `LlmFailed`."""
         try:
             completion = DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise LlmFailed("invalid_answer") from None
         if completion.error is not None:
-            raise LlmFailed(status_in(completion.error))
+            raise LlmFailed(error_status(completion.error))
         self.id = self.id or completion.id
         added = ""
         for choice in completion.choices or ():
-            said = choice.message or choice.delta
+            message = choice.message or choice.delta
             if choice.index != 0:
                 continue
-            self.begun = True
-            self.finished = self.finished or choice.finish_reason is not None
-            if said is not None:
-                added += text_of(said.content)
-                self.other = self.other or bool(said.refusal or said.audio or said.function_call)
-                for part in said.tool_calls or ():
-                    self.take_call(part)
+            self.has_choice = True
+            self.has_finish_reason = self.has_finish_reason or choice.finish_reason is not None
+            if message is not None:
+                added += content_text(message.content)
+                self.has_other_content = self.has_other_content or bool(
+                    message.refusal or message.audio or message.function_call
+                )
+                for part in message.tool_calls or ():
+                    self.add_tool_call_part(part)
         self.text.append(added)
-        self.measure(added)
+        self.add_size(added)
         return added
 
-    def take_call(self, part: ToolCallPart) -> None:
+    def add_tool_call_part(self, part: ToolCallPart) -> None:
         """Add a fragment to its call; servers that give no index send each call whole, or in one go."""
         if part.index is not None:
-            found = next((call for call in self.calls if call.index == part.index), None)
+            found = next((call for call in self.tool_calls if call.index == part.index), None)
         else:
-            found = next((call for call in self.calls[-1:] if part.id in (None, "", call.id)), None)
+            found = next((call for call in self.tool_calls[-1:] if part.id in (None, "", call.id)), None)
         if found is None:
-            found = FoundCall(part.index)
-            self.calls.append(found)
+            found = PartialToolCall(part.index)
+            self.tool_calls.append(found)
         found.id = found.id or part.id or ""
         if part.function is not None:
             found.name += part.function.name or ""
             found.arguments += part.function.arguments or ""
-            self.measure(part.function.arguments or "")
+            self.add_size(part.function.arguments or "")
 
-    def measure(self, added: str) -> None:
+    def add_size(self, added: str) -> None:
         self.size += len(added.encode(errors="replace"))
         if self.size > MAX_TEXT_BYTES:
             raise LlmFailed("too_long")
 
 
-def status_in(error: Any) -> int | str:
+def error_status(error: Any) -> int | str:
     """The HTTP status that an error in an answer names; its texts are nobody else's business."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and code.isdecimal() and len(code) == 3:
@@ -243,7 +252,7 @@ def status_in(error: Any) -> int | str:
 # What the gateway says itself
 
 
-def spoken_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[bytes]:
+def text_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[bytes]:
     """A text as the chunks of a streamed completion that ends with it."""
     head = {"id": item, "object": "chat.completion.chunk", "created": created_s, "model": model}
     deltas: list[tuple[JsonObject, str | None]] = [({"role": "assistant", "content": text}, None), ({}, "stop")]
@@ -253,7 +262,7 @@ def spoken_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[
     ]
 
 
-def spoken_completion(item: str, created_s: int, model: str, text: str) -> bytes:
+def text_completion(item: str, created_s: int, model: str, text: str) -> bytes:
     """A text as a whole completion."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}

@@ -10,36 +10,36 @@ from voicemem.errors import Refused
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 
-COMPLETIONS = "/chat/completions"
+COMPLETIONS_PATH = "/chat/completions"
 
 
-class Target(Struct, frozen=True):
+class LlmEndpoint(Struct, frozen=True):
     """An LLM that can be called. `url` is a base URL, or the whole one when its path ends in `/chat/completions`."""
 
     url: str
     api_key: str | None = None
     headers: dict[str, str] = {}
-    guarded: bool = True
+    public_only: bool = True
     """Whether its address must be a public one: true for what came through the API."""
     model: str | None = None
     """For sessions that name none."""
 
     @property
-    def endpoint(self) -> str:
+    def completions_url(self) -> str:
         """Where a chat completion is asked for."""
         path, mark, query = self.url.partition("?")
         path = path.rstrip("/")
-        return (path if path.endswith(COMPLETIONS) else path + COMPLETIONS) + mark + query
+        return (path if path.endswith(COMPLETIONS_PATH) else path + COMPLETIONS_PATH) + mark + query
 
 
-class Targets:
+class LlmEndpoints:
     """The LLMs of sessions; `default` is the operator's, which may be at a private address."""
 
-    def __init__(self, journal: Journal, default: Target | None) -> None:
+    def __init__(self, journal: Journal, default: LlmEndpoint | None) -> None:
         self.journal = journal
         self.default = default
 
-    async def of(self, stream: Stream) -> Target:
+    async def for_session(self, stream: Stream) -> LlmEndpoint:
         """Raises `Refused` (`llm_not_configured`). The operator's key never goes to a session's own URL."""
         url = parse_config(stream.config).llm.url
         if url is None:
@@ -48,4 +48,4 @@ class Targets:
             return self.default
         secrets = await self.journal.secrets(stream.key)
         headers = msgspec.json.decode(secrets.get("llm.headers", "{}"), type=dict[str, str])
-        return Target(url, secrets.get("llm.api_key"), headers)
+        return LlmEndpoint(url, secrets.get("llm.api_key"), headers)

@@ -19,19 +19,19 @@ import httpx2
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, AsyncStream, Omit, OpenAIError
 
 from voicemem.errors import LlmFailed
-from voicemem.llm.targets import Target
+from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import AddressNotAllowedError
 
 LOG = logging.getLogger(__name__)
-OURS = frozenset(
+RESERVED_HEADERS = frozenset(
     (
         *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
 """Headers that a session cannot set; nor `Authorization`, when it gives a key."""
-WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
     (AddressNotAllowedError, "address_not_allowed"),
     (TimeoutError, "timeout"),
     (ConnectionRefusedError, "refused"),
@@ -42,43 +42,43 @@ WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], 
 )
 
 
-class Broken(httpx2.TransportError):
+class ConnectionFailed(httpx2.TransportError):
     """A connection failed; `why` is the word for it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
-        self.why = word(error)
+        self.why = error_word(error)
 
 
-def word(error: Exception) -> str:
+def error_word(error: Exception) -> str:
     """The stable short word for what went wrong."""
     if isinstance(error, aiohttp.ClientSSLError):
         return "tls"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "dns"
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return next((name for kinds, name in WORDS if isinstance(cause, kinds)), "error")
+    return next((name for kinds, name in ERROR_WORDS if isinstance(cause, kinds)), "error")
 
 
-class Client:
+class OpenAiTransport:
     """Asks LLMs for completions over the connections of one connector, which it owns."""
 
     def __init__(self, connector: aiohttp.TCPConnector, connect_s: float, read_s: float) -> None:
-        transport = Transport(connector, connect_s, read_s)
+        transport = AiohttpTransport(connector, connect_s, read_s)
         http = httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
         self.openai = AsyncOpenAI(api_key="each call has its own", http_client=http, max_retries=0, timeout=None)
 
     async def close(self) -> None:
         await self.openai.close()
 
-    async def post(self, target: Target, body: JsonObject, more: Mapping[str, str]) -> Response:
+    async def post(self, endpoint: LlmEndpoint, body: JsonObject, extra_headers: Mapping[str, str]) -> LlmResponse:
         """An answer, its body unread; `more` are headers that go along. Raises `LlmFailed`."""
         try:
             response = await self.openai.post(
-                target.endpoint,
+                endpoint.completions_url,
                 cast_to=httpx2.Response,
                 body=body,
-                options={"headers": headers_for(self.openai, target, more), "follow_redirects": False},
+                options={"headers": request_headers(self.openai, endpoint, extra_headers), "follow_redirects": False},
                 stream=True,
                 stream_cls=AsyncStream[Any],
             )
@@ -89,10 +89,10 @@ class Client:
             raise LlmFailed("invalid_key") from None
         except (OpenAIError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise failure(error) from None
-        return Response(cast(httpx2.Response, response))
+        return LlmResponse(cast(httpx2.Response, response))
 
 
-class Response:
+class LlmResponse:
     """The body of an answer."""
 
     def __init__(self, response: httpx2.Response) -> None:
@@ -103,7 +103,7 @@ class Response:
         try:
             async for piece in self.response.aiter_bytes():
                 yield piece
-        except (Broken, httpx2.DecodingError) as error:
+        except (ConnectionFailed, httpx2.DecodingError) as error:
             raise failure(error) from None
 
     async def close(self) -> None:
@@ -111,21 +111,23 @@ class Response:
         await self.response.aclose()
 
 
-def headers_for(client: AsyncOpenAI, target: Target, more: Mapping[str, str]) -> dict[str, str | Omit]:
+def request_headers(
+    client: AsyncOpenAI, endpoint: LlmEndpoint, extra_headers: Mapping[str, str]
+) -> dict[str, str | Omit]:
     """The headers of one call: ours win. What the package adds of itself or the environment is nobody's business."""
     headers: dict[str, str | Omit] = {name: Omit() for name in client.default_headers}
     headers |= {"X-Stainless-Retry-Count": Omit(), "X-Stainless-Read-Timeout": Omit(), "Authorization": Omit()}
     ours = {
-        **more,
+        **extra_headers,
         "Accept": "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
         "User-Agent": "voicemem",
     }
-    if target.api_key:
-        ours["Authorization"] = f"Bearer {target.api_key}"
-    taken = {name.lower() for name in ours} | OURS
-    given = {name: value for name, value in target.headers.items() if name.lower() not in taken}
+    if endpoint.api_key:
+        ours["Authorization"] = f"Bearer {endpoint.api_key}"
+    taken = {name.lower() for name in ours} | RESERVED_HEADERS
+    given = {name: value for name, value in endpoint.headers.items() if name.lower() not in taken}
     known = {name.lower(): name for name in headers}
     for name, value in {**given, **ours}.items():
         headers[known.get(name.lower(), name)] = value
@@ -135,7 +137,7 @@ def headers_for(client: AsyncOpenAI, target: Target, more: Mapping[str, str]) ->
 def failure(error: Exception) -> LlmFailed:
     """What is told of an error of the package or of a connection."""
     cause = error.__cause__ if isinstance(error, APIConnectionError) else error
-    if isinstance(cause, Broken):
+    if isinstance(cause, ConnectionFailed):
         return LlmFailed(cause.why)
     if isinstance(cause, httpx2.TimeoutException):
         return LlmFailed("timeout")
@@ -145,7 +147,7 @@ def failure(error: Exception) -> LlmFailed:
     return LlmFailed("error")
 
 
-class Transport(httpx2.AsyncBaseTransport):
+class AiohttpTransport(httpx2.AsyncBaseTransport):
     """The way of the package's requests: aiohttp, with a connector of ours."""
 
     def __init__(self, connector: aiohttp.TCPConnector, connect_s: float, read_s: float) -> None:
@@ -184,19 +186,19 @@ class Transport(httpx2.AsyncBaseTransport):
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # The server may have closed an idle connection just as it was used again: only a fresh one decides.
                 if isinstance(error, aiohttp.ClientConnectorError) or not context["reused"]:
-                    raise Broken(error) from error
+                    raise ConnectionFailed(error) from error
             except (aiohttp.ClientError, OSError, UnicodeError, ValueError) as error:
-                raise Broken(error) from error
+                raise ConnectionFailed(error) from error
             else:
                 return httpx2.Response(
-                    answer.status, headers=answer.raw_headers, stream=Pieces(answer), request=request
+                    answer.status, headers=answer.raw_headers, stream=ResponseStream(answer), request=request
                 )
 
     async def aclose(self) -> None:
         await self.session.close()
 
 
-class Pieces(httpx2.AsyncByteStream):
+class ResponseStream(httpx2.AsyncByteStream):
     """The body of an answer, as its pieces come."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
@@ -209,7 +211,7 @@ class Pieces(httpx2.AsyncByteStream):
             async for piece in self.answer.content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError) as error:
-            raise Broken(error) from error
+            raise ConnectionFailed(error) from error
 
     async def aclose(self) -> None:
         self.answer.close()  # one that was read to its end has given its connection back before

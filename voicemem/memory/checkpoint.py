@@ -42,13 +42,13 @@ from voicemem.store.port import Journal
 from voicemem.store.records import Restored, Row
 from voicemem.store.streams import Ending, Producer, Stream
 
-KIND, VERSION = "checkpoint", 1
-MAX_BYTES = 64 * 1024 * 1024
+CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
+MAX_RESTORE_BYTES = 64 * 1024 * 1024
 """Of a checkpoint that is restored over HTTP."""
 PAGE = 500
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms of the server's clock, to the end of the year 9999."""
-IDLE = "idle"
+IDLE_REASON = "idle"
 """The reason of closes that a producer that comes back undoes."""
 
 
@@ -73,7 +73,7 @@ class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
     event: Raw
 
 
-class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The document; `sha256` is that of its session and events, each as compact JSON with sorted keys, in lines."""
 
     voicemem: str
@@ -90,13 +90,17 @@ def invalid(detail: str) -> Refused:
 # Writing
 
 
-async def written(journal: Journal, stream: Stream) -> AsyncIterator[bytes]:
+async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncIterator[bytes]:
     """The checkpoint of a session up to its row's position, in pieces. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
     )
     digest, position = Digest(session), 0
-    head = f'{{"voicemem":"{KIND}","version":{VERSION},"session":'.encode() + session + b',"events":['
+    head = (
+        f'{{"voicemem":"{CHECKPOINT_KIND}","version":{CHECKPOINT_VERSION},"session":'.encode()
+        + session
+        + b',"events":['
+    )
     while position < stream.position:
         rows = await journal.rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
@@ -130,27 +134,29 @@ class Digest:
 # Restoring
 
 
-class Read(Struct, frozen=True):
+class ParsedCheckpoint(Struct, frozen=True):
     """A checkpoint that can be restored."""
 
     config: JsonObject
     restored: Restored
 
 
-async def restore(sessions: Sessions, project: str, session_id: str | None, read: Read) -> Stream:
+async def restore_checkpoint(
+    sessions: Sessions, project: str, session_id: str | None, checkpoint: ParsedCheckpoint
+) -> Stream:
     """A new session of a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
-    public = validate_config(read.config).public  # whatever a hand puts in, a checkpoint has no secrets
-    return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), read.restored)
+    public = validate_config(checkpoint.config).public  # whatever a hand puts in, a checkpoint has no secrets
+    return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), checkpoint.restored)
 
 
-async def read(document: bytes | Raw) -> Read:
+async def parse_checkpoint(document: bytes | Raw) -> ParsedCheckpoint:
     """Check a checkpoint, a slice at a time. Raises `Refused` (`invalid_checkpoint`)."""
-    checkpoint = decoded(document)
+    checkpoint = decode_checkpoint(document)
     try:
         check_frame(bytes(checkpoint.session))
         session = msgspec.json.decode(checkpoint.session, type=CheckpointSession)
         check_integers(session.config)
-        digest, journal = Digest(checkpoint.session), ReadJournal()
+        digest, journal = Digest(checkpoint.session), CheckpointReader()
         for number, piece in enumerate(checkpoint.events, 1):
             text = bytes(piece)
             journal.add(text)
@@ -161,23 +167,23 @@ async def read(document: bytes | Raw) -> Read:
         raise invalid("A part of the checkpoint is not what it must be.") from None
     if digest.hex() != checkpoint.sha256:
         raise invalid("The checkpoint was changed since it was made: its sha256 is another one.")
-    return Read(session.config, journal.restored(session.started_at))
+    return ParsedCheckpoint(session.config, journal.restored(session.started_at))
 
 
-def decoded(document: bytes | Raw) -> Checkpoint:
+def decode_checkpoint(document: bytes | Raw) -> CheckpointDocument:
     try:
-        checkpoint = msgspec.json.decode(document, type=Checkpoint)
+        checkpoint = msgspec.json.decode(document, type=CheckpointDocument)
     except MALFORMED as error:
         more = " It has a field that a checkpoint does not have." if "unknown field" in str(error) else ""
         raise invalid(f"This is no checkpoint of voicemem.{more}") from None
-    if checkpoint.voicemem != KIND:
+    if checkpoint.voicemem != CHECKPOINT_KIND:
         raise invalid("This is no checkpoint of voicemem.")
-    if checkpoint.version != VERSION:
-        raise invalid(f"The checkpoint is of another version; this service reads version {VERSION}.")
+    if checkpoint.version != CHECKPOINT_VERSION:
+        raise invalid(f"The checkpoint is of another version; this service reads version {CHECKPOINT_VERSION}.")
     return checkpoint
 
 
-class ReadJournal:
+class CheckpointReader:
     """The journal of a checkpoint, entry by entry, and where its session stands then."""
 
     def __init__(self) -> None:
@@ -195,18 +201,18 @@ class ReadJournal:
         if entry.position != position:
             raise invalid(f"An entry of the journal is missing, or in the wrong place: position {position}.")
         try:
-            event, payload = event_of(entry)
-            self.follow(entry, event)
+            event, payload = read_entry(entry)
+            self.apply_entry(entry, event)
         except (Refused, InvalidFrame) as refused:
             raise invalid(f"At position {position}: {refused.detail}") from None
         except msgspec.ValidationError as error:
             raise invalid(f"At position {position}: {explain(error)[1]}") from None
         self.rows.append(Row(position, entry.producer, entry.seq, entry.received_ms, payload))
 
-    def follow(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
+    def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
         """What an entry does to producers, and to the session's state."""
         if entry.producer is not None:
-            self.count(self.producer(entry.producer), entry, event)
+            self.advance_seq(self.producer(entry.producer), entry, event)
         match event:
             case SessionGap():
                 gap = self.producer(event.producer or "")
@@ -222,7 +228,7 @@ class ReadJournal:
     def producer(self, name: str) -> Producer:
         return self.producers.setdefault(name, Producer(name))
 
-    def count(self, producer: Producer, entry: CheckpointEntry, event: JournaledEvent) -> None:
+    def advance_seq(self, producer: Producer, entry: CheckpointEntry, event: JournaledEvent) -> None:
         if entry.seq is None:
             producer.unsequenced = True
         if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
@@ -241,12 +247,12 @@ class ReadJournal:
             producers=list(self.producers.values()),
             ended_ms=ended_ms,
             reason=reason,
-            provisional=reason == IDLE,
+            provisional=reason == IDLE_REASON,
             ending=self.ending,
         )
 
 
-def event_of(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
+def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
     """The event of an entry and its payload, as ingest or the server itself would have journaled it."""
     text = bytes(entry.event)
     check_frame(text)
@@ -260,7 +266,7 @@ def event_of(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
             raise invalid("An event of the server's own cannot be a producer's.")
         check_numbers(text)
         check_event(event, len(text))
-        check_kept(event)
+        check_own_event(event)
         return event, text
     arrival = decode_event(text)
     if isinstance(arrival, RejectedEvent):
@@ -272,7 +278,7 @@ def event_of(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
     return event, arrival.payload
 
 
-def check_kept(event: ServerEvent) -> None:
+def check_own_event(event: ServerEvent) -> None:
     """What the types cannot say of working memory. Raises `Refused`."""
     if isinstance(event, MemoryDocument):
         check_form(event)

@@ -16,7 +16,7 @@ from voicemem.transcript.history import turn_entries
 from voicemem.transcript.messages import Forgotten
 
 
-class Forget(Struct, frozen=True, forbid_unknown_fields=True):
+class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What to forget: all up to a turn, all but the newest messages, or everything (also when nothing is said)."""
 
     through_turn: Natural | None = None
@@ -32,28 +32,28 @@ class Forgot(Struct, frozen=True):
     remembered: int
 
 
-async def forget(memories: Memories, stream: Stream, wanted: Forget, now_ms: Callable[[], int]) -> Forgot:
+async def forget(memories: Memories, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]) -> Forgot:
     """Forget a part of a memory. Raises `Refused` (`invalid_field`, `unknown_turn`)."""
-    given = [value for value in (wanted.through_turn, wanted.keep_last, wanted.everything) if value is not None]
-    if len(given) > 1 or wanted.everything is False:
+    given = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not None]
+    if len(given) > 1 or request.everything is False:
         raise Refused("invalid_field", "Give one of through_turn, keep_last, and everything as true.")
-    stream, memory = await append_made(memories, stream, lambda memory: event_of(memory, wanted), now_ms)
+    stream, memory = await append_made(memories, stream, lambda memory: forgotten_event(memory, request), now_ms)
     remembered = len(memory.remembered())
     return Forgot(stream.position, len(memory.made_messages()) - remembered, remembered)
 
 
-def event_of(memory: Memory, wanted: Forget) -> MemoryForgotten | None:
+def forgotten_event(memory: Memory, request: ForgetRequest) -> MemoryForgotten | None:
     """What is to be journaled; None where nothing would change."""
-    if wanted.through_turn is None:
-        return but_newest(memory, wanted.keep_last or 0, everything=wanted.keep_last is None)
+    if request.through_turn is None:
+        return forget_all_but_newest(memory, request.keep_last or 0, everything=request.keep_last is None)
     newest = memory.state.turn_numbers[-1] if memory.state.turn_numbers else -1
-    if wanted.through_turn > newest:
+    if request.through_turn > newest:
         raise Refused("unknown_turn")
     known = memory.state.forgotten or Forgotten()
-    return MemoryForgotten(through_turn=wanted.through_turn) if wanted.through_turn > known.through_turn else None
+    return MemoryForgotten(through_turn=request.through_turn) if request.through_turn > known.through_turn else None
 
 
-def but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten | None:
+def forget_all_but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten | None:
     """Everything but the newest messages; what is still being said is no message yet, and stays."""
     carried = everything and memory.state.carried != ()
     messages, places = memory.made_messages(), memory.remembered()
@@ -63,12 +63,12 @@ def but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten 
     turn = messages[min(kept, default=places[-1])].turn_id
     return MemoryForgotten(
         turn=turn,
-        kept=tuple(sorted(kept_in(memory, turn, kept))),
+        kept=tuple(sorted(kept_positions(memory, turn, kept))),
         carried=carried,
     )
 
 
-def kept_in(memory: Memory, number: int, kept: set[int]) -> set[int]:
+def kept_positions(memory: Memory, number: int, kept: set[int]) -> set[int]:
     """Where in the journal that began which stays of a turn: some messages, and what is no message yet."""
     state, turn = memory.state, memory.state.turns[number]
     begun = {one.order for one in (*turn.utterances, *(turn.typed or ()), *turn.replies)}

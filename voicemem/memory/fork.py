@@ -53,7 +53,7 @@ async def fork(
     session_patch = SessionPatch(apply_patch(stream.config, given.public), given.secrets)
     now = sessions.clock()
     summary = await summary_at(memories, stream, memory.state, at_turn)
-    events = events_of(memory.state, stream.id, at_turn, summary)
+    events = fork_events(memory.state, stream.id, at_turn, summary)
     if parse_config(session_patch.public).user_id != parse_config(stream.config).user_id:
         events = (event for event in events if not isinstance(event, MemoryCarried))  # it is of the other user
     payloads = map(msgspec.json.encode, events)
@@ -82,7 +82,7 @@ async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: 
     return found
 
 
-def events_of(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[Event]:
+def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[Event]:
     """What makes the memory of a session up to a turn: each message whole, as the history shows it.
 
     What a call does not show any more, such as its deltas, is left behind.
@@ -93,7 +93,7 @@ def events_of(state: State, session_id: str, at_turn: int, summary: Summary | No
     for number in state.turn_numbers:
         if number > at_turn:
             break
-        gone += forgotten_items(state.turns[number], forgotten)
+        gone += items_forgotten_in(state.turns[number], forgotten)
         for event, order in turn_events(state, state.turns[number]):
             position += 1
             if number == forgotten.turn and not forgotten.covers(number, order):
@@ -116,7 +116,7 @@ def events_of(state: State, session_id: str, at_turn: int, summary: Summary | No
     yield SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
 
 
-def forgotten_items(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
+def items_forgotten_in(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
     """The items of what of a turn is forgotten: what still comes for them must not make it anew."""
     for utterance in turn.utterances:
         if forgotten.covers(turn.number, utterance.order):
@@ -142,12 +142,12 @@ def document_event(document: Document) -> MemoryDocument:
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
     """The events of a turn, each with where in the journal began what it stands for."""
     for entry in turn_entries(state, turn):
-        interruption = cause_of(entry)
+        interruption = interruption_cause(entry)
         if interruption is None:
-            yield whole(entry.message), entry.order
+            yield to_message_event(entry.message), entry.order
         else:  # by a name that nobody else has, so that what still comes for the reply is not about this
             item = f"forked.{entry.order}"
-            yield msgspec.structs.replace(whole(entry.message), item=item), entry.order
+            yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.order
             yield Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
@@ -167,7 +167,7 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
         yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 
 
-def cause_of(entry: MessageEntry) -> Interruption | None:
+def interruption_cause(entry: MessageEntry) -> Interruption | None:
     """The interruption of a reply that says why it was; the message has everything else about it."""
     if not isinstance(entry.made_of, HeardReply):
         return None
@@ -180,7 +180,7 @@ def cause_of(entry: MessageEntry) -> Interruption | None:
     return first if first is not None and first.cause is not None else None
 
 
-def whole(message: Message) -> MessageEvent:
+def to_message_event(message: Message) -> MessageEvent:
     """The event that makes a message again."""
     metadata = dict(message.metadata)
     return MessageEvent(

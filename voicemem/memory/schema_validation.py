@@ -22,9 +22,9 @@ from voicemem.documents.json_schema import check_schema, compile_pattern, strip_
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 
-LONGEST_S = 0.5
+MAX_CPU_S = 0.5
 """Of the processor's time, for one document."""
-LONGEST_NAME, LONGEST_BOUND = 64, 200
+MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
 """Characters of them that are told."""
 BOUNDS = frozenset(
     [
@@ -48,22 +48,22 @@ BOUNDS = frozenset(
 )
 """Keywords that say by themselves what may be."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
-UNTIL: ContextVar[float] = ContextVar("until")
+DEADLINE: ContextVar[float] = ContextVar("until")
 """When the validation that is under way is given up, by the processor time of its thread."""
 Faults = Iterator[ValidationError]
 Keyword = Callable[[Any, Any, Any, Any], Faults | None]
 
 
-class Late(Exception):
+class ValidationTimeout(Exception):
     """A validation has taken too long."""
 
 
-def bounded(keyword: Keyword) -> Keyword:
+def with_deadline(keyword: Keyword) -> Keyword:
     """The same keyword, which is not looked at any more when the time is over."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Faults:
-        if time.thread_time() > UNTIL.get():
-            raise Late
+        if time.thread_time() > DEADLINE.get():
+            raise ValidationTimeout
         yield from keyword(validator, value, instance, schema) or ()
 
     return check
@@ -112,7 +112,7 @@ def const(_: Any, value: Any, instance: Any, __: Any) -> Faults:
         yield ValidationError("is not the value")
 
 
-OWN: dict[str, Keyword] = {
+OVERRIDES: dict[str, Keyword] = {
     "pattern": pattern_keyword,
     "patternProperties": pattern_properties,
     "additionalProperties": additional_properties,
@@ -120,33 +120,35 @@ OWN: dict[str, Keyword] = {
     "enum": enum,
     "const": const,
 }
-KEYWORDS = {**Draft202012Validator.VALIDATORS, **OWN}
-Bounded: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {name: bounded(keyword) for name, keyword in KEYWORDS.items()}
+KEYWORDS = {**Draft202012Validator.VALIDATORS, **OVERRIDES}
+DocumentValidator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {name: with_deadline(keyword) for name, keyword in KEYWORDS.items()}
 )
 
 
 def check_document(document: JsonObject, schema: JsonObject) -> None:
     """Refuse a document that breaks its schema, or a schema that is none. Raises `Refused` (`invalid_field`)."""
     check_schema(schema)  # patches of a configuration may have made another of it
-    began = UNTIL.set(time.thread_time() + LONGEST_S)
+    began = DEADLINE.set(time.thread_time() + MAX_CPU_S)
     try:
-        validator = Bounded(strip_identifiers(schema), registry=Registry())
+        validator = DocumentValidator(strip_identifiers(schema), registry=Registry())
         fault = next(validator.iter_errors(document), None)
-    except (Late, RecursionError):
+    except (ValidationTimeout, RecursionError):
         raise Refused("invalid_field", "The document cannot be held to its schema: it takes too long.") from None
     finally:
-        UNTIL.reset(began)
+        DEADLINE.reset(began)
     if fault is not None:
-        raise Refused("invalid_field", f"At `{path_of(fault)}` the document breaks its schema: {what_of(fault)}.")
+        raise Refused(
+            "invalid_field", f"At `{fault_path(fault)}` the document breaks its schema: {describe_fault(fault)}."
+        )
 
 
-def path_of(fault: ValidationError) -> str:
+def fault_path(fault: ValidationError) -> str:
     """Where it is in the document: plain names after a dot, others as JSON; its values are not told."""
-    return "$" + "".join(map(step_of, fault.absolute_path))
+    return "$" + "".join(map(path_step, fault.absolute_path))
 
 
-def step_of(step: str | int) -> str:
+def path_step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if PLAIN_NAME.match(step) else f"[{quoted(step)}]"
@@ -154,14 +156,16 @@ def step_of(step: str | int) -> str:
 
 def quoted(name: str) -> str:
     """A name as JSON, of a long one the beginning."""
-    return json.dumps(name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "…", ensure_ascii=False)
+    return json.dumps(
+        name if len(name) <= MAX_NAME_CHARACTERS else name[:MAX_NAME_CHARACTERS] + "…", ensure_ascii=False
+    )
 
 
-def shown(name: Any) -> str:
+def shown_name(name: Any) -> str:
     return name if isinstance(name, str) and PLAIN_NAME.match(name) else quoted(str(name))
 
 
-def what_of(fault: ValidationError) -> str:
+def describe_fault(fault: ValidationError) -> str:
     """What of the schema is broken, without anything of the document."""
     keyword: Any = fault.validator
     value: Any = fault.validator_value
@@ -171,7 +175,7 @@ def what_of(fault: ValidationError) -> str:
             return f"it is not of the type {' or '.join([value] if isinstance(value, str) else value)}"
         case "required":
             missing = [name for name in value if name not in document]
-            return f"it lacks {', '.join(f'`{shown(name)}`' for name in missing)}"
+            return f"it lacks {', '.join(f'`{shown_name(name)}`' for name in missing)}"
         case None:
             return "it may not be there"
         case "additionalProperties" if value is False:
@@ -182,4 +186,4 @@ def what_of(fault: ValidationError) -> str:
 def bound_of(value: Any) -> str:
     """What the schema says, which is its author's; of a long one the beginning."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_BOUND else text[:LONGEST_BOUND] + "…"
+    return text if len(text) <= MAX_BOUND_CHARACTERS else text[:MAX_BOUND_CHARACTERS] + "…"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from voicemem.context.builder import Chosen
+from voicemem.context.builder import ContextSelection
 from voicemem.context.usage import SummaryState
 from voicemem.sessions.read_model import Memory
 from voicemem.store.streams import Stream
@@ -70,30 +70,30 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics_of(
-    stream: Stream, memory: Memory, chosen: Chosen, summary: SummaryState | None, now_ms: int
+    stream: Stream, memory: Memory, selection: ContextSelection, summary: SummaryState | None, now_ms: int
 ) -> Statistics:
     """`chosen` is what its policy chooses of this memory now, and how tokens are counted."""
-    messages, tokens = memory.made_messages(), memory.tokens(chosen.counter)
+    messages, tokens = memory.made_messages(), memory.tokens(selection.counter)
     return Statistics(
         session_id=stream.id,
         state=stream.state,
         position=stream.position,
         duration_ms=max(0, (now_ms if stream.ended_ms is None else stream.ended_ms) - stream.started_ms),
         turns=len({message.turn_id for message in messages}),
-        messages=by_role((message.role, 1) for message in messages),
+        messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
         unheard=unheard(messages),
-        tokens=by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
-        counter=chosen.counter.name,
+        tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
+        counter=selection.counter.name,
         latencies=latencies(memory.state),
-        tools=tool_counts(memory.state),
+        tools=count_tools(memory.state),
         summary=summary,
         forgotten=len(messages) - len(memory.remembered()),
         memory_bytes=memory.weight,
     )
 
 
-def by_role(counts: Iterable[tuple[str, int]]) -> Roles:
+def sum_by_role(counts: Iterable[tuple[str, int]]) -> Roles:
     found = {"user": 0, "assistant": 0}
     for role, count in counts:
         found[role] += count
@@ -124,7 +124,7 @@ def percentiles(values: list[float]) -> Latencies:
     return Latencies(len(values), p50, p90, p99, values[-1])
 
 
-def tool_counts(state: State) -> ToolCounts:
+def count_tools(state: State) -> ToolCounts:
     tool_calls = [
         tool_call for turn in state.turns.values() for tool_call in turn.tool_calls or () if tool_call.name is not None
     ]

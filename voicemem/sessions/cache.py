@@ -214,7 +214,7 @@ async def look_after_forever(memories: Memories) -> None:
         await memories.look_after()
 
 
-MOST_APPENDS = 100
+MAX_APPEND_ATTEMPTS = 100
 """Attempts while the call goes on; each failed one means that something was journaled."""
 
 
@@ -225,7 +225,7 @@ async def append_made(
 
     Raises `Refused` (`unknown_session`, and what `make` raises), `StoreUnavailable`.
     """
-    for _ in range(MOST_APPENDS):
+    for _ in range(MAX_APPEND_ATTEMPTS):
         now = await memories.journal.stream(stream.project, stream.id)
         if now is None:
             raise Refused("unknown_session")

@@ -16,17 +16,17 @@ from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.webhooks.attempts import AttemptRequest, AttemptResult
-from voicemem.webhooks.outbox import addressed
+from voicemem.webhooks.outbox import make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
 
 MAX_ENDPOINTS = 50
 """Of one project: every session makes notices for each of them."""
 SECRET_BYTES = 24
-OPERATORS = "operator"
+OPERATOR_ID = "operator"
 """The id of the operator's endpoint, which the project `default` sees, and cannot change."""
 
 
-class Tried(NamedTuple):
+class HealthCheckResult(NamedTuple):
     """What came of one test callback."""
 
     event_type: int
@@ -62,7 +62,7 @@ class Webhooks:
             endpoint,
             id=self.new_id(),
             project=project,
-            secret=endpoint.secret or new_secret(),
+            secret=endpoint.secret or new_webhook_secret(),
             public_only=True,
             created_ms=now,
             disabled_ms=None if endpoint.disabled_ms is None else now,
@@ -73,19 +73,19 @@ class Webhooks:
         return kept
 
     async def list(self, project: str) -> Sequence[Endpoint]:
-        operators = await self.operators() if project == DEFAULT_PROJECT else None
-        return [*([operators] if operators else []), *await self.store.endpoints(project)]
+        operator_endpoint = await self.operator_endpoint() if project == DEFAULT_PROJECT else None
+        return [*([operator_endpoint] if operator_endpoint else []), *await self.store.endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """Raises `Refused` (`unknown_webhook`)."""
-        if is_operators(project, endpoint_id):
-            return found(await self.operators())
-        return found(await self.store.endpoint(project, endpoint_id))
+        if is_operator_endpoint(project, endpoint_id):
+            return require_endpoint(await self.operator_endpoint())
+        return require_endpoint(await self.store.endpoint(project, endpoint_id))
 
-    async def operators(self) -> Endpoint | None:
+    async def operator_endpoint(self) -> Endpoint | None:
         """The one that the command line gave."""
         endpoint = await self.store.operator_endpoint()
-        return None if endpoint is None else replace(endpoint, id=OPERATORS)
+        return None if endpoint is None else replace(endpoint, id=OPERATOR_ID)
 
     async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
         """Change fields of an endpoint; `enabled` None leaves it on or off. Raises `Refused`."""
@@ -93,7 +93,9 @@ class Webhooks:
         if "url" in changes:
             self.check_address(changes["url"])
         now = self.clock()
-        return await self.put(project, endpoint_id, lambda old: switched(replace(old, **changes), enabled, now))
+        return await self.update_endpoint(
+            project, endpoint_id, lambda old: set_enabled(replace(old, **changes), enabled, now)
+        )
 
     async def delete(self, project: str, endpoint_id: str) -> None:
         """Raises `Refused` (`unknown_webhook`, `forbidden`)."""
@@ -104,7 +106,7 @@ class Webhooks:
     async def rotate_secret(self, project: str, endpoint_id: str, secret: str | None, overlap_s: int) -> Endpoint:
         """A new secret; the old one signs as well for a while. Raises `Refused`."""
         check_changeable(project, endpoint_id)
-        new, until = secret or new_secret(), self.clock() + 1000 * overlap_s
+        new, until = secret or new_webhook_secret(), self.clock() + 1000 * overlap_s
 
         def rotated(old: Endpoint) -> Endpoint:
             before = old.old_secret if old.secret == new else old.secret  # a repeat of the request changes nothing
@@ -112,23 +114,23 @@ class Webhooks:
                 return replace(old, secret=new, old_secret=None, old_secret_until_ms=None)
             return replace(old, secret=new, old_secret=before, old_secret_until_ms=until)
 
-        return await self.put(project, endpoint_id, rotated)
+        return await self.update_endpoint(project, endpoint_id, rotated)
 
-    async def put(self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]) -> Endpoint:
-        return found(await self.store.change_endpoint(project, endpoint_id, change))
+    async def update_endpoint(self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]) -> Endpoint:
+        return require_endpoint(await self.store.change_endpoint(project, endpoint_id, change))
 
-    async def test(self, project: str, endpoint_id: str) -> Sequence[Tried]:
+    async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[HealthCheckResult]:
         """Agora's health check: one callback for each event type, sent at once, once, and kept nowhere."""
         endpoint = await self.get(project, endpoint_id)
         answers = await asyncio.gather(*(self.send(self.health_check(endpoint, one)) for one in endpoint.event_types))
-        return [Tried(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
+        return [HealthCheckResult(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
 
     def health_check(self, endpoint: Endpoint, event_type: int) -> AttemptRequest:
         notice, now = self.new_id(), self.clock()
         body = envelope(
             notice_id=notice, event_type=event_type, notify_ms=now, session_id=HEALTH_CHECK_SID, payload=HEALTH_CHECK
         )
-        return addressed(endpoint, notice, body, now)
+        return make_attempt_request(endpoint, notice, body, now)
 
     async def deliveries(
         self, project: str, endpoint_id: str, wanted: DeliveryFilter
@@ -163,28 +165,28 @@ class Webhooks:
         return endpoint
 
 
-def new_secret() -> str:
+def new_webhook_secret() -> str:
     """In the form of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
 
 
-def is_operators(project: str, endpoint_id: str) -> bool:
-    return project == DEFAULT_PROJECT and endpoint_id == OPERATORS
+def is_operator_endpoint(project: str, endpoint_id: str) -> bool:
+    return project == DEFAULT_PROJECT and endpoint_id == OPERATOR_ID
 
 
 def check_changeable(project: str, endpoint_id: str) -> None:
     """Raises `Refused` (`forbidden`) for the operator's."""
-    if is_operators(project, endpoint_id):
+    if is_operator_endpoint(project, endpoint_id):
         raise Refused("forbidden", "The operator's webhook is set where the service is started.")
 
 
-def found(endpoint: Endpoint | None) -> Endpoint:
+def require_endpoint(endpoint: Endpoint | None) -> Endpoint:
     if endpoint is None:
         raise Refused("unknown_webhook")
     return endpoint
 
 
-def switched(endpoint: Endpoint, enabled: bool | None, now_ms: int) -> Endpoint:
+def set_enabled(endpoint: Endpoint, enabled: bool | None, now_ms: int) -> Endpoint:
     """An endpoint that is turned on or off; turned on, it is as good as new."""
     if enabled is None or (not enabled and endpoint.disabled_ms is not None):
         return endpoint

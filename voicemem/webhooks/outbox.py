@@ -30,23 +30,23 @@ from voicemem.webhooks.payloads import (
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
 """To one endpoint at a time."""
-REFILL = 5
+REFILL_THRESHOLD = 5
 """While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
 once: each claim is a commit."""
-MOMENT_S = 0.02
+REFILL_DELAY_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
 """Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
 FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint to which nothing gets through for so long is disabled."""
-LONGEST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 """Between two looks at the store, when nobody wakes the outbox."""
 
 Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 
 
-class Outbox:
+class OutboxWorker:
     """Delivers exports with `send`, one loop per outbox."""
 
     def __init__(self, store: Store, memories: Memories, send: Send, runtime: Runtime) -> None:
@@ -59,47 +59,47 @@ class Outbox:
         """Attempts by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
-        self.full = REFILL
+        self.in_flight_limit = REFILL_THRESHOLD
         """How many attempts of a URL are enough, when the store is looked at next."""
-        self.filling_up = False
+        self.refill_scheduled = False
 
     async def run(self, wake: asyncio.Event) -> None:
         """Deliver whatever is due, for ever; `wake` says that there is something new."""
         self.wake = wake
         while True:
-            full, self.full = self.full, REFILL
+            in_flight_limit, self.in_flight_limit = self.in_flight_limit, REFILL_THRESHOLD
             with suppress(StoreUnavailable):
-                while await self.start_due(full):
-                    full = REFILL
-            await self.rest()
+                while await self.start_due(in_flight_limit):
+                    in_flight_limit = REFILL_THRESHOLD
+            await self.wait_for_work()
 
     async def finish_running(self, timeout_s: float) -> None:
         """Let the attempts that are under way come to their end."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
 
-    async def rest(self) -> None:
+    async def wait_for_work(self) -> None:
         """Wait until there is something new, or room, or something has become due."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_WAIT_S):
+                async with asyncio.timeout(MAX_WAIT_S):
                     await self.wake.wait()
                 self.wake.clear()
                 return
             with suppress(StoreUnavailable):
                 due = await self.store.next_export_ms()
                 if due is not None and due <= self.clock():
-                    self.fill_up()
+                    self.refill()
 
-    def fill_up(self) -> None:
+    def refill(self) -> None:
         """The next look at the store is for every free place."""
-        self.full, self.filling_up = MAX_IN_FLIGHT, False
+        self.in_flight_limit, self.refill_scheduled = MAX_IN_FLIGHT, False
         self.wake.set()
 
-    async def start_due(self, full: int = MAX_IN_FLIGHT) -> int:
+    async def start_due(self, in_flight_limit: int = MAX_IN_FLIGHT) -> int:
         """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
-        busy = [url for url, count in self.in_flight.items() if count >= full]
-        most = max((count for count in self.in_flight.values() if count < full), default=0)
+        busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
+        most = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
         exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
@@ -121,19 +121,19 @@ class Outbox:
         except StoreUnavailable:
             return  # the lease runs out, and it is tried again
         finally:
-            self.let_go(export.endpoint.url)
+            self.release(export.endpoint.url)
 
-    def let_go(self, url: str) -> None:
+    def release(self, url: str) -> None:
         """An attempt is over: claim several for the places that it and others leave, or after a moment, fewer."""
         self.in_flight[url] -= 1
         left = self.in_flight[url]
         if not left:
             del self.in_flight[url]
-        if left == REFILL - 1:
+        if left == REFILL_THRESHOLD - 1:
             self.wake.set()
-        elif left >= REFILL and not self.filling_up:
-            self.filling_up = True
-            asyncio.get_running_loop().call_later(MOMENT_S, self.fill_up)
+        elif left >= REFILL_THRESHOLD and not self.refill_scheduled:
+            self.refill_scheduled = True
+            asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
     async def make_payload(self, export: Export) -> bytes:
         """What a notice says, at the position of the close, whatever has followed since."""
@@ -161,7 +161,7 @@ class Outbox:
             case "delivered":
                 await self.store.finish_export(export, attempt, "delivered", None)
             case "gone":
-                LOG.warning("%s is disabled: it answered 410 to notice %s", named(export), export.notice_id)
+                LOG.warning("%s is disabled: it answered 410 to notice %s", describe_endpoint(export), export.notice_id)
                 await self.store.finish_export(export, attempt, "failed", None)
                 await self.store.disable_endpoint(export.endpoint, self.clock())
             case "retry":
@@ -183,10 +183,12 @@ class Outbox:
     async def disable_failing(self, export: Export, now_ms: int) -> None:
         """Disable an endpoint that has failed for days, unless something got through meanwhile."""
         if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
-            LOG.warning("%s is disabled: it failed for days, last for notice %s", named(export), export.notice_id)
+            LOG.warning(
+                "%s is disabled: it failed for days, last for notice %s", describe_endpoint(export), export.notice_id
+            )
 
 
-def named(export: Export) -> str:
+def describe_endpoint(export: Export) -> str:
     """The endpoint of an export for the log: whose it is and its host, since a path or query may hold secrets."""
     endpoint = export.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
@@ -204,10 +206,10 @@ def attempt_request(export: Export, payload: bytes, now_ms: int) -> AttemptReque
         session_id=export.closing.session_id,
         payload=payload,
     )
-    return addressed(export.endpoint, export.notice_id, body, now_ms)
+    return make_attempt_request(export.endpoint, export.notice_id, body, now_ms)
 
 
-def addressed(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:
+def make_attempt_request(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:
     """A body on its way to an endpoint."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     return AttemptRequest(

@@ -62,12 +62,12 @@ class WebhookSender:
         allowed: Sequence[Network] = (),
         timeout_s: float = 15.0,
         resolver: AbstractResolver | None = None,
-        more_headers: Callable[[], Mapping[str, str]] = dict,
+        extra_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._allowed = tuple(allowed)
         self.timeout_s = timeout_s
         self._resolver = resolver
-        self._more_headers = more_headers
+        self._more_headers = extra_headers
         self._public: aiohttp.ClientSession | None = None
         self._any: aiohttp.ClientSession | None = None
 

@@ -38,7 +38,7 @@ class Policies(Struct, frozen=True):
     """The policies of a service: its own besides those above, and what holds for sessions that say nothing."""
 
     default: MemoryConfig = MemoryConfig()
-    own: Mapping[str, Callable[..., Policy]] = {}
+    custom_policies: Mapping[str, Callable[..., Policy]] = {}
     """By name; each is made with a session's `memory.parameters`."""
     windows: Mapping[str, int] = {}
     """Tokens of models' contexts, where the table of `models` does not know better."""
@@ -49,16 +49,16 @@ class Policies(Struct, frozen=True):
         """A session's memory settings, over those of the service."""
         return overlay(self.default, memory)
 
-    def policy(self, memory: MemoryConfig) -> Policy | None:
+    def create_policy(self, memory: MemoryConfig) -> Policy | None:
         """The policy of these settings; None when none is chosen. Raises `Refused`."""
         name = memory.policy
         if name is None:
             return None
-        if name in self.own:
+        if name in self.custom_policies:
             unknown = sorted(set().union(*PARAMETERS.values()) & given_names(msgspec.structs.asdict(memory)))
             if unknown:
                 raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; give it `parameters`.")
-            return make_policy(self.own[name], name, memory.parameters)
+            return make_policy(self.custom_policies[name], name, memory.parameters)
         if name not in BUILT_IN:
             raise Refused("invalid_field", f"There is no policy of this name; there are {', '.join(self.names())}.")
         wanted = PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS
@@ -66,13 +66,13 @@ class Policies(Struct, frozen=True):
         return BUILT_IN[name](**{key: value for key, value in given.items() if value is not None})
 
     def names(self) -> list[str]:
-        return [*BUILT_IN, *self.own]
+        return [*BUILT_IN, *self.custom_policies]
 
     def check(self, given: Any) -> None:
         """Refuse a section `memory` whose policy there is not, or that its policy cannot take. Raises `Refused`."""
         if isinstance(given, dict) and given.get("policy") is not None:
             values = {name: value for name, value in given.items() if value is not None}
-            self.policy(msgspec.convert(values, MemoryConfig))
+            self.create_policy(msgspec.convert(values, MemoryConfig))
 
     def window(self, memory: MemoryConfig, model: str | None) -> int | None:
         return memory.context_window or context_window_of(model, self.windows)

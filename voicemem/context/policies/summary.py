@@ -43,7 +43,7 @@ class DueSummary(NamedTuple):
     tools: Sequence[ToolUse]
     """The tool calls of their turns."""
     through_turn: int
-    stands_for: int
+    message_count: int
     """How many messages it will stand for, those of the previous one included."""
 
 
@@ -64,22 +64,22 @@ class SummaryPolicy(Struct, frozen=True):
 
     def choose(self, remembered: Remembered) -> Choice:
         summary = remembered.summary
-        room = self.budget(remembered) - shown_tokens(remembered)
+        room = self.budget(remembered) - summary_tokens(remembered)
         return newest_fitting(remembered, room, summarised_count(remembered))._replace(summary=summary)
 
-    def used(self, remembered: Remembered) -> int:
+    def used_tokens(self, remembered: Remembered) -> int:
         """Tokens of the summary, and of all messages that it does not stand for."""
-        return shown_tokens(remembered) + sum(
+        return summary_tokens(remembered) + sum(
             cost for _, cost in turns_backwards(remembered, summarised_count(remembered))
         )
 
-    def due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
+    def find_due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
         """The summary that is to be made now; None when none is needed, or nothing is left to summarise.
 
         Of what is to leave, the first turns of at most so many tokens, and at least one: the others' turn comes next.
         """
         budget, since = self.budget(remembered), summarised_count(remembered)
-        if self.used(remembered) < self.threshold * budget:
+        if self.used_tokens(remembered) < self.threshold * budget:
             return None
         end = first = len(remembered.messages)
         left = self.target_ratio * budget
@@ -119,7 +119,7 @@ def summarised_count(remembered: Remembered) -> int:
     return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
 
 
-def shown_tokens(remembered: Remembered) -> int:
+def summary_tokens(remembered: Remembered) -> int:
     return 0 if remembered.summary is None else remembered.text_tokens(render_summary(remembered.summary))
 
 
@@ -138,7 +138,7 @@ def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) 
 
 def render_line(part: Part) -> str:
     if isinstance(part, Message):
-        return f"{speaker(part)}: {part.content}{cut(part)}"
+        return f"{speaker(part)}: {part.content}{interruption_mark(part)}"
     return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
 
 
@@ -147,7 +147,7 @@ def speaker(message: Message) -> str:
     return f"{message.role} ({user})" if isinstance(user, str) and user.strip() else message.role
 
 
-def cut(message: Message) -> str:
+def interruption_mark(message: Message) -> str:
     return " [interrupted here]" if message.metadata.get("interrupted") else ""
 
 

@@ -36,7 +36,7 @@ def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choic
         first = begin
     if first < end or end <= since:
         return Choice(range(first, end), "max_tokens")
-    return newest_messages(remembered, budget, since)
+    return newest_messages_fitting(remembered, budget, since)
 
 
 def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[int, int]]:
@@ -54,13 +54,13 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
         yield begin, cost
 
 
-def newest_messages(remembered: Remembered, budget: int, since: int) -> Choice:
+def newest_messages_fitting(remembered: Remembered, budget: int, since: int) -> Choice:
     """For a newest turn that is larger than the budget: its newest messages that fit, without its tool calls."""
     messages = remembered.messages
     end = len(messages)
     since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))
     first, left = end - 1, budget - remembered.tokens(end - 1)
-    over = left < 0
-    while not over and first > since and (left := left - remembered.tokens(first - 1)) >= 0:
+    over_budget = left < 0
+    while not over_budget and first > since and (left := left - remembered.tokens(first - 1)) >= 0:
         first -= 1
-    return Choice(range(first, end), "max_tokens", over, tools=False)
+    return Choice(range(first, end), "max_tokens", over_budget, tools=False)

@@ -25,7 +25,7 @@ from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turns
 
 CONTENTS = web.AppKey("agora_contents", str)
-PRODUCER = "agora.rest"
+AGORA_PRODUCER = "agora.rest"
 """Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
 CAUSE = "api_interrupt"
 MOST_TURNS = 200
@@ -154,7 +154,7 @@ async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
 async def record(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
     """Journal an event of the application's, and say so when it is on disk. Raises `Refused`."""
     services = services_of(request)
-    line = Line(stream, PRODUCER, None, may_call_out=False)
+    line = Line(stream, AGORA_PRODUCER, None, may_call_out=False)
     recorded = await services.recorder.record(line, [decode_event(msgspec.json.encode(event))])
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)

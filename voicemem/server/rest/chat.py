@@ -9,8 +9,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.call import Call
-from voicemem.gateway.tool_loop import Rounds
+from voicemem.gateway.call import LlmCall
+from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.listener import ProblemHandler
@@ -44,10 +44,10 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
     on to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes when it is in the journal.
     """
     stream = await stream_of(request)
-    asked = read_request(await object_of(request))
+    chat_turn = read_request(await object_of(request))
     gateway = services_of(request).gateway
-    call = await gateway.begin(stream, asked, request[GRANT].key_id)
-    task = gateway.start(streamed(request, call) if asked.stream else whole(call))
+    call = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
+    task = gateway.spawn(streamed(request, call) if chat_turn.stream else whole(call))
     try:
         return await watched(request, task)
     except LlmFailed as error:
@@ -72,12 +72,12 @@ async def watched(request: web.Request, task: asyncio.Task[web.StreamResponse]) 
         protocol.gone = None
 
 
-async def whole(call: Call | Rounds) -> web.StreamResponse:
-    body = await call.whole()
+async def whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
+    body = await call.complete()
     return web.Response(body=body, content_type=JSON, headers=names_of(call))
 
 
-async def streamed(request: web.Request, call: Call | Rounds) -> web.StreamResponse:
+async def streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
     """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
     response: web.StreamResponse | None = None
     try:
@@ -111,7 +111,7 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def names_of(call: Call | Rounds) -> dict[str, str]:
+def names_of(call: LlmCall | ToolLoop) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
     names = {TURN: str(call.turn_id)}
     return names if call.item is None else names | {ITEM: call.item}

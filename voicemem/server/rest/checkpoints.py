@@ -12,7 +12,13 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
-from voicemem.memory.checkpoint import MAX_BYTES, CheckpointSession, read, restore, written
+from voicemem.memory.checkpoint import (
+    MAX_RESTORE_BYTES,
+    CheckpointSession,
+    parse_checkpoint,
+    restore_checkpoint,
+    write_checkpoint,
+)
 from voicemem.memory.fork import fork
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import Natural, SessionId
@@ -76,7 +82,7 @@ async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamRespons
     response = web.StreamResponse(headers={"Content-Type": JSON})
     await response.prepare(request)
     try:
-        async for piece in written(services_of(request).store, stream):
+        async for piece in write_checkpoint(services_of(request).store, stream):
             await response.write(piece)
         await response.write_eof()
     except StoreUnavailable:
@@ -119,9 +125,9 @@ async def restored(request: web.Request) -> web.Response:
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
     session_id = None if given.session_id is None else checked_session_id(given.session_id)
-    checkpoint = await read(given.checkpoint)
+    checkpoint = await parse_checkpoint(given.checkpoint)
     check_calling_out(request, checkpoint.config)
-    stream = await restore(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
+    stream = await restore_checkpoint(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_outbound_change(request, checkpoint.config, stream)
     return answer(shown(stream), 201)
 
@@ -133,12 +139,12 @@ async def large_body_of(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for piece in request.content.iter_any():
                 body += piece
-                if len(body) > MAX_BYTES:
+                if len(body) > MAX_RESTORE_BYTES:
                     raise InvalidFrame("too_big", TOO_BIG)
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
     try:
-        return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_BYTES)
+        return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_RESTORE_BYTES)
     except InvalidFrame as error:
         raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.documents.document import DocumentFormat, Scope, check_form, form_of
 from voicemem.documents.tools import GET_TOOL, ChatToolCall
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import Change, Owner, View
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.request import GRANT, answer, object_of, read_as, services_of
 
@@ -101,7 +101,7 @@ def may_read(request: web.Request) -> bool:
     return request[GRANT].allows("read", request.match_info.get("id"))
 
 
-def updated(request: web.Request, view: View) -> web.Response:
+def updated(request: web.Request, view: DocumentView) -> web.Response:
     """The document after an update, for those who may read it."""
     if may_read(request):
         return shown(view)
@@ -109,7 +109,7 @@ def updated(request: web.Request, view: View) -> web.Response:
     return answer(document, headers={"ETag": f'"{view.version}"'})
 
 
-def shown(view: View) -> web.Response:
+def shown(view: DocumentView) -> web.Response:
     form = view.form
     document = WorkingMemoryDocument(
         scope=view.owner.scope,
@@ -135,16 +135,16 @@ def expected(request: web.Request) -> Collection[int] | None:
     return wanted
 
 
-async def read(request: web.Request, owner: Owner, query: VersionQuery) -> web.Response:
-    return shown(await services_of(request).working_memory.read(owner, query.version))
+async def read(request: web.Request, owner: DocumentOwner, query: VersionQuery) -> web.Response:
+    return shown(await services_of(request).working_memory.read_document(owner, query.version))
 
 
-async def versions(request: web.Request, owner: Owner, query: VersionsQuery) -> web.Response:
+async def versions(request: web.Request, owner: DocumentOwner, query: VersionsQuery) -> web.Response:
     found = await services_of(request).working_memory.versions(owner, query.before, query.limit)
     return answer(DocumentVersions([DocumentVersion(*one) for one in found]))
 
 
-async def replace(request: web.Request, owner: Owner) -> web.Response:
+async def replace(request: web.Request, owner: DocumentOwner) -> web.Response:
     given = read_as(await object_of(request), ReplacedDocument)
     form = form_of(given)
     if form is not None:
@@ -153,28 +153,28 @@ async def replace(request: web.Request, owner: Owner) -> web.Response:
     content: Any = None if given.content is UNSET else given.content
     if content is None and form is None:
         raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
-    change = Change("form" if content is None else "replace", content, form)
+    change = DocumentChange("form" if content is None else "replace", content, form)
     return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
-async def append(request: web.Request, owner: Owner) -> web.Response:
+async def append(request: web.Request, owner: DocumentOwner) -> web.Response:
     given = read_as(await object_of(request), AppendedDocument)
-    change = Change("append", given.content)
+    change = DocumentChange("append", given.content)
     return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
-async def clear(request: web.Request, owner: Owner) -> web.Response:
-    change = Change("clear")
+async def clear(request: web.Request, owner: DocumentOwner) -> web.Response:
+    change = DocumentChange("clear")
     return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
 
 
-async def list_tools(request: web.Request, owner: Owner) -> web.Response:
-    return answer(Tools(await services_of(request).working_memory.tools(owner)))
+async def list_tools(request: web.Request, owner: DocumentOwner) -> web.Response:
+    return answer(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
-async def execute(request: web.Request, owner: Owner) -> web.Response:
+async def execute(request: web.Request, owner: DocumentOwner) -> web.Response:
     call = read_as(await object_of(request), ChatToolCall)
     if call.function.name == GET_TOOL:
         request[GRANT].require("read", request.match_info.get("id"))
-    message = await services_of(request).working_memory.execute(owner, call)
+    message = await services_of(request).working_memory.execute_tool(owner, call)
     return answer(msgspec.convert(message, ToolMessage))

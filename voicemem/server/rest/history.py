@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
 from voicemem.config.session import parse_config
-from voicemem.context.builder import Wishes, body_of, choose
+from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
@@ -199,7 +199,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
     """The whole body of the next LLM call, in the style asked for, else in that of the session."""
     stream = await stream_of(request)
     services = services_of(request)
-    wishes = Wishes(
+    options = ContextOptions(
         enrich=tuple(name for name in query.enrich.split(",") if name),
         style=query.style,
         alternate=query.alternate,
@@ -208,10 +208,10 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         memory=wished_memory(query),
         data=query.data,
     )
-    chosen = await choose(services.memories, services.policies, stream, wishes)
-    body = body_of(chosen, wishes)
+    chosen = await select_context(services.memories, services.policies, stream, options)
+    body = render_body(chosen, options)
     if query.usage:
-        body |= msgspec.to_builtins(usage_of(chosen, services.summaries.state_of(stream, chosen)))
+        body |= msgspec.to_builtins(usage_of(chosen, services.summaries.summary_state(stream, chosen)))
     return answer(body)
 
 

@@ -8,10 +8,10 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from voicemem.context.builder import Wishes, choose
+from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, RateLimited, Refused
-from voicemem.memory.add import PRODUCER, Added, AddedAt, add
-from voicemem.memory.forget import Forget, Forgot, forget
+from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
+from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
@@ -39,7 +39,7 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     if not (await body_of(request)).strip():
         raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
     given = read_as(await object_of(request), ToForget)
-    wanted = msgspec.convert(msgspec.to_builtins(given), Forget)
+    wanted = msgspec.convert(msgspec.to_builtins(given), ForgetRequest)
     return answer(await forget(services.memories, stream, wanted, services.sessions.clock))
 
 
@@ -51,8 +51,8 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     wait_s = services.limits.take_events(grant.caller, len(given))
     if wait_s:
         raise RateLimited(wait_s)
-    line = Line(stream, PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    added = await add(services.recorder, services.memories, line, given, services.sessions.new_id)
+    line = Line(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
+    added = await record_messages(services.recorder, services.memories, line, given, services.sessions.new_id)
     if stream.state != "running":  # it runs again
         services.sessions.notices_due.set()
     return answer(added)
@@ -82,11 +82,11 @@ async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     """What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
     stream = await stream_of(request)
     services = services_of(request)
-    chosen = await choose(services.memories, services.policies, stream, Wishes())
+    selection = await select_context(services.memories, services.policies, stream, ContextOptions())
     stream = await stream_of(request)
     memory = await services.memories.at(stream)
-    summary = services.summaries.state_of(stream, chosen)
-    return answer(statistics_of(stream, memory, chosen, summary, services.sessions.clock()))
+    summary = services.summaries.summary_state(stream, selection)
+    return answer(statistics_of(stream, memory, selection, summary, services.sessions.clock()))
 
 
 ROUTES = (

@@ -216,7 +216,7 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
             tried.answer.error,
             tried.answer.excerpt,
         )
-        for tried in await services_of(request).webhooks.test(*place_of(request))
+        for tried in await services_of(request).webhooks.send_health_checks(*place_of(request))
     ]
     note(request, "webhook_tested", request.match_info["id"])
     return answer(CheckResults(all(result.passed for result in results), results))

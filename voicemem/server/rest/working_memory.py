@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from voicemem.documents.tools import ChatToolCall
-from voicemem.memory.working_memory import Owner, of_session
+from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, services_of, stream_of
@@ -27,11 +27,11 @@ from voicemem.server.rest.documents import (
 from voicemem.server.rest.users import erase_user_memory, user_of
 
 
-async def of_path(request: web.Request) -> Owner:
+async def of_path(request: web.Request) -> DocumentOwner:
     """Whose document the path is about. Raises `Refused`."""
     if "user_id" in request.match_info:
-        return Owner("user", request[GRANT].project, user_of(request))
-    return of_session(await stream_of(request))
+        return DocumentOwner("user", request[GRANT].project, user_of(request))
+    return owner_of_session(await stream_of(request))
 
 
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
