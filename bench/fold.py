@@ -24,7 +24,7 @@ from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
@@ -83,7 +83,7 @@ def late_append(events: int) -> list[Measured]:
 
 def not_dearer(late: float, early: float) -> Goal:
     goal = at_most(late / early, LATE_RATIO)
-    return Goal(f"ratio {goal.text}", goal.reached)
+    return Goal(f"ratio {goal.text}", goal.ever_connected)
 
 
 def folded_until(cycles: int) -> bytes:
@@ -118,18 +118,20 @@ async def late_record(events: int) -> list[Measured]:
     return [Measured("late_append_us", what, value, "µs", base, not_dearer(value, base))]
 
 
-async def recorded(recorder: Recorder, memories: Memories, store: Store, length: int) -> tuple[Line, list[bytes]]:
+async def recorded(
+    recorder: Recorder, memories: Memories, store: Store, length: int
+) -> tuple[ProducerLease, list[bytes]]:
     """A call of so many events, and the events that come next in it."""
     opened = await store.open("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
     await memories.at(opened.stream)
-    line = Line(opened.stream, "main", opened.epoch, may_call_out=False)
+    line = ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False)
     texts = calls.first(length + BATCH)
     for at in range(0, length, BATCH):
         await record_time(recorder, line, texts[at : min(at + BATCH, length)])
     return line, texts[length:]
 
 
-async def record_time(recorder: Recorder, line: Line, texts: Iterable[bytes]) -> float:
+async def record_time(recorder: Recorder, line: ProducerLease, texts: Iterable[bytes]) -> float:
     """Seconds until they are acknowledged, decoding included."""
     begin = time.perf_counter()
     done = await recorder.record(line, [codec.decode_event(text) for text in texts])

@@ -66,7 +66,7 @@ async def read_body(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(found[1]))
 
 
-def break_off(writer: asyncio.StreamWriter) -> None:
+def abort_connection(writer: asyncio.StreamWriter) -> None:
     """Ends a connection with a TCP reset."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

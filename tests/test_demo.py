@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from voicemem.cli.demo import conversation, demo, line, recorded_call
+from voicemem.cli.demo import demo, recorded_call, render_call, render_message
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def message(**metadata: Any) -> dict[str, Any]:
 def test_unheard_text_is_struck_out_in_a_terminal(console: Console) -> None:
     """With styles the unheard rest is struck out, without them it stands between tildes."""
     interrupted = message(interrupted=True, original="Why not?")
-    styled = line(interrupted, True)
+    styled = render_message(interrupted, True)
     assert any("strike" in str(span.style) for span in styled.spans)
-    assert "Why ~~not?~~" in line(interrupted, False).plain
+    assert "Why ~~not?~~" in render_message(interrupted, False).plain
 
 
 def test_an_empty_memory_is_shown_as_waiting(console: Console) -> None:
     """Before the first message the panel shows that it waits."""
-    console.print(conversation([], 0, 36, False))
+    console.print(render_call([], 0, 36, False))
     assert "0 of 36" in shown(console)

@@ -25,7 +25,7 @@ from services import Serve
 from voicemem import client
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
-from voicemem.client.session import Facts
+from voicemem.client.session import SessionFacts
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import MemoryConfig
@@ -35,7 +35,7 @@ from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
 from voicemem.server import agora
-from voicemem.server.agora.agents import ListQuery as AgentsQuery
+from voicemem.server.agora.agents import AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
 from voicemem.server.rest import ROUTES
@@ -43,8 +43,8 @@ from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
 from voicemem.server.rest.keys import NewKey
-from voicemem.server.rest.sessions import Ending, ListQuery
-from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SeveralQuery, TailCut
+from voicemem.server.rest.sessions import Ending, SessionsQuery
+from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
 from voicemem.server.rest.tokens import NewToken
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 from voicemem.telemetry.metrics import Metrics
@@ -93,7 +93,7 @@ def test_every_reason_of_agoras_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [ListQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SeveralQuery, DeliveryQuery]
+    "query", [SessionsQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SessionTailsQuery, DeliveryQuery]
 )
 def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
     """Each query parameter is named in docs/rest.md."""
@@ -401,7 +401,7 @@ async def test_the_program_with_agoras_sdk_runs(serve: Serve) -> None:
 
 def test_everything_of_the_client_is_documented() -> None:
     """Each option, each error and each fact of a session is named in docs/client.md, options with their defaults."""
-    facts = [name for name, value in vars(Facts).items() if isinstance(value, property)]
+    facts = [name for name, value in vars(SessionFacts).items() if isinstance(value, property)]
     errors = [name for name in client.__all__ if issubclass(getattr(client, name), ClientError)]
     names = [*Options.__dataclass_fields__, *errors, *facts]
     assert [name for name in names if f"`{name}`" not in DOCS["client.md"]] == []

@@ -26,11 +26,11 @@ async def test_the_programs_of_the_page_print_what_it_shows(number: int, tmp_pat
 def test_everything_of_the_library_is_documented() -> None:
     """Each public method stands in docs/library.md."""
     from voicemem.library.documents import Documents
-    from voicemem.library.sessions import Library, Session
+    from voicemem.library.sessions import Library, LibrarySession
 
-    kinds = ("library", Library), ("call", Session), ("call.working_memory", Documents)
+    kinds = ("library", Library), ("call", LibrarySession), ("call.working_memory", Documents)
     for name, kind in kinds:
         methods = [
-            each for each, one in vars(kind).items() if iscoroutinefunction(one) and each not in ("change", "chosen")
+            each for each, one in vars(kind).items() if iscoroutinefunction(one) and each not in ("change", "select")
         ]
         assert [method for method in methods if f"`await {name}.{method}(" not in DOCS["library.md"]] == []

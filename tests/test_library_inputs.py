@@ -106,7 +106,7 @@ REFUSED: list[tuple[str, Do]] = [
     ("invalid_field", lambda library, call: call.context(memory={"policy": "full", "max_tokens": 5})),
     ("invalid_field", lambda library, call: call.context(memory=5)),
     ("invalid_field", lambda library, call: call.context(enrich=["nothing"])),
-    ("invalid_field", lambda library, call: call.messages(unfinished="x")),
+    ("invalid_field", lambda library, call: call.history(open="x")),
     ("invalid_field", lambda library, call: call.forget(keep_last="x")),
     ("invalid_field", lambda library, call: call.fork("1")),
     ("invalid_field", lambda library, call: call.fork(True)),
@@ -183,7 +183,7 @@ async def test_users_are_erased_with_all_of_theirs() -> None:
         await library.create("call-2", user_id="bob")
         await library.user_memory("ann").append("Likes tea.")
         assert 1 == await library.erase_user("ann")
-        assert ["call-2"] == [one.id for one in await library.list()]
+        assert ["call-2"] == [one.session_id for one in await library.list()]
         assert None is (await library.user_memory("ann").read()).content
         with pytest.raises(Refused, match="unknown_session"):
             await call.info()
@@ -200,5 +200,5 @@ async def test_versions_and_what_is_unfinished_can_be_read() -> None:
         assert [1] == [one.version for one in await call.working_memory.versions(before=2)]
         assert [2] == [one.version for one in await call.working_memory.versions(limit=1)]
         await call.record({"type": "asr", "turn_id": 1, "text": "Can you"})
-        assert [] == await call.messages()
-        assert ["Can you"] == [one.content for one in await call.messages(unfinished=True)]
+        assert [] == await call.history()
+        assert ["Can you"] == [one.content for one in await call.history(open=True)]

@@ -20,13 +20,13 @@ def test_the_methods_are_those_of_the_library(tmp_path: Path) -> None:
     with voicemem.open_sync(store, project="shop") as library:
         call = library.create("call-1", user_id="ann")
         call.add({"role": "user", "content": "Hi"})
-        assert ["Hi"] == [one.content for one in call.messages()]
+        assert ["Hi"] == [one.content for one in call.history()]
         assert "Tea." == call.working_memory.append("Tea.").content
         library.user_memory("ann").append("Jazz.")
-        assert "call-2" == call.fork(at_turn=1, session_id="call-2").id
+        assert "call-2" == call.fork(at_turn=1, session_id="call-2").session_id
     with voicemem.open_sync(store, project="shop") as library:
-        assert ["call-2", "call-1"] == [one.id for one in library.list()]
-        assert ["Hi"] == [one.content for one in library.get("call-2").messages()]
+        assert ["call-2", "call-1"] == [one.session_id for one in library.list()]
+        assert ["Hi"] == [one.content for one in library.get("call-2").history()]
         assert "Jazz." == library.user_memory("ann").read().content
 
 
@@ -57,4 +57,4 @@ def test_many_threads_may_share_it() -> None:
         call = library.create()
         for _ in threads.map(lambda number: add(call, number), range(40)):
             pass
-        assert {f"Message {number}." for number in range(40)} == {one.content for one in call.messages()}
+        assert {f"Message {number}." for number in range(40)} == {one.content for one in call.history()}

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llm_server import Script, llm_server
-from misbehaving import break_off, raw_receiver, read_body, self_signed
+from misbehaving import abort_connection, raw_receiver, read_body, self_signed
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.client import MAX_ANSWER_BYTES, LlmClient, Timeouts, read_sse_data
@@ -73,8 +73,8 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     [
         (silent, "timeout"),
         (saying(OK + b"\r\n: nothing yet\n\n", after=lambda _: None), []),
-        (saying(after=break_off), "dropped"),
-        (saying(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\ndata:", after=break_off), "dropped"),
+        (saying(after=abort_connection), "dropped"),
+        (saying(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\ndata:", after=abort_connection), "dropped"),
         (saying(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n"), "dropped"),
         (saying(OK + b"Content-Length: 99\r\n\r\ndata: 1\n\n"), "dropped"),
         (saying(OK + b"\r\ndata: 1\n\ndata: 2\n\n"), [b"1", b"2"]),

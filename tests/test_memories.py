@@ -20,7 +20,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.cache import IDLE_ROUNDS, LAG, PAGE, PRESSED_ROUNDS, SNAPSHOT_EVERY, Memories
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.admission import Offer
@@ -310,7 +310,7 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemorySt
         await memories.at(one)
     recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
-    line = Line(stream, "main", None, may_call_out=False)
+    line = ProducerLease(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):
         await recorder.record(line, decode_frame(msgspec.json.encode(delta(9, BIG))))
     assert [] == list(memories.cached)

@@ -572,8 +572,8 @@ async def test_a_name_that_leads_inside_is_not_called(office: Office, hook: Rece
     """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
     await office.store.set_operator_endpoint(None, None)
     key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
-    async with WebhookSender(resolver=Names()) as guarded:
-        assert 1 == await office.attempt(office.another(sender=guarded))
+    async with WebhookSender(resolver=Names()) as guard_route:
+        assert 1 == await office.attempt(office.another(sender=guard_route))
     assert [] == hook.notices
     delivery = await office.delivery(key)
     assert ("pending", ["address_not_allowed"]) == (delivery.state, [one.error for one in delivery.attempts])
@@ -583,8 +583,8 @@ async def test_a_literal_that_came_into_the_store_is_not_called(office: Office, 
     """Also without the check of the API in front, a private address of a session is never connected to."""
     await office.store.set_operator_endpoint(None, None)
     await office.closed(webhook={"url": hook.url()})
-    async with WebhookSender() as guarded:
-        await office.attempt(office.another(sender=guarded))
+    async with WebhookSender() as guard_route:
+        await office.attempt(office.another(sender=guard_route))
     assert [] == hook.notices
 
 
@@ -600,6 +600,6 @@ async def test_the_operators_receiver_may_be_private(office: Office, hook: Recei
     """The operator knows the house."""
     await office.store.set_operator_endpoint(hook.url(host="receiver.internal"), SECRET)
     await office.closed()
-    async with WebhookSender(resolver=Names()) as guarded:
-        await office.attempt(office.another(sender=guarded))
+    async with WebhookSender(resolver=Names()) as guard_route:
+        await office.attempt(office.another(sender=guard_route))
     assert 1 == len(hook.notices)

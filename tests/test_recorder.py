@@ -20,7 +20,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import DEFAULT_REASON, BatchResult, Line, Problem
+from voicemem.sessions.batches import DEFAULT_REASON, BatchResult, Problem, ProducerLease
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
@@ -50,13 +50,13 @@ class Node(NamedTuple):
 
     async def open(
         self, session_id: str = "s", producer: str = "main", admin: bool = False, from_seq: int | None = None
-    ) -> Line:
+    ) -> ProducerLease:
         """A line into a session, new or not."""
         frame = SessionOpen(session_id=session_id, producer=producer, from_seq=from_seq)
         opened, _ = await self.recorder.open("p", session_id, frame, admin)
-        return Line(opened.stream, producer, opened.epoch, admin)
+        return ProducerLease(opened.stream, producer, opened.epoch, admin)
 
-    async def record(self, line: Line, *events: JsonObject) -> BatchResult:
+    async def record(self, line: ProducerLease, *events: JsonObject) -> BatchResult:
         """What becomes of events that come in one batch."""
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
@@ -198,7 +198,7 @@ async def test_an_older_epoch_is_refused_in_the_transaction(nodes: list[Node]) -
 async def test_without_an_epoch_none_is_checked(one: Node) -> None:
     """A request over HTTP needs no open."""
     await one.open()
-    line = Line(await one.stream(), "main", None, may_call_out=False)
+    line = ProducerLease(await one.stream(), "main", None, may_call_out=False)
     assert 1 == (await one.record(line, said(1))).acked
 
 
@@ -273,7 +273,7 @@ async def test_a_refused_end_ends_nothing(one: Node) -> None:
 
 async def test_a_gap_is_told_once_per_line(one: Node) -> None:
     """One line hears of one gap once, until the expected seq comes; another line hears of it too."""
-    line, other = await one.open(), Line(await one.stream(), "main", None, may_call_out=False)
+    line, other = await one.open(), ProducerLease(await one.stream(), "main", None, may_call_out=False)
     told = [codes(await one.record(line, said(seq))) for seq in (5, 6, 1, 7, 2, 3)]
     assert [[(5, "seq_gap")], [], [], [(7, "seq_gap")], [], []] == told
     assert [(8, "seq_gap")] == codes(await one.record(other, said(8), said(9)))
@@ -330,7 +330,7 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
         node = nodes[seq % 2]
         opened, next_turn = await node.recorder.open("p", "s", SessionOpen(), False)
         assert (seq, seq, seq) == (opened.epoch, opened.next_seq, next_turn)
-        await node.record(Line(opened.stream, "main", opened.epoch, may_call_out=False), said(seq))
+        await node.record(ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False), said(seq))
     assert await nodes[0].from_scratch() == (await nodes[1].memories.at(await nodes[1].stream())).messages()
 
 
@@ -346,7 +346,7 @@ async def test_nothing_is_lost_or_doubled(nodes: list[Node], seed: int) -> None:
         while acked < last:
             node, first = luck.choice(nodes), luck.randint(max(1, acked - 5), acked + 1)
             batch = [said(seq, text=f"{name} {seq}", user=name) for seq in range(first, min(last, first + 7) + 1)]
-            line = Line(await node.stream(), name, None, may_call_out=False)
+            line = ProducerLease(await node.stream(), name, None, may_call_out=False)
             recorded = await node.record(line, *batch)
             assert ([], batch[-1]["seq"]) == (recorded.problems, recorded.acked)
             acked = max(acked, batch[-1]["seq"])
@@ -366,7 +366,7 @@ async def test_one_producer_on_both_nodes_at_once(nodes: list[Node], seed: int) 
     """Two requests with the same events at the same time store them once, and both are acknowledged."""
     luck = random.Random(seed)
     await nodes[0].open()
-    lines = [Line(await node.stream(), "main", None, may_call_out=False) for node in nodes]
+    lines = [ProducerLease(await node.stream(), "main", None, may_call_out=False) for node in nodes]
     for first in range(1, 100, 10):
         batches = [[said(seq) for seq in range(first, first + luck.randint(10, 12))] for _ in nodes]
         sent = [node.record(line, *batch) for node, line, batch in zip(nodes, lines, batches, strict=True)]
@@ -380,7 +380,7 @@ async def test_of_two_different_events_one_is_stored(nodes: list[Node]) -> None:
     """When two nodes are sent different events under one seq, one is acknowledged and the other a conflict."""
     await nodes[0].open()
     for seq in range(1, 11):
-        lines = [Line(await node.stream(), "main", None, may_call_out=False) for node in nodes]
+        lines = [ProducerLease(await node.stream(), "main", None, may_call_out=False) for node in nodes]
         sent = [nodes[n].record(lines[n], said(seq, text=f"From {n}.")) for n in (0, 1)]
         answers = await asyncio.gather(*sent)
         assert [[], [(seq, "seq_conflict")]] == sorted(codes(recorded) for recorded in answers)

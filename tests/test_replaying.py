@@ -11,7 +11,7 @@ from producers import JsonObject, end, said, unknown
 from services import Serve
 
 from voicemem.app import App
-from voicemem.client.replay import IN_FLIGHT, Replay, ReplayFailed
+from voicemem.client.replay import MAX_UNACKED, Replay, ReplayFailed
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def stored(app: App) -> list[int]:
 
 async def test_every_event_is_told_once_it_is_on_disk(app: App) -> None:
     """More events than may be under way at once are all sent, and told in their order."""
-    events = [said(seq) for seq in range(1, 3 * IN_FLIGHT)]
+    events = [said(seq) for seq in range(1, 3 * MAX_UNACKED)]
     one, told = await replay(app, events)
     assert ([event["seq"] for event in events], len(events)) == (told, one.acked)
     assert told == await stored(app)

@@ -18,7 +18,7 @@ from voicemem.app import App
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import AWAITED_MS, SWEEP_BATCH, Presence
 from voicemem.store.admission import Offer
@@ -81,16 +81,16 @@ def presence(nodes: list[Presence]) -> Presence:
     return nodes[0]
 
 
-async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> Line:
+async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> ProducerLease:
     """A line of a connection that has opened a session, as a connection does it."""
     presence.connect("p", session_id, producer)
     one: Opened = await presence.sessions.store.open(
         "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
     )
-    return Line(one.stream, producer, one.epoch, may_call_out=False)
+    return ProducerLease(one.stream, producer, one.epoch, may_call_out=False)
 
 
-async def ended(presence: Presence, line: Line) -> None:
+async def ended(presence: Presence, line: ProducerLease) -> None:
     """Commit a producer's end."""
     offer = Offer(1, presence.sessions.clock(), b'{"type":"session.end","seq":1}', ending=Ending(NOW, "left"))
     await append(presence.sessions.store, line.key, line.producer, line.epoch, [offer], presence.sessions.clock())

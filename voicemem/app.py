@@ -19,7 +19,7 @@ from voicemem.security.gate import Gate
 from voicemem.server import agora
 from voicemem.server.http.listener import listen
 from voicemem.server.http.request import GAUGES
-from voicemem.server.ingest.server import Ingest
+from voicemem.server.ingest.server import IngestServer
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
@@ -38,7 +38,7 @@ class App:
         self.settings = settings
         self.services = services
         gate = Gate(services.access, settings.insecure, services.limits)
-        self.ingest = Ingest(services.recorder, services.presence, gate, services.store.incarnation)
+        self.ingest = IngestServer(services.recorder, services.presence, gate, services.store.incarnation)
         rest = application(services, gate, agora.DOCUMENTED)
         agora.mount(rest, gate, settings.agora_contents)
         self.gauges = rest[GAUGES] = Gauges(
@@ -66,13 +66,13 @@ class App:
         await services.sender.open()
         if self.settings.llm_url is not None:
             await services.llm.open()
-        for work in (*services.background(), self.ingest.look_after_grants()):
+        for work in (*services.background(), self.ingest.enforce_grants()):
             self.run_in_background(work)
         await self.runner.setup()
-        with binding("--rest"):
+        with naming_flag("--rest"):
             self.rest_server = await listen(self.runner, self.settings.rest)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
-        with binding("--ingest"):
+        with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
 
     def open_connections(self) -> dict[str, int]:
@@ -81,10 +81,10 @@ class App:
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        task.add_done_callback(self.note_end)
+        task.add_done_callback(self.on_background_end)
         self.tasks.append(task)
 
-    def note_end(self, task: asyncio.Task[None]) -> None:
+    def on_background_end(self, task: asyncio.Task[None]) -> None:
         """Background work never ends by itself; without it the service must not go on as if all were well."""
         if task.cancelled():
             return
@@ -110,7 +110,7 @@ class App:
 
 
 @contextlib.contextmanager
-def binding(flag: str) -> Iterator[None]:
+def naming_flag(flag: str) -> Iterator[None]:
     """Says which setting is to be changed when the service cannot listen. Raises `OSError`."""
     try:
         yield

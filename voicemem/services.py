@@ -60,8 +60,8 @@ class Services:
         self.policies = policies
         self.draining = asyncio.Event()
         """Set when the service is about to end."""
-        self.restoring = asyncio.Semaphore(CONCURRENT_RESTORES)
-        check_address = address_check(settings)
+        self.restore_slots = asyncio.Semaphore(CONCURRENT_RESTORES)
+        check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
         self.access = Access(store, runtime, settings.admin_key)
@@ -140,7 +140,7 @@ def default_llm(settings: Settings) -> LlmEndpoint | None:
     return LlmEndpoint(settings.llm_url, settings.llm_api_key, public_only=False, model=settings.llm_model)
 
 
-def address_check(settings: Settings) -> Callable[[str], None]:
+def make_address_check(settings: Settings) -> Callable[[str], None]:
     """Refuses a URL that came through the API and may not be called, as far as its text shows."""
     allowed = allowed_networks(settings.allow_addresses)
     return lambda url: check_url(url, allowed)

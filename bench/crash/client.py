@@ -7,7 +7,7 @@ import random
 
 from bench.crash.calls import Part, Script
 from bench.crash.producers import Producer, World
-from voicemem.client import Ack, Client, EventRefused, Options, Session, SessionEnded
+from voicemem.client import Ack, Client, EventRefused, Options, ProducerSession, SessionEnded
 
 OPTIONS = Options(first_delay_s=0.02, longest_delay_s=0.2, connect_timeout_s=2.0, websocket_every_s=1.0)
 """The service is away for about a second at a time."""
@@ -29,7 +29,7 @@ class ClientProducer(Producer):
             self.acks.put_nowait(None)
             await listening
 
-    async def stream(self, session: Session) -> None:
+    async def stream(self, session: ProducerSession) -> None:
         seq = 1
         while seq <= self.last:
             for event in self.take(seq, self.rng.randint(1, 6)):

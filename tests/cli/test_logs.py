@@ -39,7 +39,7 @@ def root() -> Iterator[logging.Logger]:
 def logged(form: str, level: str = "debug") -> tuple[logging.Logger, io.StringIO]:
     """Our logger, and what it writes."""
     stream = io.StringIO()
-    logs.set_up(form, level, stream)
+    logs.configure_logging(form, level, stream)
     return logging.getLogger("voicemem.test"), stream
 
 

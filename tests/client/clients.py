@@ -11,7 +11,7 @@ from callers import Caller
 from proxy import Proxy
 
 from voicemem.app import App
-from voicemem.client import Ack, Client, Options, Session
+from voicemem.client import Ack, Client, Options, ProducerSession
 from voicemem.config.service import Address
 
 JsonObject = dict[str, Any]
@@ -51,7 +51,7 @@ def line(number: int, **more: Any) -> JsonObject:
     return {"type": "asr", "turn_id": number, "text": f"Line {number}.", "final": True, **more}
 
 
-def send_lines(session: Session, numbers: Iterable[int], **more: Any) -> list[Ack]:
+def send_lines(session: ProducerSession, numbers: Iterable[int], **more: Any) -> list[Ack]:
     return [session.send(line(number, **more)) for number in numbers]
 
 

@@ -19,7 +19,7 @@ from proxy import Proxy, Toxics
 from services import Serve
 
 from voicemem.app import App
-from voicemem.client import Ack, BufferFull, Client, EventRefused, Session, Superseded
+from voicemem.client import Ack, BufferFull, Client, EventRefused, ProducerSession, Superseded
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def network(app: App) -> AsyncIterator[tuple[Proxy, Client]]:
         yield both
 
 
-async def stream(session: Session, numbers: range, pause_s: float = 0.0) -> list[int]:
+async def stream(session: ProducerSession, numbers: range, pause_s: float = 0.0) -> list[int]:
     """Send lines one after the other, as a call does, and wait until all are acknowledged."""
     acks = []
     for number in numbers:
@@ -195,8 +195,8 @@ async def test_a10_a_hole_is_filled(app: App, network: tuple[Proxy, Client]) -> 
     await stream(session, range(1, 4))
     transport: Any = client._transport
     acks = send_lines(session, range(4, 8))
-    session._line.buffer.take(1)  # as if the first of them had been sent, and lost
-    transport.has_more(session._line)
+    session._producer.buffer.take_batch(1)  # as if the first of them had been sent, and lost
+    transport.schedule(session._producer)
     assert [4, 5, 6, 7] == await settled(acks)
     assert (1, lines_up_to(7)) == (proxy.accepted, await stored(app))
 
@@ -285,7 +285,7 @@ async def test_a16_a_server_that_reads_nothing(app: App) -> None:
         await fill_and_drain(app, proxy, await client.open("s"))
 
 
-async def fill_and_drain(app: App, proxy: Proxy, session: Session) -> None:
+async def fill_and_drain(app: App, proxy: Proxy, session: ProducerSession) -> None:
     proxy.to_server.bytes_per_s = 1
     acks: list[Ack] = []
     with pytest.raises(BufferFull):

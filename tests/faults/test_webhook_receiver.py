@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from callers import LOOPBACK, Receiver, Reply, receiving
-from misbehaving import break_off, frozen, raw_receiver, read_body, self_signed
+from misbehaving import abort_connection, frozen, raw_receiver, read_body, self_signed
 from office import NOW, Clock, Office
 
 from voicemem.security.address_guard import allowed_networks
@@ -92,14 +92,14 @@ async def answer(head: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    break_off(writer)
+    abort_connection(writer)
 
 
 async def reset_in_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-")
     await writer.drain()
     await asyncio.sleep(0.05)
-    break_off(writer)
+    abort_connection(writer)
 
 
 async def pour(head: bytes, piece: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

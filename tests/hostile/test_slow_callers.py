@@ -18,7 +18,7 @@ from raw_socket import TEXT, frame, head
 from services import ANY_PORT
 
 from voicemem.app import App
-from voicemem.server.http.listener import DEADLINES, Deadlines, listen, most_connections
+from voicemem.server.http.listener import DEADLINES, Deadlines, listen, max_connections
 
 SOON = 0.2
 LONG = Deadlines(30, 30, 30, 30)
@@ -312,4 +312,4 @@ async def test_connections_beyond_the_most_are_closed(port: Port) -> None:
 def test_the_default_deadlines_are_the_documented_ones() -> None:
     """10 s for a head, 75 s idle, 5 s for the rest of an unwanted body, 30 s for a reader; half of the open files."""
     assert (10.0, 75.0, 5.0, 30.0) == DEADLINES
-    assert most_connections() >= 128
+    assert max_connections() >= 128

@@ -118,7 +118,7 @@ class Rules(Agreement):
     def open_unnamed(self, _session_id: str, choice: int) -> None:
         """The server makes the id of another one."""
         if len(self.model.sessions) < MOST_SESSIONS:
-            self.open_line(choice % 3, None, None, CONFIGS[choice % len(CONFIGS)], None)
+            self.open_producer(choice % 3, None, None, CONFIGS[choice % len(CONFIGS)], None)
 
     def send_astray(self, _session_id: str, choice: int) -> None:
         """An event names a session that its connection has not opened, or none of several that it has."""
@@ -142,7 +142,7 @@ class Rules(Agreement):
     def begin_call(self, config: JsonObject, names: list[str]) -> None:
         """A call begins, with a producer or two on connections of their own."""
         for number, name in enumerate(names[: 1 + (names[0] == "main")]):
-            self.open_line(number, "s1", name, config, None)
+            self.open_producer(number, "s1", name, config, None)
 
     @rule(
         number=st.integers(0, 2),
@@ -153,9 +153,9 @@ class Rules(Agreement):
     )
     def open(self, number: int, choice: int, name: str | None, config: JsonObject, ahead: int | None) -> None:
         """A producer opens a session, from `next_seq` on or from elsewhere."""
-        self.open_line(number, self.old_or_new(choice), name, config, ahead)
+        self.open_producer(number, self.old_or_new(choice), name, config, ahead)
 
-    def open_line(
+    def open_producer(
         self, number: int, session_id: str | None, name: str | None, config: JsonObject, ahead: int | None
     ) -> None:
         frame: JsonObject = {"type": "session.open", "session": self.configured(config)}
@@ -354,7 +354,7 @@ class Rules(Agreement):
         if line.dead or self.model.sessions[session_id].state != "running":
             return
         if name not in self.model.connected(session_id):
-            self.open_line(number, session_id, name, {}, None)
+            self.open_producer(number, session_id, name, {}, None)
         self.end_line(line, ends[0], None, http=False)
         self.agrees()
         if name not in self.model.connected(session_id):
@@ -363,7 +363,7 @@ class Rules(Agreement):
         if then == "leave":
             self.drop(where, abruptly=False)
         elif then == "come":
-            self.open_line(number, session_id, line.producer, {}, None)
+            self.open_producer(number, session_id, line.producer, {}, None)
         elif then == "send":
             self.post_events(session_id, line.producer, None, moves)
         elif then == "wait":

@@ -63,7 +63,7 @@ class Timed(Rules):
         if late is not None and deadline is not None:
             self.wait_until(deadline + late)
         if back == "open":
-            self.open_line(0, session_id, "main", {}, None)
+            self.open_producer(0, session_id, "main", {}, None)
         elif back == "post":
             self.post_events(session_id, "main", None, [moves[0]._replace(kind="same"), *moves])
 

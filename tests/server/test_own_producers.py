@@ -17,7 +17,7 @@ from voicemem.library.sessions import open_library
 from voicemem.memory import add
 from voicemem.protocol.codec import decode_event
 from voicemem.server.agora import conversation
-from voicemem.sessions.batches import OWN_PRODUCERS, Line
+from voicemem.sessions.batches import OWN_PRODUCERS, ProducerLease
 
 NAMES = sorted(OWN_PRODUCERS)
 USER = {"role": "user", "content": "Hi."}
@@ -68,7 +68,7 @@ async def of_earlier_days(app: App, name: str) -> None:
     stream = await app.services.store.stream("default", "s")
     assert stream is not None
     event = decode_event(json.dumps(final(1, "One.", seq=1)).encode())
-    await app.services.recorder.record(Line(stream, name, None, may_call_out=False), [event])
+    await app.services.recorder.record(ProducerLease(stream, name, None, may_call_out=False), [event])
 
 
 async def test_they_are_refused_in_the_library() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from voicemem.server.ingest.fast_frames import control_bytes, take_plain
+from voicemem.server.ingest.fast_frames import control_frame_size, parse_fast_frames
 
 LIMIT = 70_000
 TEXTS = st.binary(max_size=200) | st.sampled_from([b"x" * size for size in (125, 126, 65_535, 65_536, LIMIT)])
@@ -24,11 +24,11 @@ def test_the_texts_are_those_that_were_sent(texts: list[bytes], data: st.DataObj
     """Whole frames are taken; of the rest it is known how much more must come."""
     sent = b"".join(map(frame, texts))
     cut = data.draw(st.integers(0, len(sent)))
-    taken = take_plain(sent[:cut], 0, LIMIT)
+    taken = parse_fast_frames(sent[:cut], 0, LIMIT)
     assert texts[: len(taken.texts)] == taken.texts
     assert taken.stop == len(b"".join(map(frame, taken.texts)))
     assert cut - taken.stop < taken.needed <= max(1, len(sent) - taken.stop)
-    rest = take_plain(sent, taken.stop, LIMIT)
+    rest = parse_fast_frames(sent, taken.stop, LIMIT)
     assert texts == taken.texts + rest.texts
     assert (len(sent), 1) == (rest.stop, rest.needed)
 
@@ -49,16 +49,16 @@ def test_the_texts_are_those_that_were_sent(texts: list[bytes], data: st.DataObj
 )
 def test_anything_else_is_left_to_the_library(other: bytes) -> None:
     """What stands before it is taken, and nothing of it, as soon as its head is there."""
-    assert ([b"one"], 9, 0) == take_plain(frame(b"one") + other, 0, LIMIT)
-    assert ([], 0, 0) == take_plain(other[:14], 0, LIMIT)
-    assert 0 == control_bytes(other, 0)
+    assert ([b"one"], 9, 0) == parse_fast_frames(frame(b"one") + other, 0, LIMIT)
+    assert ([], 0, 0) == parse_fast_frames(other[:14], 0, LIMIT)
+    assert 0 == control_frame_size(other, 0)
 
 
 def test_pings_and_pongs_are_told_from_the_rest() -> None:
     """They come in any call, so they do not end the short way; one that is wrong does."""
     for opcode in (Opcode.PING, Opcode.PONG):
-        assert ([], 0, 0) == take_plain(frame(b"1234", opcode), 0, LIMIT)
-        assert 10 == control_bytes(frame(b"1234", opcode), 0)
-        assert 6 == control_bytes(frame(b"1234", opcode)[:1], 0)
-        assert 0 == control_bytes(frame(b"1234", opcode, mask=False), 0)
-        assert 0 == control_bytes(bytes([0x80 | opcode, 0xFE, 0, 0, 0, 0, 0, 0]), 0)
+        assert ([], 0, 0) == parse_fast_frames(frame(b"1234", opcode), 0, LIMIT)
+        assert 10 == control_frame_size(frame(b"1234", opcode), 0)
+        assert 6 == control_frame_size(frame(b"1234", opcode)[:1], 0)
+        assert 0 == control_frame_size(frame(b"1234", opcode, mask=False), 0)
+        assert 0 == control_frame_size(bytes([0x80 | opcode, 0xFE, 0, 0, 0, 0, 0, 0]), 0)

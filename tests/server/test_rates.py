@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 
 from voicemem.app import running
 from voicemem.client import Client
-from voicemem.client.connection import Link
+from voicemem.client.connection import WebsocketConnection
 from voicemem.config.service import Settings
 
 
@@ -206,7 +206,7 @@ async def test_the_client_gets_everything_through(serve: Serve) -> None:
             session.send({"type": "asr", "turn_id": 1, "text": f"{number}", "final": True})
             await asyncio.sleep(0.001)
         link = client._transport
-        assert isinstance(link, Link)
+        assert isinstance(link, WebsocketConnection)
         await session.flush()
-        assert link.complaint is None
+        assert link.connection_error is None
     assert 500 == len(await Caller(app, key).journal())

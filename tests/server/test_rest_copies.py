@@ -151,7 +151,7 @@ async def test_two_checkpoints_are_restored_at_a_time(api: Caller, monkeypatch: 
 async def restored_at_once(api: Caller, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> Answered:
     """The answer of a restore that is not to wait for long."""
     with monkeypatch.context() as patched:
-        patched.setattr("voicemem.server.rest.checkpoints.WAIT_S", 0.05)
+        patched.setattr("voicemem.server.rest.checkpoints.SLOT_WAIT_S", 0.05)
         answered = await restored(api, checkpoint)
     assert answered.status == 201 or answered.told == (429, "rate_limited")
     return answered

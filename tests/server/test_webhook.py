@@ -83,7 +83,7 @@ async def read_request(reader: asyncio.StreamReader) -> None:
     await reader.readuntil(BODY)
 
 
-def break_off(writer: asyncio.StreamWriter) -> None:
+def abort_connection(writer: asyncio.StreamWriter) -> None:
     """Ends a connection with a TCP reset."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -278,7 +278,7 @@ async def test_a_connection_that_breaks_before_the_answer(sent: bytes, reset: bo
         writer.write(sent)
         await writer.drain()
         if reset:
-            break_off(writer)
+            abort_connection(writer)
 
     async with raw_receiver(talk) as url:
         answer = await send(url)
@@ -293,7 +293,7 @@ async def test_a_reset_in_the_body_leaves_the_answer() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         await writer.drain()
         await asyncio.sleep(0.05)
-        break_off(writer)
+        abort_connection(writer)
 
     async with raw_receiver(talk) as url:
         answer = await send(url)

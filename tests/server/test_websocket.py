@@ -47,7 +47,7 @@ class LibrarySocket(EventSocket):
 
     def listen(self, listener: object) -> None:
         super().listen(listener)  # type: ignore[arg-type]
-        self.plain = False
+        self.fast = False
 
 
 Heard = list[tuple[bytes, bool]]
@@ -63,7 +63,7 @@ async def listening(kind: type[EventSocket]) -> AsyncIterator[tuple[int, asyncio
         heard: Heard = []
         websocket.listen(lambda message, binary: heard.append((message, binary)))
         await websocket.wait_closed()
-        await done.put((heard, websocket.plain))
+        await done.put((heard, websocket.fast))
 
     async with serve(handle, "127.0.0.1", 0, create_connection=kind, compression=None, close_timeout=0.2) as server:
         yield next(iter(server.sockets)).getsockname()[1], done

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import Failed, audit_to_terminal, setting, sqlite_path
+from voicemem.cli.common import CommandFailed, audit_to_terminal, setting, sqlite_path
 from voicemem.config.service import Settings
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -27,8 +27,8 @@ def backup(store: str, force: bool, file: str) -> None:
 
     The file holds everything, keys (hashed) and webhook secrets included: only its owner may read it.
     """
-    path = path_of(store)
-    copied("copying", lambda progress: back_up(path, file, force, progress))
+    path = store_path(store)
+    copy_with_progress("copying", lambda progress: back_up(path, file, force, progress))
     audit("backup", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{file} is a backup of {path}")
 
@@ -42,7 +42,7 @@ def restore(store: str, force: bool, file: str) -> None:
 
     Producers see another incarnation then, and send on from what they still have.
     """
-    path = path_of(store)
+    path = store_path(store)
 
     def work(progress: Progress) -> None:
         refuse_existing(path, force)
@@ -50,16 +50,16 @@ def restore(store: str, force: bool, file: str) -> None:
             pass
         restore_copy(file, path, force, progress)
 
-    copied("restoring", work)
+    copy_with_progress("restoring", work)
     audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 
 
-def path_of(store: str) -> str:
+def store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory is gone with its server; there is nothing to copy.")
 
 
-def copied(label: str, work: Callable[[Progress], None]) -> None:
+def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
     """Do it with a bar that shows the pages; `label` says what is being done, since it stands there when that fails."""
     audit_to_terminal()
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
@@ -71,6 +71,6 @@ def copied(label: str, work: Callable[[Progress], None]) -> None:
         try:
             work(show)
         except CannotStart as error:
-            raise Failed(error.detail) from None
+            raise CommandFailed(error.detail) from None
         except CopyFailed as error:
-            raise Failed(str(error)) from None
+            raise CommandFailed(str(error)) from None

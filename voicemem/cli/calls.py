@@ -12,14 +12,14 @@ import aiohttp
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Failed, rest_url, run
+from voicemem.cli.common import CommandFailed, rest_url, run
 from voicemem.cli.demo import demo as run_demo
-from voicemem.cli.demo import line
-from voicemem.client.replay import Replay, load
+from voicemem.cli.demo import render_message
+from voicemem.client.replay import Replay, load_recording
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import parse_address
 from voicemem.errors import Refused
-from voicemem.webhooks.receiver import Notice, Receiver
+from voicemem.webhooks.receiver import Notice, WebhookReceiver
 
 REST_URL = "http://127.0.0.1:8080"
 INGEST_URL = "ws://127.0.0.1:8765/v1/ingest"
@@ -45,11 +45,11 @@ def replay(file: Path, session: str | None, url: str, key: str | None, pace: flo
 
     Replaying a file into the same session again sends only what the server does not have yet.
     """
-    run(send(file, session, url, key, pace))
+    run(send_recording(file, session, url, key, pace))
 
 
-async def send(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
-    events = load(file)
+async def send_recording(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
+    events = load_recording(file)
     with click.progressbar(length=len(events), label="sending", file=sys.stderr) as bar:
         done = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
     for error in done.errors:
@@ -73,7 +73,7 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
     console = Console()
     console.print(f"[bold]{body['session_id']}[/] {body['state']}, {len(body['contents'])} messages", highlight=False)
     for message in body["contents"]:
-        console.print(line(message, console.is_terminal))
+        console.print(render_message(message, console.is_terminal))
 
 
 async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
@@ -84,9 +84,11 @@ async def fetch_history(session: str, url: str, key: str | None, unfinished: boo
         try:
             body = await response.json(content_type=None)
         except ValueError:
-            raise Failed(f"{url} is not the REST API: it answered HTTP {response.status} without JSON.") from None
+            raise CommandFailed(
+                f"{url} is not the REST API: it answered HTTP {response.status} without JSON."
+            ) from None
     if response.status != 200:
-        raise Failed(f"{body.get('detail', response.reason)} ({body.get('reason', response.status)})")
+        raise CommandFailed(f"{body.get('detail', response.reason)} ({body.get('reason', response.status)})")
     return body
 
 
@@ -98,12 +100,12 @@ def receive(listen: str, secret: str | None) -> None:
     try:
         check_webhook_secret(secret)
     except Refused as refused:
-        raise Failed(refused.detail) from None
+        raise CommandFailed(refused.detail) from None
     run(receive_until_stopped(listen, secret))
 
 
 async def receive_until_stopped(listen: str, secret: str | None) -> None:
-    receiver = Receiver(secret, print_notice)
+    receiver = WebhookReceiver(secret, print_notice)
     try:
         click.echo(f"listening on http://{await receiver.start(parse_address(listen))}/")
         if secret is None:

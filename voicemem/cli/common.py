@@ -19,7 +19,7 @@ from voicemem.security.audit import LOG as AUDIT
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ToTerminal(logging.Handler):
+class TerminalHandler(logging.Handler):
     """Log lines on standard error, beside what a command prints."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -29,12 +29,12 @@ class ToTerminal(logging.Handler):
 def audit_to_terminal() -> None:
     """Show the audit lines of this command, unless a log is set up already."""
     if not AUDIT.hasHandlers():
-        handler = ToTerminal()
+        handler = TerminalHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         AUDIT.addHandler(handler)
 
 
-class Failed(click.ClickException):
+class CommandFailed(click.ClickException):
     """Ends a command with one plain sentence."""
 
     def show(self, file: Any = None) -> None:
@@ -48,12 +48,12 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     except BrokenPipeError:
         raise
     except VoicememError as error:
-        raise Failed(error.detail) from None
+        raise CommandFailed(error.detail) from None
     except aiohttp.ClientConnectorError as error:  # whose own text speaks of "ssl:default"
         why = error.os_error.strerror or error.os_error
-        raise Failed(f"The connection to {error.host}:{error.port} failed: {why}.") from None
+        raise CommandFailed(f"The connection to {error.host}:{error.port} failed: {why}.") from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:
-        raise Failed(str(error)) from None
+        raise CommandFailed(str(error)) from None
 
 
 def rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
@@ -76,8 +76,8 @@ def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
 def sqlite_path(store: str, in_memory: str) -> str:
     """The file of a --store, for commands that work on one; `in_memory` says why they cannot with one in memory."""
     if store == MEMORY_STORE:
-        raise Failed(in_memory)
+        raise CommandFailed(in_memory)
     path = store.removeprefix(SQLITE_PREFIX)
     if not path or path == store:
-        raise Failed(f"The store {store!r} is unknown; write sqlite:PATH.")
+        raise CommandFailed(f"The store {store!r} is unknown; write sqlite:PATH.")
     return path

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from voicemem.app import App, running
-from voicemem.client.replay import Replay, load
+from voicemem.client.replay import Replay, load_recording
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.receiver import Notice, Receiver
+from voicemem.webhooks.receiver import Notice, WebhookReceiver
 
 SESSION = "demo"
 FAST = 12.0
@@ -35,7 +35,7 @@ async def demo(console: Console, fast: bool) -> None:
     """Start the service, play a recorded call into it, show the memory, both formats and the webhook."""
     notices: asyncio.Queue[Notice] = asyncio.Queue()
     secret = new_webhook_secret()
-    receiver = Receiver(secret, notices.put_nowait)
+    receiver = WebhookReceiver(secret, notices.put_nowait)
     webhook = await receiver.start(ANY_PORT)
     try:
         with tempfile.TemporaryDirectory(prefix="voicemem-demo-") as folder:
@@ -67,7 +67,7 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
     sending.add_done_callback(lambda _: changed.set())
 
     def show(contents: list[dict[str, Any]]) -> Panel:
-        return conversation(contents, replay.acked, len(events), console.is_terminal)
+        return render_call(contents, replay.acked, len(events), console.is_terminal)
 
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while not sending.done():
@@ -82,7 +82,7 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
 
 def recorded_call() -> list[JsonObject]:
     with resources.as_file(resources.files("voicemem") / "demo_call.jsonl") as path:
-        return load(Path(path))
+        return load_recording(Path(path))
 
 
 async def get(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
@@ -92,9 +92,9 @@ async def get(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         return body
 
 
-def conversation(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
+def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
     """The call as it was heard: what an interruption kept from the caller is struck out."""
-    lines: list[RenderableType] = [line(message, styled) for message in contents] or [Text("…", style="dim")]
+    lines: list[RenderableType] = [render_message(message, styled) for message in contents] or [Text("…", style="dim")]
     return Panel(
         Group(*lines),
         title="A call, as it was really heard",
@@ -102,7 +102,7 @@ def conversation(contents: list[dict[str, Any]], acked: int, total: int, styled:
     )
 
 
-def line(message: dict[str, Any], styled: bool) -> Text:
+def render_message(message: dict[str, Any], styled: bool) -> Text:
     """One message; without styles, ~~ stands around what was never heard."""
     who = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
     text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{who[0]}  ", f"bold {who[1]}"), message["content"])

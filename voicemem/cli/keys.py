@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from voicemem.cli.common import Failed, audit_to_terminal, run, setting, sqlite_path
+from voicemem.cli.common import CommandFailed, audit_to_terminal, run, setting, sqlite_path
 from voicemem.config.service import SQLITE_PREFIX, Settings
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
@@ -50,7 +50,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
 
     A store that does not exist is made, for a service that is to start with keys.
     """
-    path = path_of(store)
+    path = store_path(store)
     if not os.path.exists(path):
         click.echo(f"{path} does not exist yet; it is made, as a new store.", err=True)
 
@@ -72,7 +72,7 @@ def list_keys(store: str) -> None:
     async def work(opened: Store) -> list[Key]:
         return await opened.keys()
 
-    for key in run(with_store(existing(store), work)):
+    for key in run(with_store(existing_path(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip())
 
@@ -94,20 +94,20 @@ def revoke_key(store: str, key_id: str) -> None:
             audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
         return revoked
 
-    if not run(with_store(existing(store), work)):
-        raise Failed(f"There is no active key with the id {key_id}.")
+    if not run(with_store(existing_path(store), work)):
+        raise CommandFailed(f"There is no active key with the id {key_id}.")
     click.echo(f"key {key_id} is revoked")
 
 
-def path_of(store: str) -> str:
+def store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
 
 
-def existing(store: str) -> str:
+def existing_path(store: str) -> str:
     """The path of a store that is there: a mistyped one must not be made by asking for its keys."""
-    path = path_of(store)
+    path = store_path(store)
     if not os.path.exists(path):
-        raise Failed(f"There is no store {path}.")
+        raise CommandFailed(f"There is no store {path}.")
     return path
 
 

@@ -28,10 +28,10 @@ FRAMES = 20
 """Of a traceback, the innermost."""
 
 
-def set_up(form: str, level: str, stream: TextIO | None = None) -> logging.Handler:
+def configure_logging(form: str, level: str, stream: TextIO | None = None) -> logging.Handler:
     """Log to `stream` (stderr). Libraries tell warnings and worse only: below that some of them tell what is said."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else Lines())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
@@ -59,7 +59,7 @@ def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(handle)
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-11-21T18:00:00.000Z WARNING voicemem: sentence key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -67,11 +67,11 @@ class Lines(logging.Formatter):
         line = f"{time_of(record)} {record.levelname} {record.name}: {record.getMessage()}{fields}"
         if record.exc_info and record.exc_info[1]:
             error = record.exc_info[1]
-            line += "".join(f"\n  {said}" for said in [*places_of(error), *sentences_of(error)])
+            line += "".join(f"\n  {said}" for said in [*frames_of(error), *sentences_of(error)])
         return line
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object a line: `time`, `level`, `logger`, `message`, fields by their names, `error` and `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -86,7 +86,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1]:
             line["error"] = " from ".join(sentences_of(record.exc_info[1]))
-            line["trace"] = list(places_of(record.exc_info[1]))
+            line["trace"] = list(frames_of(record.exc_info[1]))
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -110,7 +110,7 @@ def sentences_of(error: BaseException) -> Iterator[str]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
-def places_of(error: BaseException) -> Iterator[str]:
+def frames_of(error: BaseException) -> Iterator[str]:
     """Where it was, the innermost last; without the source lines' values."""
     for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
         yield f"{frame.filename}:{frame.lineno} {frame.name}"

@@ -15,7 +15,7 @@ import click
 
 from voicemem.app import running
 from voicemem.cli import logs
-from voicemem.cli.common import Command, Failed, run, setting
+from voicemem.cli.common import Command, CommandFailed, run, setting
 from voicemem.cli.notify import notify
 from voicemem.config.service import (
     MEMORY_STORE,
@@ -152,7 +152,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
 @serve_options
 def serve(**options: Any) -> None:
     """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
-    handler = logs.set_up(options["log_format"], options["log_level"])
+    handler = logs.configure_logging(options["log_format"], options["log_level"])
     tune_interpreter()
     run(serve_until_stopped(options, handler))
 
@@ -186,22 +186,22 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
         click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
-        click.echo(f"  llm      {host_of(app.settings.llm_url) or 'none (--llm-url)'}")
+        click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.services.access.needed():
             click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
         LOG.info("Started", extra={"version": __version__, **addresses})
         notify("READY=1")
-        await first_of(stopped, app.failed)
+        await wait_for_first(stopped, app.failed)
         if app.failed.is_set():
-            raise Failed("The service cannot go on; the log says why.")
+            raise CommandFailed("The service cannot go on; the log says why.")
         notify("STOPPING=1")
         LOG.info("Stopping")
         click.echo("stopping: everything received is stored and acknowledged first")
 
 
-def host_of(url: str | None) -> str:
+def url_origin(url: str | None) -> str:
     """A URL without its path, which may hold what is secret."""
     return "" if url is None else "://".join(urlsplit(url)[:2])
 
@@ -214,7 +214,7 @@ def without_user(value: Any) -> Any:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-async def first_of(*events: asyncio.Event) -> None:
+async def wait_for_first(*events: asyncio.Event) -> None:
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for one in waiting:
@@ -234,7 +234,7 @@ def check_config(**options: Any) -> None:
         keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
         check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     except VoicememError as error:
-        raise Failed(error.detail) from None
+        raise CommandFailed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
         shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value

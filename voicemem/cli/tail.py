@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from voicemem.cli.calls import REST_URL
-from voicemem.cli.common import Failed, rest_url, run
-from voicemem.cli.demo import line
+from voicemem.cli.common import CommandFailed, rest_url, run
+from voicemem.cli.demo import render_message
 from voicemem.client import ClientError
-from voicemem.client.tail import Follower, Told, tail_of
+from voicemem.client.tail import SseEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """What is shown of an event, the first of these that it has."""
@@ -51,26 +51,26 @@ def tail(
         raise click.UsageError("--open shows what of the memory is in progress; it needs --messages.")
     given = {"view": messages and "messages", "open": unfinished and "true", "label": label, "user_id": user_id}
     query = {name: str(value) for name, value in given.items() if value}
-    follower = Follower(tail_of(url, session, query), key, lone=session is not None)
+    reader = TailReader(tail_url(url, session, query), key, single_session=session is not None)
     try:
-        run(show_all(follower, None if as_json else Console(highlight=False, soft_wrap=True), session is None))
+        run(print_tail(reader, None if as_json else Console(highlight=False, soft_wrap=True), session is None))
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def show_all(follower: Follower, console: Console | None, several: bool) -> None:
+async def print_tail(reader: TailReader, console: Console | None, several: bool) -> None:
     try:
-        async with aclosing(follower.told()) as telling:
+        async with aclosing(reader.events()) as telling:
             async for told in telling:
-                show(told, console, several)
+                print_event(told, console, several)
                 sys.stdout.flush()
     except ClientError as error:
-        raise Failed(f"{error.detail} ({error.code})") from None
+        raise CommandFailed(f"{error.detail} ({error.code})") from None
 
 
-def show(told: Told, console: Console | None, several: bool) -> None:
+def print_event(told: SseEvent, console: Console | None, several: bool) -> None:
     if console is None:
         click.echo(json.dumps(told.data, ensure_ascii=False))
         return
@@ -82,7 +82,9 @@ def show(told: Told, console: Console | None, several: bool) -> None:
             for key in told.data["removed"]:
                 console.print(Text(f"{who}{key:>6} ", "dim") + Text("withdrawn", "dim italic"))
             for upsert in told.data["upserts"]:
-                console.print(Text(f"{who}{upsert['key']:>6} ", "dim") + line(upsert["message"], console.is_terminal))
+                console.print(
+                    Text(f"{who}{upsert['key']:>6} ", "dim") + render_message(upsert["message"], console.is_terminal)
+                )
         case "end":
             reason = told.data["reason"]
             console.print(f"{told.data['session_id']} {told.data['state']}{f' ({reason})' if reason else ''}")

@@ -24,8 +24,8 @@ from voicemem.client.errors import (
     Unreachable,
 )
 from voicemem.client.options import Options
-from voicemem.client.session import Session
-from voicemem.client.sync import SyncAck, SyncClient, SyncSession
+from voicemem.client.session import ProducerSession
+from voicemem.client.sync import SyncAck, SyncClient, SyncProducerSession
 
 __all__ = [
     "Ack",
@@ -35,14 +35,14 @@ __all__ = [
     "Closed",
     "EventRefused",
     "Options",
+    "ProducerSession",
     "RequestRefused",
-    "Session",
     "SessionEnded",
     "SessionErased",
     "Superseded",
     "SyncAck",
     "SyncClient",
-    "SyncSession",
+    "SyncProducerSession",
     "Unacknowledged",
     "Unreachable",
 ]

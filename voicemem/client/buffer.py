@@ -14,22 +14,22 @@ from voicemem.client.options import Options
 class Ack:
     """What becomes of one event: awaiting it gives its seq once it is on disk, or raises `ClientError`."""
 
-    __slots__ = ("error", "payload", "seq", "settled", "waiters")
+    __slots__ = ("error", "payload", "resolved", "seq", "waiters")
 
     def __init__(self, seq: int, payload: bytes) -> None:
         self.seq = seq
         self.payload = payload
         """The event as it is sent; empty once it need not be sent again."""
-        self.settled = False
+        self.resolved = False
         self.error: ClientError | None = None
         self.waiters: list[asyncio.Future[None]] = []
 
     def done(self) -> bool:
         """Whether it is known what became of the event."""
-        return self.settled
+        return self.resolved
 
     def __await__(self) -> Generator[asyncio.Future[None], None, int]:
-        if not self.settled:
+        if not self.resolved:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiters.append(waiter)
             yield from waiter
@@ -41,12 +41,12 @@ class Ack:
             raise self.error
         return self.seq
 
-    def settle(self, error: ClientError | None = None) -> None:
+    def resolve(self, error: ClientError | None = None) -> None:
         """Tell whoever waits; what is told first holds."""
-        if self.settled:
+        if self.resolved:
             return
         self.error = error
-        self.settled = True
+        self.resolved = True
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -74,19 +74,19 @@ class Buffer:
         return len(self.sent) + len(self.unsent)
 
     @property
-    def lowest(self) -> int:
+    def lowest_seq(self) -> int:
         """The lowest seq that can still be sent; `next_seq` when nothing is held."""
         for held in (self.sent, self.unsent):
             if held:
                 return held[0].seq
         return self.next_seq
 
-    def add(self, encode: Callable[[int], bytes], whatever_is_held: bool = False) -> Ack:
+    def add(self, encode: Callable[[int], bytes], ignore_limits: bool = False) -> Ack:
         """Give an event the next seq. Raises `BufferFull`, and whatever `encode` raises; then nothing is taken."""
         with self.lock:
             payload = encode(self.next_seq)
             full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
-            if full and not whatever_is_held:
+            if full and not ignore_limits:
                 raise BufferFull(len(self), self.size)
             ack = Ack(self.next_seq, payload)
             self.next_seq += 1
@@ -99,7 +99,7 @@ class Buffer:
         with self.lock:
             self.next_seq = max(self.next_seq, next_seq)
 
-    def take(self, max_bytes: int) -> list[Ack]:
+    def take_batch(self, max_bytes: int) -> list[Ack]:
         """The next events to send, at least one if there is any, and no more than so many bytes otherwise."""
         taken: list[Ack] = []
         size = 0
@@ -119,16 +119,16 @@ class Buffer:
 
     def acknowledge(self, seq: int) -> None:
         """Everything up to `seq` is on disk."""
-        self._settle_front(lambda ack: ack.seq <= seq)
+        self._resolve_front(lambda ack: ack.seq <= seq)
 
     def refuse(self, seq: int, error: ClientError) -> None:
         """One event is refused. Those before it are not settled by that."""
         for ack in self.sent:
             if ack.seq >= seq:
                 if ack.seq == seq:
-                    ack.settle(error)
+                    ack.resolve(error)
                 break
-        self._settle_front(lambda _: False)
+        self._resolve_front(lambda _: False)
 
     def fail(self, error: ClientError, from_seq: int = 0) -> None:
         """Nothing more will come of the events from `from_seq` on."""
@@ -136,16 +136,16 @@ class Buffer:
             held = [*self.sent, *self.unsent]
         for ack in held:
             if ack.seq >= from_seq:
-                ack.settle(error)
-        self._settle_front(lambda _: False)
+                ack.resolve(error)
+        self._resolve_front(lambda _: False)
 
-    def _settle_front(self, is_done: Callable[[Ack], bool]) -> None:
+    def _resolve_front(self, is_done: Callable[[Ack], bool]) -> None:
         with self.lock:
             for held in (self.sent, self.unsent):
-                while held and (held[0].settled or is_done(held[0])):
+                while held and (held[0].resolved or is_done(held[0])):
                     ack = held.popleft()
                     self.size -= len(ack.payload)
-                    ack.settle()
+                    ack.resolve()
                     ack.payload = b""
                 if held:
                     break

@@ -17,16 +17,16 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import RequestRefused, Unreachable
 from voicemem.client.options import Options
-from voicemem.client.producer import Frame, Line
+from voicemem.client.producer import Producer, ServerFrame
 from voicemem.errors import CODES
 
 FRAME_BYTES = 16 * 1024
 """Events that wait together share a frame up to this size; small, so that on a slow network answers come often."""
-NEVER_OPEN = frozenset({"not_open", "session_required"})
+LOST_STATE_CODES = frozenset({"not_open", "session_required"})
 """Codes that no client gets from a server that remembers what was opened."""
 
 
-class Ending(NamedTuple):
+class Disconnect(NamedTuple):
     """How a connection ended; `close` is its websocket close code, `code` and `detail` what the server said before."""
 
     close: int
@@ -34,63 +34,63 @@ class Ending(NamedTuple):
     detail: str
 
 
-class Link:
+class WebsocketConnection:
     """Runs until the connection ends. `lines` are those of the client, by session id and producer."""
 
     def __init__(
         self,
         socket: ClientConnection,
-        lines: Mapping[tuple[str, str], Line],
+        producers: Mapping[tuple[str, str], Producer],
         options: Options,
         frame_bytes: int = FRAME_BYTES,
     ) -> None:
         self.socket = socket
-        self.lines = lines
+        self.producers = producers
         self.options = options
-        self.opening: deque[Line] = deque()
-        self.open: set[Line] = set()
+        self.opening: deque[Producer] = deque()
+        self.open: set[Producer] = set()
         """Lines that the server has answered on this connection."""
-        self.waiting: deque[Line] = deque()
+        self.waiting: deque[Producer] = deque()
         """Open lines with something to send, each once."""
-        self.queued: set[Line] = set()
+        self.queued: set[Producer] = set()
         """Those of `waiting`."""
         self.wake = asyncio.Event()
-        self.heard = 0
+        self.frames_received = 0
         """Frames from the server."""
         self.frame_bytes = frame_bytes
         """What frames may hold now; acks let it grow again."""
-        self.useful = False
+        self.made_progress = False
         """Whether a line was opened, or an event acknowledged."""
         self.acked = False
-        self.leaving = False
+        self.server_leaving = False
         """The server is about to close, and reads nothing more."""
-        self.complaint: Frame | None = None
+        self.connection_error: ServerFrame | None = None
         """The last error that was about the connection as a whole."""
 
     # What the client says
 
-    def open_line(self, line: Line) -> None:
-        self.open.discard(line)
-        self.opening.append(line)
+    def open_producer(self, producer: Producer) -> None:
+        self.open.discard(producer)
+        self.opening.append(producer)
         self.wake.set()
 
-    def has_more(self, line: Line) -> None:
+    def schedule(self, producer: Producer) -> None:
         """A line has taken events."""
-        if line.buffer.unsent and line in self.open and line not in self.queued:
-            self.waiting.append(line)
-            self.queued.add(line)
+        if producer.buffer.unsent and producer in self.open and producer not in self.queued:
+            self.waiting.append(producer)
+            self.queued.add(producer)
             self.wake.set()
 
-    def forget(self, line: Line) -> None:
-        self.open.discard(line)
+    def remove(self, producer: Producer) -> None:
+        self.open.discard(producer)
 
     # The life of a connection
 
-    async def run(self) -> Ending:
+    async def run(self) -> Disconnect:
         """Send and hear until the connection ends."""
         helpers = [asyncio.create_task(self.write()), asyncio.create_task(self.watch())]
         for helper in helpers:
-            helper.add_done_callback(self.end_with)
+            helper.add_done_callback(self.abort_on_exit)
         try:
             await self.read()
         finally:
@@ -100,9 +100,9 @@ class Link:
         for result in results:
             if isinstance(result, Exception):
                 raise result
-        return self.ending()
+        return self.disconnect()
 
-    def end_with(self, helper: asyncio.Task[None]) -> None:
+    def abort_on_exit(self, helper: asyncio.Task[None]) -> None:
         """Without its helpers a connection is of no use."""
         if not helper.cancelled():
             self.socket.transport.abort()
@@ -110,102 +110,104 @@ class Link:
     async def read(self) -> None:
         try:
             while True:
-                frame = msgspec.json.decode(await self.socket.recv(decode=False), type=Frame)
-                self.heard += 1
-                self.hear(frame)
+                frame = msgspec.json.decode(await self.socket.recv(decode=False), type=ServerFrame)
+                self.frames_received += 1
+                self.on_frame(frame)
         except ConnectionClosed:
             pass
         except msgspec.DecodeError:
-            self.complaint = Frame("error", code="not_voicemem", detail="The answer is no frame of voicemem.v1.")
+            self.connection_error = ServerFrame(
+                "error", code="not_voicemem", detail="The answer is no frame of voicemem.v1."
+            )
 
     async def write(self) -> None:
         with suppress(ConnectionClosed):
             while True:
                 await self.wake.wait()
                 self.wake.clear()
-                while (self.opening or self.waiting) and not self.leaving:
+                while (self.opening or self.waiting) and not self.server_leaving:
                     await self.write_next()
 
     async def write_next(self) -> None:
         """One frame; here, and only here, a slow network holds the client back."""
         if self.opening:
-            line = self.opening.popleft()
-            if not line.over:
-                await self.socket.send(msgspec.json.encode(line.opening()), text=True)
+            producer = self.opening.popleft()
+            if not producer.finished:
+                await self.socket.send(msgspec.json.encode(producer.open_frame()), text=True)
             return
-        line = self.waiting.popleft()
-        self.queued.discard(line)
-        batch = line.buffer.take(self.frame_bytes) if line in self.open else []
+        producer = self.waiting.popleft()
+        self.queued.discard(producer)
+        batch = producer.buffer.take_batch(self.frame_bytes) if producer in self.open else []
         if batch:
-            self.has_more(line)
-            await self.socket.send(frame_of(batch), text=True)
+            self.schedule(producer)
+            await self.socket.send(encode_batch(batch), text=True)
 
     async def watch(self) -> None:
         """End a connection whose peer is gone without a word: neither an answer nor a pong comes any more."""
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(self.options.ping_after_s)
-                heard = self.heard
+                frames_received = self.frames_received
                 try:
                     async with asyncio.timeout(self.options.ping_timeout_s):
                         await (await self.socket.ping())
                 except TimeoutError:
-                    if self.heard == heard:
+                    if self.frames_received == frames_received:
                         return
 
     def next_frame_bytes(self) -> int:
         """For the next connection: smaller frames where not one got through, down to single events."""
         return self.frame_bytes if self.acked else max(1, self.frame_bytes // 4)
 
-    def ending(self) -> Ending:
+    def disconnect(self) -> Disconnect:
         close = 1006 if self.socket.close_code is None else self.socket.close_code
-        if self.leaving:
+        if self.server_leaving:
             close = 1012
-        if self.complaint is None:
-            return Ending(close, self.socket.close_reason or "", "The connection was lost.")
-        return Ending(close, self.complaint.code, self.complaint.detail)
+        if self.connection_error is None:
+            return Disconnect(close, self.socket.close_reason or "", "The connection was lost.")
+        return Disconnect(close, self.connection_error.code, self.connection_error.detail)
 
     # What the server says
 
-    def hear(self, frame: Frame) -> None:
-        line = self.lines.get((frame.session_id or "", frame.producer or ""))
+    def on_frame(self, frame: ServerFrame) -> None:
+        producer = self.producers.get((frame.session_id or "", frame.producer or ""))
         if frame.type == "goaway":
-            self.leaving = True
+            self.server_leaving = True
         elif frame.code == "rate_limited":
             pass  # nothing is lost: the server reads on by itself
-        elif frame.type == "error" and (line is None or frame.code in NEVER_OPEN):
-            self.hear_complaint(frame)
-        elif line is None:
+        elif frame.type == "error" and (producer is None or frame.code in LOST_STATE_CODES):
+            self.on_connection_error(frame)
+        elif producer is None:
             pass
         elif frame.type == "session.ready":
-            self.hear_ready(line, frame)
+            self.on_ready(producer, frame)
         elif frame.type == "ack" and frame.seq is not None:
-            self.useful = self.acked = True
+            self.made_progress = self.acked = True
             self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
-            line.hear_ack(frame.seq)
+            producer.on_ack(frame.seq)
         elif frame.type == "error":
-            self.hear_error(line, frame)
+            self.on_error(producer, frame)
 
-    def hear_ready(self, line: Line, frame: Frame) -> None:
-        self.useful = True
-        line.hear_ready(frame)
-        if not line.over:
-            self.open.add(line)
-            self.has_more(line)
+    def on_ready(self, producer: Producer, frame: ServerFrame) -> None:
+        self.made_progress = True
+        producer.on_ready(frame)
+        if not producer.finished:
+            self.open.add(producer)
+            self.schedule(producer)
 
-    def hear_error(self, line: Line, frame: Frame) -> None:
-        if line.hear_error(frame):
-            self.open_line(line)
+    def on_error(self, producer: Producer, frame: ServerFrame) -> None:
+        if producer.on_error(frame):
+            self.open_producer(producer)
         else:
-            self.has_more(line)
+            self.schedule(producer)
 
-    def hear_complaint(self, frame: Frame) -> None:
-        self.complaint = frame
-        if frame.code in NEVER_OPEN:
+    def on_connection_error(self, frame: ServerFrame) -> None:
+        self.connection_error = frame
+        if frame.code in LOST_STATE_CODES:
             self.socket.transport.abort()
 
 
-def frame_of(batch: list[Ack]) -> bytes:
+def encode_batch(batch: list[Ack]) -> bytes:
     """A single event as it is, several as an array."""
     if len(batch) == 1:
         return batch[0].payload
@@ -219,7 +221,7 @@ WIRE_LOG.setLevel(logging.WARNING)  # below it the library logs what is said
 
 
 PATH = "/v1/ingest"
-PASSING_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
+TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
 """Codes that are no reason to give up, whatever the connection was closed with."""
 CLOSE_TIMEOUT_S = 2.0
 
@@ -241,12 +243,12 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
             ping_interval=None,  # `Link.watch` asks, and takes any answer for life
         )
     except InvalidStatus as error:
-        raise refusal_of(error.response.status_code, error.response.body or b"") from None
+        raise handshake_error(error.response.status_code, error.response.body or b"") from None
     except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as error:
         raise Unreachable(f"The connection to {url} failed: {error or type(error).__name__}") from None
 
 
-async def abandon(connecting: asyncio.Task[ClientConnection]) -> None:
+async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
     """Close the connection that a task makes or has made."""
     connecting.cancel()
     (made,) = await asyncio.gather(connecting, return_exceptions=True)
@@ -262,14 +264,14 @@ def with_path(url: str) -> str:
     return parts._replace(path=parts.path if parts.path.strip("/") else PATH).geturl()
 
 
-def refusal_of(status: int, body: bytes | bytearray) -> Exception:
+def handshake_error(status: int, body: bytes | bytearray) -> Exception:
     """The exception for an answer that is no upgrade to a websocket."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         problem = {}
     code, detail = problem.get("reason"), problem.get("detail", f"The server answered HTTP status {status}.")
-    if status >= 500 or code in PASSING_CODES:
+    if status >= 500 or code in TRANSIENT_CODES:
         return Unreachable(str(detail))
     if code in CODES:
         return RequestRefused(code, str(detail), status)

@@ -23,11 +23,11 @@ from voicemem.protocol.strict_json import check_frame
 
 LOG = logging.getLogger("voicemem.client")
 NOT_SENDABLE = frozenset({"session.open", "auth"})
-ENDS_THE_LINE = frozenset({"superseded", "session_erased", "seq_required"})
+FATAL_CODES = frozenset({"superseded", "session_erased", "seq_required"})
 """Codes after which this producer can send nothing more into the session."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class ServerFrame(msgspec.Struct, frozen=True):
     """What the server says, of every type; what a client does not know is passed over."""
 
     type: str
@@ -44,7 +44,7 @@ class Frame(msgspec.Struct, frozen=True):
     incarnation: str | None = None
 
 
-class Line:
+class Producer:
     """`over` is called once, when the line has nothing more to send and never will."""
 
     def __init__(
@@ -53,18 +53,18 @@ class Line:
         producer: str,
         config: Mapping[str, Any] | None,
         options: Options,
-        over: Callable[[Line], None] = lambda line: None,
+        on_finished: Callable[[Producer], None] = lambda line: None,
     ) -> None:
         self.session_id = session_id
         self.producer = producer
         self.config = config
         self.buffer = Buffer(options)
-        self.tell_over = over
+        self.on_finished = on_finished
         self.opened = False
         """Whether the server has ever answered."""
-        self.opens = 0
+        self.unanswered_opens = 0
         """`session.open` frames sent since that answer: how many epochs may have gone by."""
-        self.stray = 0
+        self.stray_opens = 0
         """Opens sent before the last answer that it does not count: the server may still come to them."""
         self.epoch: int | None = None
         self.incarnation: str | None = None
@@ -74,8 +74,8 @@ class Line:
         """The seq of the `session.end` that was taken."""
         self.error: ClientError | None = None
         """Why the line takes nothing more."""
-        self.over = False
-        self.noticed = False
+        self.finished = False
+        self.wakeup_pending = False
         """Whether the transport will hear of what was taken."""
         self.lock = threading.Lock()
         """Around what senders in other threads decide by."""
@@ -88,7 +88,7 @@ class Line:
 
     # Events in
 
-    def add(self, event: Mapping[str, Any], whatever_is_held: bool = False) -> Ack:
+    def add(self, event: Mapping[str, Any], ignore_limits: bool = False) -> Ack:
         """Take an event. Raises `ClientError`, `TypeError`, `ValueError`; then nothing is taken."""
         kind = event.get("type")
         if kind in NOT_SENDABLE:
@@ -98,7 +98,7 @@ class Line:
                 raise self.error
             if self.end_seq is not None or self.state == "ended":
                 raise SessionEnded("session_ended", CODES["session_ended"].sentence)
-            ack = self.buffer.add(lambda seq: self.encode(event, seq), whatever_is_held)
+            ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits)
             if kind == "session.end":
                 self.end_seq = ack.seq
             turn = event.get("turn_id")
@@ -128,17 +128,17 @@ class Line:
 
     # Opening
 
-    def opening(self) -> dict[str, Any]:
+    def open_frame(self) -> dict[str, Any]:
         """The frame that opens the line, again. `from_seq` counts only where the server has less than was stored."""
-        self.opens += 1
+        self.unanswered_opens += 1
         frame: dict[str, Any] = {"type": "session.open", "session_id": self.session_id, "producer": self.producer}
         if self.config is not None:
             frame["session"] = self.config  # of use only where the session does not exist, or not any more
         if self.opened:
-            frame["from_seq"] = self.buffer.lowest
+            frame["from_seq"] = self.buffer.lowest_seq
         return frame
 
-    def hear_ready(self, frame: Frame) -> None:
+    def on_ready(self, frame: ServerFrame) -> None:
         """The server's answer to an open: go on where it stands."""
         buffer = self.buffer
         if self.opened and self.is_ours(frame):
@@ -146,19 +146,19 @@ class Line:
         buffer.start(frame.next_seq)
         buffer.rewind()
         counted = 1 if self.epoch is None or frame.epoch is None else frame.epoch - self.epoch
-        self.stray = max(0, self.stray + self.opens - counted)
-        self.epoch, self.incarnation, self.opens = frame.epoch, frame.incarnation, 0
+        self.stray_opens = max(0, self.stray_opens + self.unanswered_opens - counted)
+        self.epoch, self.incarnation, self.unanswered_opens = frame.epoch, frame.incarnation, 0
         self.next_turn = max(self.next_turn, frame.next_turn)
         self.state = frame.state
         self.set_ready()
 
-    def is_ours(self, frame: Frame) -> bool:
+    def is_ours(self, frame: ServerFrame) -> bool:
         """Whether what the server has can only be what this line sent.
 
         Where another process or a restored store may have come between, everything held is sent again instead: what
         is stored of it is acknowledged again, and what is not cannot be mistaken for it.
         """
-        only_we_opened = self.opens == 1 and self.epoch is not None and frame.epoch == self.epoch + 1
+        only_we_opened = self.unanswered_opens == 1 and self.epoch is not None and frame.epoch == self.epoch + 1
         same_store = frame.incarnation == self.incarnation
         return only_we_opened and same_store and frame.next_seq <= self.buffer.next_seq
 
@@ -166,38 +166,40 @@ class Line:
         self.opened = True
         if not self.ready.done():
             self.ready.set_result(None)
-        self.note_progress()
+        self.notify_waiters()
 
     # Answers
 
-    def hear_ack(self, seq: int) -> None:
+    def on_ack(self, seq: int) -> None:
         self.buffer.acknowledge(seq)
-        self.note_progress()
+        self.notify_waiters()
 
-    def hear_error(self, frame: Frame) -> bool:
+    def on_error(self, frame: ServerFrame) -> bool:
         """An `error` about this line; whether it must be opened again to go on."""
         code, seq = frame.code, frame.seq
         if code == "seq_gap":
             return not self.rewind_to(frame.expected)
-        if code == "superseded" and self.stray:  # by an open of this line's own, from a connection that was given up
-            self.stray -= 1
+        if (
+            code == "superseded" and self.stray_opens
+        ):  # by an open of this line's own, from a connection that was given up
+            self.stray_opens -= 1
             return True
         LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
         if code == "session_ended":
             with self.lock:
                 self.state = "ended"
             self.buffer.fail(SessionEnded(code, frame.detail, seq), seq or 0)
-        elif seq is None or code in ENDS_THE_LINE:
+        elif seq is None or code in FATAL_CODES:
             self.fail(error_of(frame))
         else:
             self.buffer.refuse(seq, EventRefused(code, frame.detail, seq))
             self.end_seq = None if seq == self.end_seq else self.end_seq
-        self.note_progress()
+        self.notify_waiters()
         return False
 
     def rewind_to(self, expected: int | None) -> bool:
         """Send again from the seq that the server expects; False when it is none that can be sent."""
-        if expected is None or not self.buffer.lowest <= expected < self.buffer.next_seq:
+        if expected is None or not self.buffer.lowest_seq <= expected < self.buffer.next_seq:
             return False
         self.buffer.rewind(expected)
         return True
@@ -212,26 +214,26 @@ class Line:
         if not self.ready.done():
             self.ready.set_exception(self.error)
             self.ready.exception()  # nobody may be waiting any more
-        self.note_progress()
+        self.notify_waiters()
 
-    def note_progress(self) -> None:
+    def notify_waiters(self) -> None:
         """Something was settled: tell those who wait for it."""
-        lowest = self.buffer.lowest
+        lowest_seq = self.buffer.lowest_seq
         for seq, waiter in self.flushes:
-            if seq < lowest and not waiter.done():
+            if seq < lowest_seq and not waiter.done():
                 waiter.set_result(None)
         self.flushes = [flush for flush in self.flushes if not flush[1].done()]
-        if self.end_seq is not None and lowest > self.end_seq and self.error is None:
+        if self.end_seq is not None and lowest_seq > self.end_seq and self.error is None:
             self.state = "ended"
         done = self.error is not None or (self.state == "ended" and not len(self.buffer))
-        if done and not self.over:
-            self.over = True
-            self.tell_over(self)
+        if done and not self.finished:
+            self.finished = True
+            self.on_finished(self)
 
     async def flush(self) -> None:
         """Wait until everything that was taken so far is settled. Raises the `ClientError` that ended the line."""
         target = self.buffer.next_seq - 1
-        if self.buffer.lowest <= target:
+        if self.buffer.lowest_seq <= target:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.flushes.append((target, waiter))
             await waiter
@@ -239,7 +241,7 @@ class Line:
             raise self.error
 
 
-def error_of(frame: Frame) -> ClientError:
+def error_of(frame: ServerFrame) -> ClientError:
     """The exception for an error that ends a line."""
     if frame.code == "superseded":
         return Superseded()

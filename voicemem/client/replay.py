@@ -11,25 +11,34 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from voicemem.client import Ack, Client, ClientError, EventRefused, Options, RequestRefused, Session, Unreachable
+from voicemem.client import (
+    Ack,
+    Client,
+    ClientError,
+    EventRefused,
+    Options,
+    ProducerSession,
+    RequestRefused,
+    Unreachable,
+)
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import split_frame
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 
 LONGEST_PAUSE_S = 3.0
 """Between two events at the call's own pace; longer silences of a recording are cut to this."""
-STORES_NOTHING = frozenset({"seq_conflict", "seq_gap", "seq_required", "session_ended", "session_erased", "superseded"})
+FATAL_ERRORS = frozenset({"seq_conflict", "seq_gap", "seq_required", "session_ended", "session_erased", "superseded"})
 """Errors that do not count as acks: the recording and the session no longer fit together."""
-IN_FLIGHT = 100
+MAX_UNACKED = 100
 """Events sent and not yet acknowledged."""
-OPTIONS = Options(give_up_after_s=0, max_bytes=IN_FLIGHT * MAX_FRAME_BYTES, close_timeout_s=0)
+OPTIONS = Options(give_up_after_s=0, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
 
 
 class ReplayFailed(Exception):
     """The server could not be reached, or let the call go; the text says what to do."""
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """What became of a recording."""
 
     session_id: str
@@ -39,7 +48,7 @@ class Replayed(NamedTuple):
     errors: list[JsonObject]
 
 
-def load(path: Path) -> list[JsonObject]:
+def load_recording(path: Path) -> list[JsonObject]:
     """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
     events: list[JsonObject] = []
     for place, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -50,7 +59,7 @@ def load(path: Path) -> list[JsonObject]:
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 
-def pauses(events: Sequence[JsonObject], pace: float) -> list[float]:
+def pauses_before(events: Sequence[JsonObject], pace: float) -> list[float]:
     """Seconds to wait before each event, at `pace` times the speed at which they happened."""
     waits, latest = [], None
     for event in events:
@@ -67,16 +76,18 @@ def pauses(events: Sequence[JsonObject], pace: float) -> list[float]:
 class Replay:
     """One recording on its way into one session. `told` hears of each event once it is acknowledged or refused."""
 
-    def __init__(self, events: Sequence[JsonObject], told: Callable[[JsonObject], Any] = lambda event: None) -> None:
+    def __init__(
+        self, events: Sequence[JsonObject], on_settled: Callable[[JsonObject], Any] = lambda event: None
+    ) -> None:
         self.events = events
-        self.told = told
+        self.on_settled = on_settled
         self.acked = 0
         self.errors: list[JsonObject] = []
-        self.under_way: deque[tuple[JsonObject, Ack]] = deque()
+        self.unacked: deque[tuple[JsonObject, Ack]] = deque()
 
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None
-    ) -> Replayed:
+    ) -> ReplayResult:
         """Send everything, and wait until all of it is on disk; without `pace`, as fast as it is taken.
 
         Raises `ReplayFailed`.
@@ -98,35 +109,35 @@ class Replay:
             raise ReplayFailed(f"The replay cannot go on: {error.detail}") from None
         except ValueError as error:
             raise ReplayFailed(f"The replay cannot go on: {error}.") from None
-        return Replayed(session.session_id, len(self.events) - skipped, skipped, self.errors)
+        return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
-    async def send_all(self, session: Session, skipped: int, pace: float | None) -> None:
+    async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
         """Send what the server does not have yet."""
-        waits = pauses(self.events, pace) if pace else [0.0] * len(self.events)
+        waits = pauses_before(self.events, pace) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             if wait:
                 await self.pause(wait)
-            self.under_way.append((event, session.send(event)))
-            await self.settle(IN_FLIGHT)
-        await self.settle(0)
+            self.unacked.append((event, session.send(event)))
+            await self.wait_for_acks(MAX_UNACKED)
+        await self.wait_for_acks(0)
 
     async def pause(self, seconds: float) -> None:
         """Wait, and hear of acks meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.settle(0)
+                await self.wait_for_acks(0)
                 await asyncio.sleep(seconds)
 
-    async def settle(self, at_most: int) -> None:
+    async def wait_for_acks(self, at_most: int) -> None:
         """Wait until so many events are under way. Raises `ClientError` when no more will be stored."""
-        while len(self.under_way) > at_most:
-            event, ack = self.under_way[0]
+        while len(self.unacked) > at_most:
+            event, ack = self.unacked[0]
             try:
                 await ack
             except EventRefused as refused:
-                if refused.code in STORES_NOTHING:
+                if refused.code in FATAL_ERRORS:
                     raise
                 self.errors.append({"seq": refused.seq, "code": refused.code, "detail": refused.detail})
-            self.under_way.popleft()
+            self.unacked.popleft()
             self.acked += 1
-            self.told(event)
+            self.on_settled(event)

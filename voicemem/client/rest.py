@@ -14,11 +14,11 @@ from yarl import URL
 from voicemem.client.errors import RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
 
-PASSING = frozenset({408, 429, 500, 502, 503, 504})
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses that may be others soon."""
 
 
-class Rest:
+class RestClient:
     """Calls one server. `url` is its root; a path in it stays in front."""
 
     def __init__(self, url: str, key: str | None, options: Options) -> None:
@@ -31,7 +31,7 @@ class Rest:
         if self.http is not None:
             await self.http.close()
 
-    async def call(
+    async def request(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Any:
         """One request, once. Raises `RequestRefused` for an error answer, `Unreachable` when none came."""
@@ -44,20 +44,20 @@ class Rest:
                 raw = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unreachable(f"{method} {url.path} failed: {error or type(error).__name__}") from None
-        return answer_of(response.status, raw)
+        return decode_answer(response.status, raw)
 
-    async def read(self, path: str, query: Mapping[str, str]) -> Any:
+    async def get(self, path: str, query: Mapping[str, str]) -> Any:
         """A GET, tried again when the connection fails. Raises `RequestRefused`, `Unreachable`."""
         backoff = Backoff(self.options)
         for _ in range(self.options.read_attempts - 1):
             try:
-                return await self.call("GET", path, query)
+                return await self.request("GET", path, query)
             except Unreachable:
                 await asyncio.sleep(backoff.next_s())
-        return await self.call("GET", path, query)
+        return await self.request("GET", path, query)
 
 
-def answer_of(status: int, raw: bytes) -> Any:
+def decode_answer(status: int, raw: bytes) -> Any:
     """The JSON of an answer. Raises `RequestRefused`."""
     try:
         body = msgspec.json.decode(raw)
@@ -74,12 +74,12 @@ def session_path(session_id: str, rest: str = "") -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}{rest}"
 
 
-def query_of(given: Mapping[str, Any]) -> dict[str, str]:
+def query_params(given: Mapping[str, Any]) -> dict[str, str]:
     """Arguments as query parameters; what is None is left out, lists get commas."""
-    return {name: text_of(value) for name, value in given.items() if value is not None}
+    return {name: query_text(value) for name, value in given.items() if value is not None}
 
 
-def text_of(value: Any) -> str:
+def query_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, list | tuple) else str(value)

@@ -13,7 +13,7 @@ from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
 from voicemem.client.errors import Closed, Unacknowledged
 from voicemem.client.options import Options
-from voicemem.client.session import ContextWishes, Facts, HistoryWishes, Session
+from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SessionFacts
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ async def cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def outcome_of(ack: Ack) -> int:
+async def wait_for_ack(ack: Ack) -> int:
     return await ack
 
 
@@ -79,14 +79,14 @@ class SyncAck:
         """The event's seq once it is on disk. Raises `TimeoutError` (seconds), and `ClientError` as awaiting does."""
         if self._ack.done():
             return self._ack.outcome()
-        return self._thread.run(outcome_of(self._ack), timeout)
+        return self._thread.run(wait_for_ack(self._ack), timeout)
 
 
-class SyncSession(Facts):
+class SyncProducerSession(SessionFacts):
     """A `Session` for synchronous code; its methods may be called from any thread, and all but `send` wait."""
 
-    def __init__(self, session: Session, thread: LoopThread) -> None:
-        super().__init__(session._line)
+    def __init__(self, session: ProducerSession, thread: LoopThread) -> None:
+        super().__init__(session._producer)
         self._session = session
         self._thread = thread
 
@@ -102,13 +102,13 @@ class SyncSession(Facts):
         """As `Session.end`. Raises `TimeoutError` (seconds) too; the end is sent nevertheless."""
         return self._thread.run(self._session.end(reason), timeout)
 
-    def history(self, **wishes: Unpack[HistoryWishes]) -> dict[str, Any]:
+    def history(self, **params: Unpack[HistoryParams]) -> dict[str, Any]:
         """As `Session.history`."""
-        return self._thread.run(self._session.history(**wishes))
+        return self._thread.run(self._session.history(**params))
 
-    def context(self, **wishes: Unpack[ContextWishes]) -> dict[str, Any]:
+    def context(self, **params: Unpack[ContextParams]) -> dict[str, Any]:
         """As `Session.context`."""
-        return self._thread.run(self._session.context(**wishes))
+        return self._thread.run(self._session.context(**params))
 
 
 class SyncClient:
@@ -144,10 +144,10 @@ class SyncClient:
         producer: str = "main",
         config: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> SyncSession:
+    ) -> SyncProducerSession:
         """As `Client.open`. Raises `TimeoutError` (seconds) too."""
         opening = self._client.open(session_id, producer=producer, config=config)
-        return SyncSession(self._thread.run(opening, timeout), self._thread)
+        return SyncProducerSession(self._thread.run(opening, timeout), self._thread)
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called twice."""

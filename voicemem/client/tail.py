@@ -13,36 +13,36 @@ from yarl import URL
 
 from voicemem.client.errors import RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
-from voicemem.client.rest import PASSING, answer_of, session_path
+from voicemem.client.rest import TRANSIENT_STATUSES, decode_answer, session_path
 
 SILENCE_S = 45.0
 """The server says something every 15 s."""
-PASSING_CODES = frozenset({"draining", "store_unavailable", "internal"})
+TRANSIENT_TAIL_CODES = frozenset({"draining", "store_unavailable", "internal"})
 """Of tails that were cut, and may go on soon."""
-OVER = 204
+NO_CONTENT = 204
 
 
-class Told(NamedTuple):
+class SseEvent(NamedTuple):
     """One server-sent event; its reader goes on after `place`. Without a name it is only the place."""
 
-    place: str | None
+    last_event_id: str | None
     event: str
     data: dict[str, Any]
 
 
-class Follower:
+class TailReader:
     """Follows the tail at an address. `lone`: it is of one session, and over with it."""
 
-    def __init__(self, address: URL, key: str | None, lone: bool, options: Options | None = None) -> None:
+    def __init__(self, address: URL, key: str | None, single_session: bool, options: Options | None = None) -> None:
         self.address = address
         self.headers = {"Accept": "text/event-stream", **({"Authorization": f"Bearer {key}"} if key else {})}
-        self.lone = lone
+        self.single_session = single_session
         self.backoff = Backoff(options or Options())
-        self.place: str | None = None
-        self.reached = False
+        self.last_event_id: str | None = None
+        self.ever_connected = False
         """Whether there ever was an answer."""
 
-    async def told(self) -> AsyncGenerator[Told, None]:
+    async def events(self) -> AsyncGenerator[SseEvent, None]:
         """What the tail tells, each thing once, until it is over.
 
         Raises `RequestRefused`, and `Unreachable` when there never was an answer.
@@ -51,51 +51,54 @@ class Follower:
         async with aiohttp.ClientSession(headers=self.headers, timeout=timeout) as http:
             while True:
                 try:
-                    async with aclosing(self.once(http)) as telling:
-                        async for told in telling:
-                            yield told
-                            if self.lone and told.event == "end":
+                    async with aclosing(self.read_once(http)) as events:
+                        async for event in events:
+                            yield event
+                            if self.single_session and event.event == "end":
                                 return
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    if not self.reached:
+                    if not self.ever_connected:
                         raise Unreachable(f"GET {self.address.path} failed: {error or type(error).__name__}") from None
                 except RequestRefused as refused:
-                    if refused.status == OVER:
+                    if refused.status == NO_CONTENT:
                         return
-                    if not (self.reached and (refused.status in PASSING or refused.code in PASSING_CODES)):
+                    if not (
+                        self.ever_connected
+                        and (refused.status in TRANSIENT_STATUSES or refused.code in TRANSIENT_TAIL_CODES)
+                    ):
                         raise
                 await asyncio.sleep(self.backoff.next_s())
 
-    async def once(self, http: aiohttp.ClientSession) -> AsyncGenerator[Told, None]:
-        """What is told over one connection. Raises `RequestRefused` also when the tail is cut."""
-        headers = {} if self.place is None else {"Last-Event-ID": self.place}
+    async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[SseEvent, None]:
+        """The events of one connection. Raises `RequestRefused` also when the tail is cut."""
+        headers = {} if self.last_event_id is None else {"Last-Event-ID": self.last_event_id}
         async with http.get(self.address, headers=headers, allow_redirects=False) as response:
-            if response.status == OVER:
-                raise RequestRefused("over", "Nothing more comes.", OVER)
+            if response.status == NO_CONTENT:
+                raise RequestRefused("over", "Nothing more comes.", NO_CONTENT)
             if response.status != 200:
-                answer_of(response.status, await response.read())
-            self.reached = True
+                decode_answer(response.status, await response.read())
+            self.ever_connected = True
             self.backoff.reset()
             block = b""
             async for piece in response.content.iter_any():
                 *blocks, block = (block + piece).split(b"\n\n")
-                for told in map(told_by, blocks):
-                    self.place = told.place or self.place
-                    if told.event in ("goaway", "error"):
-                        raise RequestRefused(str(told.data["reason"]), str(told.data["detail"]))
-                    if told.event:
-                        yield told
+                for event in map(parse_event, blocks):
+                    self.last_event_id = event.last_event_id or self.last_event_id
+                    if event.event in ("goaway", "error"):
+                        raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
+                    if event.event:
+                        yield event
 
 
-def told_by(block: bytes) -> Told:
+def parse_event(block: bytes) -> SseEvent:
     """A server-sent event, without the empty line that ends it."""
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
     data = msgspec.json.decode(fields.get(b"data", b"{}"))
-    place = fields.get(b"id")
-    return Told(None if place is None else place.decode(), fields.get(b"event", b"").decode(), data)
+    last_event_id = fields.get(b"id")
+    return SseEvent(None if last_event_id is None else last_event_id.decode(), fields.get(b"event", b"").decode(), data)
 
 
-def tail_of(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:
+def tail_url(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:
     """The address of a session's tail, else of several, at the server with this root."""
     path = "/v1/events" if session_id is None else session_path(session_id, "/events")
     return URL(url.rstrip("/") + path, encoded=True).update_query(query)

@@ -107,9 +107,7 @@ class ContextSelection(NamedTuple):
         summary = self.choice.summary
         texts = self.carried if summary is None else (*self.carried, render_summary(summary))
         configured = (*self.session_config.llm.system_messages, *self.extra_messages)
-        return (
-            (*configured, *({"role": "system", "content": text} for text in texts)) if texts else configured
-        )
+        return (*configured, *({"role": "system", "content": text} for text in texts)) if texts else configured
 
 
 async def build_context(

@@ -17,7 +17,7 @@ from voicemem.llm.completions import LlmAnswer, text_chunks, text_completion
 from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
 from voicemem.telemetry import Telemetry
@@ -74,7 +74,7 @@ class CallDeps(Struct, frozen=True):
 class CallRequest(Struct, frozen=True):
     """What is to be called, and where the reply belongs."""
 
-    line: Line
+    line: ProducerLease
     memory: Memory
     turn_id: int
     endpoint: LlmEndpoint

@@ -10,7 +10,7 @@ import msgspec
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import LlmDone, ProducedEvent
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
@@ -21,7 +21,7 @@ from voicemem.transcript.timeline import AFTER_ALL
 class ReplyWriter:
     """Writes a reply into the journal in its order, without holding up whoever speaks it."""
 
-    def __init__(self, recorder: Recorder, line: Line) -> None:
+    def __init__(self, recorder: Recorder, line: ProducerLease) -> None:
         self.recorder = recorder
         self.line = line
         self.pending: list[ProducedEvent] = []
@@ -58,7 +58,7 @@ class ReplyWriter:
             await asyncio.shield(self.task)
 
 
-async def record(recorder: Recorder, line: Line, events: Iterable[ProducedEvent]) -> Stream:
+async def record(recorder: Recorder, line: ProducerLease, events: Iterable[ProducedEvent]) -> Stream:
     """The session's row with these events. Raises `Refused` for the first that was not taken, `StoreUnavailable`."""
     recorded = await recorder.record(line, [decode_event(msgspec.json.encode(event)) for event in events])
     for problem in recorded.problems:

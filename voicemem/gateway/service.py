@@ -29,7 +29,7 @@ from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_model import Memory
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
@@ -94,7 +94,7 @@ class Gateway:
         if stream.state != "running" and not may_reopen(stream, self.clock()):
             raise Refused("session_ended")
         endpoint = await self.endpoints.for_session(stream)
-        line = Line(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
+        line = ProducerLease(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
         lock = self.locks.setdefault(stream.key, asyncio.Lock())
         async with lock:
             stream = await self.close_unfinished_replies(stream, line)
@@ -141,7 +141,7 @@ class Gateway:
             else first
         )
 
-    async def close_unfinished_replies(self, stream: Stream, line: Line) -> Stream:
+    async def close_unfinished_replies(self, stream: Stream, line: ProducerLease) -> Stream:
         """The session as it is now, with no reply open that a killed process was about to give."""
         stream = await self.memories.journal.stream(stream.project, stream.id) or stream
         state, running = (await self.memories.at(stream)).state, self.call_deps.reply_ids.reserved

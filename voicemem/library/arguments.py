@@ -32,7 +32,7 @@ T = TypeVar("T")
 CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, memory"
 
 
-def policies_given(policies: Any, memory: Any, model_windows: Any) -> Policies:
+def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:
     """The options of `voicemem.open` that are about policies. Raises `CannotStart`."""
     own = {} if policies is None else policies
     if not isinstance(own, Mapping):
@@ -58,7 +58,7 @@ def check_project(project: Any) -> None:
 
 
 @contextmanager
-def why_told() -> Iterator[None]:
+def with_policy_reason() -> Iterator[None]:
     """Adds what a policy says of its parameters, since its author is the caller."""
     try:
         yield
@@ -68,7 +68,7 @@ def why_told() -> Iterator[None]:
         raise Refused(refused.code, with_cause(refused)) from refused.__cause__
 
 
-class Given(Struct, forbid_unknown_fields=True):
+class Arguments(Struct, forbid_unknown_fields=True):
     """The arguments of methods, with the types that they have over REST."""
 
     session_id: SessionId | None = None
@@ -81,12 +81,12 @@ class Given(Struct, forbid_unknown_fields=True):
     expected: Natural | None = None
     at_turn: Natural | None = None
     reason: str | None = None
-    unfinished: bool = False
+    open: bool = False
 
 
-def checked(**given: Any) -> Given:
+def check_arguments(**given: Any) -> Arguments:
     """Arguments by their names. Raises `Refused` (`invalid_field`)."""
-    return converted(given, Given)
+    return converted(given, Arguments)
 
 
 class ContextArguments(Struct, forbid_unknown_fields=True):
@@ -104,7 +104,7 @@ def context_options(given: Mapping[str, Any]) -> ContextOptions:
     """What a context is asked for. Raises `Refused`."""
     unknown = sorted(given.keys() - {*ContextOptions.__struct_fields__})
     if unknown:
-        raise Refused("invalid_field", f"There is no wish `{unknown[0]}`; there are {CONTEXT_OPTIONS}.")
+        raise Refused("invalid_field", f"Unknown option `{unknown[0]}`; the options are {CONTEXT_OPTIONS}.")
     fields = plain_json(given)
     memory = fields.pop("memory", None)
     options = msgspec.structs.asdict(converted(fields, ContextArguments))

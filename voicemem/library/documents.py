@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from voicemem.documents.tools import ChatToolCall
-from voicemem.library.arguments import checked, converted, json_value, plain_json
+from voicemem.library.arguments import check_arguments, converted, json_value, plain_json
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, VersionRecord, WorkingMemory
 from voicemem.protocol.types import JsonObject
 
@@ -20,11 +20,11 @@ class Documents:
 
     async def read(self, version: int | None = None) -> DocumentView:
         """The document as it is, or as it was at a version: `content`, `form`, `version`, `updated_ms`."""
-        return await self.working_memory.read_document(await self.owner(), checked(version=version).version)
+        return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
 
     async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
         """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
-        given = checked(before=before, limit=limit)
+        given = check_arguments(before=before, limit=limit)
         return await self.working_memory.versions(await self.owner(), given.before, given.limit or 100)
 
     async def append(self, content: Any, expected: int | None = None) -> DocumentView:
@@ -39,7 +39,7 @@ class Documents:
         return await self.change(DocumentChange("clear"), expected)
 
     async def change(self, change: DocumentChange, expected: int | None) -> DocumentView:
-        wanted = checked(expected=expected).expected
+        wanted = check_arguments(expected=expected).expected
         versions = None if wanted is None else (wanted,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
@@ -47,9 +47,11 @@ class Documents:
         """OpenAI's definitions of the tools by which an LLM keeps it."""
         return await self.working_memory.tool_definitions(await self.owner())
 
-    async def execute(self, call: Mapping[str, Any]) -> JsonObject:
+    async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
         """Do what an LLM's tool call says; the tool message."""
-        return await self.working_memory.execute_tool(await self.owner(), converted(plain_json(call), ChatToolCall))
+        return await self.working_memory.execute_tool(
+            await self.owner(), converted(plain_json(tool_call), ChatToolCall)
+        )
 
 
 def content_of(given: Any) -> str | JsonObject:

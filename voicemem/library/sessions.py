@@ -16,14 +16,14 @@ from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.library.arguments import (
+    check_arguments,
     check_project,
-    checked,
     context_options,
     converted,
     json_bytes,
     plain_json,
-    policies_given,
-    why_told,
+    policies_from_options,
+    with_policy_reason,
 )
 from voicemem.library.documents import Documents
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
@@ -38,7 +38,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
@@ -68,7 +68,7 @@ async def open_library(
     """
     check_store(store)
     check_project(project)
-    known = policies_given(policies, memory, model_windows)
+    known = policies_from_options(policies, memory, model_windows)
     opened = open_store(store)
     try:
         library = Library(opened, known, project)
@@ -83,7 +83,7 @@ class Library:
 
     def __init__(self, store: Store, policies: Policies, project: str) -> None:
         def check_memory(memory: Any) -> None:
-            with why_told():
+            with with_policy_reason():
                 policies.check(memory)
 
         services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory)
@@ -96,58 +96,62 @@ class Library:
         self.recorder = services.recorder
         self.documents = services.working_memory
 
-    async def create(self, session_id: str | None = None, **configuration: Any) -> Session:
+    async def create(self, session_id: str | None = None, **configuration: Any) -> LibrarySession:
         """A session with this configuration, new or the one that is there with the same (else `session_exists`)."""
-        wanted = checked(session_id=session_id).session_id
+        wanted = check_arguments(session_id=session_id).session_id
         stream, _ = await self.sessions.create(self.project, wanted, plain_json(configuration))
-        return Session(self, stream.id)
+        return LibrarySession(self, stream.id)
 
-    async def get(self, session_id: str) -> Session:
+    async def get(self, session_id: str) -> LibrarySession:
         """A session that is there, else `unknown_session`."""
-        wanted = checked(session_id=session_id).session_id or ""
-        return Session(self, (await self.sessions.get(self.project, wanted)).id)
+        wanted = check_arguments(session_id=session_id).session_id or ""
+        return LibrarySession(self, (await self.sessions.get(self.project, wanted)).id)
 
-    async def list(self, *, user_id: str | None = None, state: str | None = None, limit: int = 100) -> list[Session]:
+    async def list(
+        self, *, user_id: str | None = None, state: str | None = None, limit: int = 100
+    ) -> list[LibrarySession]:
         """Sessions, the newest first."""
-        given = checked(user_id=user_id, state=state, limit=limit)
+        given = check_arguments(user_id=user_id, state=state, limit=limit)
         wanted = StreamFilter(project=self.project, user_id=user_id, state=state, limit=given.limit or 100)
-        return [Session(self, stream.id) for stream in await self.store.streams(wanted)]
+        return [LibrarySession(self, stream.id) for stream in await self.store.streams(wanted)]
 
     def user_memory(self, user_id: str) -> Documents:
         """The working memory of a user, shared by all of their sessions."""
-        owner = DocumentOwner("user", self.project, named(user_id))
+        owner = DocumentOwner("user", self.project, check_user_id(user_id))
 
         async def of_user() -> DocumentOwner:
             return owner
 
         return Documents(self.documents, of_user)
 
-    async def restore(self, checkpoint: bytes, session_id: str | None = None) -> Session:
+    async def restore(self, checkpoint: bytes, session_id: str | None = None) -> LibrarySession:
         """A new session of a checkpoint, which may come from any store, and may be of any size."""
         if not isinstance(checkpoint, bytes):
             raise Refused("invalid_field", "A checkpoint is bytes.")
-        wanted = checked(session_id=session_id).session_id
+        wanted = check_arguments(session_id=session_id).session_id
         stream = await restore_checkpoint(self.sessions, self.project, wanted, await parse_checkpoint(checkpoint))
-        return Session(self, stream.id)
+        return LibrarySession(self, stream.id)
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all of their sessions in the project; how many these were."""
-        return await erase_user(self.store, self.memories, self.project, named(user_id), self.services.runtime.clock)
+        return await erase_user(
+            self.store, self.memories, self.project, check_user_id(user_id), self.services.runtime.clock
+        )
 
 
-class Session:
+class LibrarySession:
     """One call. Every method looks at the store, so several of these for one session do no harm."""
 
     def __init__(self, library: Library, session_id: str) -> None:
         self.library = library
-        self.id = session_id
+        self.session_id = session_id
 
     def __repr__(self) -> str:
-        return f"<Session {self.id!r}>"
+        return f"<LibrarySession {self.session_id!r}>"
 
     async def info(self) -> Stream:
         """State, configuration, times, position."""
-        return await self.library.sessions.get(self.library.project, self.id)
+        return await self.library.sessions.get(self.library.project, self.session_id)
 
     # What is said
 
@@ -156,34 +160,36 @@ class Session:
         stream = await self.info()
         added = [converted(plain_json(one), Added) for one in given]
         library, new_id = self.library, self.library.services.runtime.new_id
-        return await record_messages(library.recorder, library.memories, self.line(stream, API_PRODUCER), added, new_id)
+        return await record_messages(
+            library.recorder, library.memories, self.lease(stream, API_PRODUCER), added, new_id
+        )
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
         """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
         stream = await self.info()
-        line = self.line(stream, producer)
+        lease = self.lease(stream, producer)
         arrivals = []
         for event in events:
-            arrival = self.library.recorder.vet(line, decode_event(json_bytes(event)))
+            arrival = self.library.recorder.vet(lease, decode_event(json_bytes(event)))
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             arrivals.append(arrival)
         await self.library.recorder.check_producer(stream, producer)
-        recorded = await self.library.recorder.record(line, arrivals)
+        recorded = await self.library.recorder.record(lease, arrivals)
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)
         if recorded.ended:
-            await self.library.services.presence.close_when_ended(line)
+            await self.library.services.presence.close_when_ended(lease)
         return recorded.stream.position
 
-    def line(self, stream: Stream, producer: str) -> Line:
-        return Line(stream, checked(producer=producer).producer or "main", None, may_call_out=True)
+    def lease(self, stream: Stream, producer: str) -> ProducerLease:
+        return ProducerLease(stream, check_arguments(producer=producer).producer or "main", None, may_call_out=True)
 
-    async def messages(self, unfinished: bool = False) -> list[Message]:
-        """The history; with `unfinished`, replies and partials in progress as well."""
-        wanted = checked(unfinished=unfinished).unfinished
+    async def history(self, open: bool = False) -> list[Message]:
+        """The history; with `open`, replies and partials in progress as well."""
+        wanted = check_arguments(open=open).open
         return (await self.library.memories.at(await self.info())).messages(wanted)
 
     async def turns(self) -> list[JsonObject]:
@@ -206,7 +212,7 @@ class Session:
         return usage_of(await self.select(context_options(options)), None)
 
     async def select(self, options: ContextOptions) -> ContextSelection:
-        with why_told():
+        with with_policy_reason():
             return await select_context(self.library.memories, self.library.policies, await self.info(), options)
 
     async def statistics(self) -> Statistics:
@@ -252,15 +258,15 @@ class Session:
         """The session in one portable document."""
         return b"".join([piece async for piece in write_checkpoint(self.library.store, await self.info())])
 
-    async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> Session:
+    async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> LibrarySession:
         """A new session that remembers this one up to a turn."""
         library = self.library
         stream = await self.info()
-        given, patch = checked(at_turn=at_turn, session_id=session_id), plain_json(configuration)
+        given, patch = check_arguments(at_turn=at_turn, session_id=session_id), plain_json(configuration)
         if given.at_turn is None:
             raise Refused("missing_field", "The field at_turn is missing.")
         made = await fork(library.sessions, library.memories, stream, given.at_turn, given.session_id, patch)
-        return Session(library, made.id)
+        return LibrarySession(library, made.id)
 
     async def update(self, **patch: Any) -> Stream:
         """Merge a patch into the configuration; None takes a setting away."""
@@ -268,7 +274,7 @@ class Session:
 
     async def end(self, reason: str | None = None) -> Stream:
         """End and close it at once."""
-        return await self.library.sessions.end(await self.info(), checked(reason=reason).reason)
+        return await self.library.sessions.end(await self.info(), check_arguments(reason=reason).reason)
 
     async def erase(self) -> None:
         """Nothing of it can be read any more, and its id cannot be used again."""
@@ -277,9 +283,9 @@ class Session:
         self.library.memories.forget(stream.key)
 
 
-def named(user_id: str) -> str:
+def check_user_id(user_id: str) -> str:
     """The id of a user. Raises `Refused`."""
-    wanted = checked(user_id=user_id).user_id
+    wanted = check_arguments(user_id=user_id).user_id
     if wanted is None:
         raise Refused("missing_field", "The field user_id is missing.")
     return wanted

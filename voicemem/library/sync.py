@@ -12,20 +12,20 @@ from voicemem.client.errors import Closed
 from voicemem.client.sync import LoopThread
 from voicemem.errors import StoreUnavailable
 from voicemem.library.documents import Documents
-from voicemem.library.sessions import Library, Session, open_library
+from voicemem.library.sessions import Library, LibrarySession, open_library
 
-WRAPPED = (Library, Session, Documents)
+WRAPPED = (Library, LibrarySession, Documents)
 
 
 @contextmanager
-def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[Sync]:
+def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[SyncProxy]:
     """As `open_library`: the same options, the same methods, without `await`. Raises `CannotStart`."""
     thread = LoopThread()
     try:
         opened = open_library(store, **options)
         library = thread.run(opened.__aenter__())
         try:
-            yield Sync(library, thread)
+            yield SyncProxy(library, thread)
         finally:
             thread.run(opened.__aexit__(None, None, None))
             thread.run(thread.loop.shutdown_default_executor())  # its threads have ended then, too
@@ -33,10 +33,10 @@ def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[Sync]:
         thread.stop()
 
 
-class Sync:
+class SyncProxy:
     """A library, session or document for synchronous code; its methods may be called from any thread, and wait."""
 
-    def __init__(self, wrapped: Library | Session | Documents, thread: LoopThread) -> None:
+    def __init__(self, wrapped: Library | LibrarySession | Documents, thread: LoopThread) -> None:
         self._wrapped = wrapped
         self._thread = thread
 
@@ -49,20 +49,20 @@ class Sync:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._wrapped, name)
         if not callable(value):
-            return self._shown(value)
+            return self._wrap(value)
 
         @functools.wraps(value)
         def method(*args: Any, **given: Any) -> Any:
             if not iscoroutinefunction(value):
-                return self._shown(value(*args, **given))
+                return self._wrap(value(*args, **given))
             try:
-                return self._shown(self._thread.run(value(*args, **given)))
+                return self._wrap(self._thread.run(value(*args, **given)))
             except Closed:
                 raise StoreUnavailable("The library is closed.") from None
 
         return method
 
-    def _shown(self, value: Any) -> Any:
+    def _wrap(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._shown(one) for one in value]
-        return Sync(value, self._thread) if isinstance(value, WRAPPED) else value
+            return [self._wrap(one) for one in value]
+        return SyncProxy(value, self._thread) if isinstance(value, WRAPPED) else value

@@ -67,9 +67,9 @@ class LlmClient:
             if self.clients:
                 return
             module = await asyncio.to_thread(importlib.import_module, "voicemem.llm.transport")
-            guarded = guarded_connector(allowed=self.allowed, resolver=self.resolver, keepalive_s=KEEPALIVE_S)
+            guard_route = guarded_connector(allowed=self.allowed, resolver=self.resolver, keepalive_s=KEEPALIVE_S)
             free = aiohttp.TCPConnector(resolver=self.resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
-            for guard, connector in ((True, guarded), (False, free)):
+            for guard, connector in ((True, guard_route), (False, free)):
                 self.clients[guard] = module.OpenAiTransport(connector, self.timeouts.connect_s, self.timeouts.read_s)
 
     async def close(self) -> None:

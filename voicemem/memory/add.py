@@ -12,7 +12,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event
 from voicemem.protocol.events import Event, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.recorder import Recorder
 from voicemem.transcript.state import State, Turn
@@ -80,7 +80,7 @@ class AddedAt(Struct, frozen=True):
 
 
 async def record_messages(
-    recorder: Recorder, memories: Memories, line: Line, given: Sequence[Added], new_id: Callable[[], str]
+    recorder: Recorder, memories: Memories, line: ProducerLease, given: Sequence[Added], new_id: Callable[[], str]
 ) -> AddedAt:
     """Journal messages and tool traces together, all of them or none. Raises `Refused`."""
     now = await memories.journal.stream(line.project, line.session_id)

@@ -34,7 +34,7 @@ class Gate:
         match = HOST.match(host or "")
         if match is None or not is_loopback(match[1]):
             raise Refused("foreign_host")
-        if origin is not None and not is_loopback(host_of(origin)):
+        if origin is not None and not is_loopback(origin_host(origin)):
             raise Refused("foreign_origin")
         return needed
 
@@ -55,7 +55,7 @@ class Gate:
         return grant
 
 
-def host_of(origin: str) -> str:
+def origin_host(origin: str) -> str:
     """The host of an `Origin`; empty when it has none, as "null" and files have."""
     try:
         return urlsplit(origin).hostname or ""

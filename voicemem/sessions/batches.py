@@ -60,7 +60,7 @@ class BatchResult(NamedTuple):
         return self.stored + self.repeated > 0
 
 
-class Line:
+class ProducerLease:
     """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
 
     def __init__(
@@ -93,7 +93,7 @@ Answer = Callable[["PendingBatch", BatchResult | VoicememError], None]
 class PendingBatch:
     """Events of one line that wait for the next commit, and whom to answer after it."""
 
-    def __init__(self, line: Line, answer: Answer, kind: str = "http", origin: object = None) -> None:
+    def __init__(self, line: ProducerLease, answer: Answer, kind: str = "http", origin: object = None) -> None:
         self.line = line
         self.answer = answer
         self.kind = kind

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import RefusalMarker, SessionEnd
-from voicemem.sessions.batches import BatchResult, FoldEntry, Line, PendingBatch, Problem, is_offered
+from voicemem.sessions.batches import BatchResult, FoldEntry, PendingBatch, Problem, ProducerLease, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.store.admission import Outcome, sentence
 from voicemem.store.records import Appended
@@ -69,7 +69,7 @@ def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
     return arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
 
 
-def problem_of(line: Line, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Problem | None:
+def problem_of(line: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Problem | None:
     """What to answer for one event; None when all is well, or when the gap was reported before."""
     if outcome is not None and outcome.position is not None:
         line.waiting_for = None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.lifecycle import Sessions
 
 SWEEP_BATCH = 200
@@ -31,7 +31,7 @@ class Expected(NamedTuple):
 class Waiting(NamedTuple):
     """A session whose end has come, and for whom it waits; after `until_ms` it was closed long ago."""
 
-    line: Line
+    line: ProducerLease
     expected: Expected
     until_ms: int
 
@@ -43,9 +43,9 @@ class Presence:
         self.sessions = sessions
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
-        self.left: dict[tuple[str, str], Line] = {}
+        self.left: dict[tuple[str, str], ProducerLease] = {}
         """Of each connected session, the line that left it last."""
-        self.fallen_silent: dict[int, tuple[Line, int]] = {}
+        self.fallen_silent: dict[int, tuple[ProducerLease, int]] = {}
         """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
         self.awaited: dict[tuple[str, str], dict[str, int]] = {}
         """Until when producers without a connection are waited for (Unix ms), by project and session id."""
@@ -62,11 +62,11 @@ class Presence:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    def wait_for(self, line: Line) -> None:
+    def wait_for(self, line: ProducerLease) -> None:
         """Its producer is not connected, and may still have something to say."""
         self.awaited.setdefault((line.project, line.session_id), {})[line.producer] = self.sessions.clock() + AWAITED_MS
 
-    async def disconnect(self, line: Line, lost: bool = False) -> None:
+    async def disconnect(self, line: ProducerLease, lost: bool = False) -> None:
         """The session falls silent with its last connection, or closes when only this one kept it from its end.
 
         `lost` says that the connection broke, so that its producer may be on its way back.
@@ -108,13 +108,13 @@ class Presence:
                 self.fallen_silent.setdefault(key, (line, since))
                 raise
 
-    async def close_when_ended(self, line: Line) -> None:
+    async def close_when_ended(self, line: ProducerLease) -> None:
         """Close a session whose end was committed, unless another producer that is expected has not ended."""
         expected = self.expected(line)
         if not await self.close_unless_expected(line, expected):
             self.waiting[line.project, line.session_id] = Waiting(line, expected, self.sessions.clock() + AWAITED_MS)
 
-    def expected(self, line: Line) -> Expected:
+    def expected(self, line: ProducerLease) -> Expected:
         """Who is connected, or probably on the way back."""
         session, now = (line.project, line.session_id), self.sessions.clock()
         awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
@@ -123,7 +123,7 @@ class Presence:
             frozenset([*self.connected.get(session, ()), *awaited]), None if seen is None else frozenset(seen)
         )
 
-    async def close_unless_expected(self, line: Line, expected: Expected) -> bool:
+    async def close_unless_expected(self, line: ProducerLease, expected: Expected) -> bool:
         closed = await self.sessions.store.close_ended(
             line.key, sorted(expected.producers), expected.seen, self.sessions.new_id(), self.sessions.clock()
         )

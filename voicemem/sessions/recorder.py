@@ -15,7 +15,7 @@ from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
-from voicemem.sessions.batches import OWN_PRODUCERS, BatchResult, Line, PendingBatch
+from voicemem.sessions.batches import OWN_PRODUCERS, BatchResult, PendingBatch, ProducerLease
 from voicemem.sessions.cache import Memories
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
@@ -101,7 +101,7 @@ class Recorder:
         if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
             raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
 
-    async def record(self, line: Line, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
+    async def record(self, line: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
         """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
         batch = PendingBatch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
@@ -114,7 +114,7 @@ class Recorder:
             raise recorded
         return recorded
 
-    def vet(self, line: Line, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
+    def vet(self, line: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
         """The event, or why this line may not carry it."""
         if isinstance(arrival, RejectedEvent):
             return arrival
@@ -127,7 +127,7 @@ class Recorder:
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
 
-    def vet_update(self, line: Line, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+    def vet_update(self, line: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """A `session.update` that this line may carry. Raises `Refused`."""
         if not line.may_set:  # before any work on it
             raise Refused("forbidden", SETS_NOTHING)
@@ -198,7 +198,7 @@ class Recorder:
                 audit("calling_out_changed", line.key_id, line.project, line.session_id)
 
 
-def check_line(line: Line, arrival: DecodedEvent) -> None:
+def check_line(line: ProducerLease, arrival: DecodedEvent) -> None:
     """Raise `Refused` for an event that this line may not carry."""
     event = arrival.event
     if isinstance(event, (SessionOpen, Auth)):

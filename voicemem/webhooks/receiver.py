@@ -24,12 +24,12 @@ class Notice(NamedTuple):
     verified: dict[str, bool]
 
 
-class Receiver:
+class WebhookReceiver:
     """Listens for webhooks and hands each to `told`; a wrong signature is answered with 401, a broken body with 400."""
 
-    def __init__(self, secret: str | None, told: Callable[[Notice], Any]) -> None:
+    def __init__(self, secret: str | None, on_notice: Callable[[Notice], Any]) -> None:
         self.secret = secret
-        self.told = told
+        self.on_notice = on_notice
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/{path:.*}", self.receive)
         self.runner = web.AppRunner(app, access_log=None)
@@ -50,7 +50,7 @@ class Receiver:
             body = msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return web.json_response({"detail": "The body is no JSON object."}, status=400)
-        self.told(Notice(request.headers, body, verified))
+        self.on_notice(Notice(request.headers, body, verified))
         if self.secret is not None and not all(verified.values()):
             return web.json_response({"detail": "A signature is missing or wrong."}, status=401)
         return web.json_response({})

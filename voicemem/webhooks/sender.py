@@ -203,7 +203,7 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
     metrics, tracer = telemetry
 
     async def observed(request: AttemptRequest) -> AttemptResult:
-        host = host_of(request.url)
+        host = url_host(request.url)
         with tracer.span("webhook", "client", {"http.request.method": "POST", "server.address": host}, []) as span:
             answer = await send(request)
             result = "failed" if (meaning := verdict(answer)) == "retry" else meaning
@@ -220,7 +220,7 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
     return observed
 
 
-def host_of(url: str) -> str:
+def url_host(url: str) -> str:
     """Without path and query, which may hold a secret."""
     try:
         return urlsplit(url).hostname or ""

@@ -12,10 +12,10 @@ from aiohttp import web
 from voicemem.security.gate import Gate
 from voicemem.server.agora import agents, conversation
 from voicemem.server.agora.auth import with_bearer
-from voicemem.server.agora.conversation import CONTENTS
-from voicemem.server.agora.errors import ERRORS, translated
-from voicemem.server.http.guard import guarded
-from voicemem.server.http.listener import expect
+from voicemem.server.agora.conversation import CONTENTS_KEY
+from voicemem.server.agora.errors import ERRORS, translate_problem
+from voicemem.server.http.guard import guard_route
+from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler, problems
 from voicemem.server.http.routes import Route
 
@@ -34,17 +34,17 @@ DOCUMENTED = tuple(
 
 def mount(app: web.Application, gate: Gate, contents: Literal["full", "standard"]) -> None:
     """Add the routes to the REST application, under the same guard as its own."""
-    app[CONTENTS] = contents
+    app[CONTENTS_KEY] = contents
     for route in ROUTES:
-        handler = as_agora(guarded(route, gate))
+        handler = as_agora(guard_route(route, gate))
         for base in BASES:
-            app.router.add_route(route.method, base + route.path, handler, expect_handler=expect)
+            app.router.add_route(route.method, base + route.path, handler, expect_handler=answer_expect)
 
 
 def as_agora(handler: Handler) -> Handler:
     """A handler that takes Agora's ways to show a key, and whose errors are Agora's."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return translated(await problems(with_bearer(request), handler))
+        return translate_problem(await problems(with_bearer(request), handler))
 
     return handle

@@ -10,26 +10,26 @@ from msgspec import Meta, Struct
 from voicemem.config.session import parse_config
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
-from voicemem.server.agora.requests import Join, Update, body_as, configuration, patch
-from voicemem.server.http.request import NoQuery, answer, services_of
-from voicemem.server.http.routes import JSON, Answer, Body, Route, one
+from voicemem.server.agora.requests import Join, Update, body_as, session_config, update_patch
+from voicemem.server.http.request import NoQuery, json_response, services_of
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import check_calling_out, note_outbound_change
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
-LEFT = "api_leave"
+LEAVE_REASON = "api_leave"
 """Why a session ends that was left; Agora's word for what it cuts short."""
 RUNNING, STOPPED = "2", "4"
-MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
+CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """By the reason of the close; any other is OK."""
-LOOKS_BACK_S = 2 * 3600
+DEFAULT_LOOKBACK_S = 2 * 3600
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
 States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States are numbers from 0 to 6 with commas between")]
 
 
-class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Times are Unix seconds, by default the last two hours. `state` is numbers with commas: 2 is running, 4 over."""
 
     channel: str = ""
@@ -89,38 +89,38 @@ class Agents(Struct, frozen=True):
     status: str = "ok"
 
 
-def status_of(stream: Stream) -> str:
+def agent_status(stream: Stream) -> str:
     return "RUNNING" if stream.state == "running" else "STOPPED"
 
 
 async def join(request: web.Request, _: NoQuery) -> web.Response:
     """Start a session; its id is the agent's, under which an engine sends its events."""
     project = project_of(request)
-    given = configuration(await body_as(request, Join))
+    given = session_config(await body_as(request, Join))
     check_calling_out(request, given)
     stream = await services_of(request).sessions.join(project, given)
     note_outbound_change(request, given, stream)
-    return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
+    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
 
-async def list_agents(request: web.Request, query: ListQuery) -> web.Response:
+async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     """The agents of the project that meet all conditions, the newest first."""
     project = project_of(request)
     sessions = services_of(request).sessions
     states = set(query.state.split(","))
-    wanted = wanted_agents(project, query, sessions.clock() // 1000)
+    wanted = agents_filter(project, query, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
-        return answer(Agents(Data(0, ()), Page("", 0)))
+        return json_response(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(wanted, query.cursor or None)
-    found = tuple(Listed(stream.started_ms // 1000, status_of(stream), stream.id) for stream in page)
-    return answer(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
+    found = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
+    return json_response(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
 
 
-def wanted_agents(project: str, query: ListQuery, now_s: int) -> StreamFilter:
+def agents_filter(project: str, query: AgentsQuery, now_s: int) -> StreamFilter:
     """What is asked for, from the first to the last second, both included."""
     states = set(query.state.split(","))
     both = {RUNNING, STOPPED} <= states
-    since = now_s - LOOKS_BACK_S if query.from_time is None else int(query.from_time)
+    since = now_s - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
     return StreamFilter(
         project=project,
         state=None if both else "running" if RUNNING in states else "ended",
@@ -135,12 +135,12 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     """How an agent is, while it runs and after."""
     stream = await agent_of(request)
     over = stream.state != "running"
-    return answer(
+    return json_response(
         Agent(
-            message=MESSAGES.get(stream.reason or "", "OK") if over else "",
+            message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if over else "",
             start_ts=stream.started_ms // 1000,
             stop_ts=(stream.ended_ms or 0) // 1000,
-            status=status_of(stream),
+            status=agent_status(stream),
             name=parse_config(stream.config).name or "",
             agent_id=stream.id,
         )
@@ -150,21 +150,21 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
-    changes: JsonObject = patch(await body_as(request, Update), parse_config(stream.config).llm)
+    changes: JsonObject = update_patch(await body_as(request, Update), parse_config(stream.config).llm)
     if changes:
         stream = await services_of(request).sessions.change(stream, changes)
-    return answer(Started(stream.id, stream.started_ms // 1000, status_of(stream)))
+    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
 
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
     """End and close the session at once; whatever stands in the body is passed over."""
     stream = await running_agent_of(request)
-    await services_of(request).sessions.end(stream, LEFT)
+    await services_of(request).sessions.end(stream, LEAVE_REASON)
     return web.Response(content_type=JSON)
 
 
-UNKNOWN = ("unknown_session",)
-FIELDS = ("missing_field", "invalid_field")
+UNKNOWN_AGENT = ("unknown_session",)
+FIELD_CODES = ("missing_field", "invalid_field")
 
 ROUTES = (
     Route(
@@ -173,21 +173,21 @@ ROUTES = (
         join,
         "ingest",
         NoQuery,
-        one(Started),
-        Body({JSON: Join}),
-        (*FIELDS, "session_exists"),
+        json_ok(Started),
+        BodySpec({JSON: Join}),
+        (*FIELD_CODES, "session_exists"),
     ),
-    Route("GET", f"{PROJECT}/agents", list_agents, "read", ListQuery, one(Agents), codes=("invalid_cursor",)),
-    Route("GET", AGENT, read_agent, "read", NoQuery, one(Agent), codes=UNKNOWN),
+    Route("GET", f"{PROJECT}/agents", list_agents, "read", AgentsQuery, json_ok(Agents), codes=("invalid_cursor",)),
+    Route("GET", AGENT, read_agent, "read", NoQuery, json_ok(Agent), codes=UNKNOWN_AGENT),
     Route(
         "POST",
         f"{AGENT}/update",
         update_agent,
         "ingest",
         NoQuery,
-        one(Started),
-        Body({JSON: Update}),
-        (*UNKNOWN, *FIELDS),
+        json_ok(Started),
+        BodySpec({JSON: Update}),
+        (*UNKNOWN_AGENT, *FIELD_CODES),
     ),
-    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: Answer()}, codes=UNKNOWN),
+    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: ResponseSpec()}, codes=UNKNOWN_AGENT),
 )

@@ -10,7 +10,7 @@ from aiohttp.hdrs import AUTHORIZATION
 
 from voicemem.errors import Refused
 from voicemem.security.access import EVERYTHING
-from voicemem.server.http.request import GRANT, SESSION_ID, stream_of
+from voicemem.server.http.request import GRANT, SESSION_ID, get_stream
 from voicemem.store.streams import Stream
 
 
@@ -63,7 +63,7 @@ async def agent_of(request: web.Request) -> Stream:
     project_of(request)
     if not SESSION_ID.match(request.match_info["id"]):
         raise Refused("unknown_session")
-    return await stream_of(request)
+    return await get_stream(request)
 
 
 async def running_agent_of(request: web.Request) -> Stream:

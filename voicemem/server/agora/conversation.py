@@ -13,29 +13,29 @@ from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
-from voicemem.server.agora.agents import AGENT, FIELDS, UNKNOWN
+from voicemem.server.agora.agents import AGENT, FIELD_CODES, UNKNOWN_AGENT
 from voicemem.server.agora.auth import agent_of, running_agent_of
 from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
-from voicemem.server.http.request import NoQuery, answer, services_of
-from voicemem.server.http.routes import JSON, Body, Route, one
+from voicemem.server.http.request import NoQuery, json_response, services_of
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 from voicemem.server.rest.history import Spoken, Turn
-from voicemem.sessions.batches import Line
+from voicemem.sessions.batches import ProducerLease
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turns
 
-CONTENTS = web.AppKey("agora_contents", str)
+CONTENTS_KEY = web.AppKey("agora_contents", str)
 AGORA_PRODUCER = "agora.rest"
 """Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
-CAUSE = "api_interrupt"
-MOST_TURNS = 200
+INTERRUPT_CAUSE = "api_interrupt"
+MAX_PAGE_SIZE = 200
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Pages count from 1."""
 
     page_index: Annotated[int, Meta(ge=1, le=2**31)] = 1
-    page_size: Annotated[int, Meta(ge=1, le=MOST_TURNS)] = 50
+    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50
 
 
 class TimedMessage(Message, frozen=True, gc=False):
@@ -83,7 +83,7 @@ class AgoraTurns(Struct, frozen=True):
     turns: list[Turn]
 
 
-class Told(Struct, frozen=True):
+class SpokenBody(Struct, frozen=True):
     """That an agent was told something, and when (Unix seconds)."""
 
     agent_id: str
@@ -96,11 +96,11 @@ async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     stream = await running_agent_of(request)
     memory = await services_of(request).memories.at(stream)
     start_ts = stream.started_ms // 1000
-    if request.app[CONTENTS] == "standard":
+    if request.app[CONTENTS_KEY] == "standard":
         spoken = [Spoken(message.role, message.content) for message in memory.messages()]
-        return answer(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
+        return json_response(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
     timed = [TimedMessage(*astuple(message), **times) for message, times in memory.timed_messages()]
-    return answer(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
+    return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
 
 
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
@@ -112,7 +112,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
     every = turns(memory.state)
     pages = -(-len(every) // query.page_size) or 1
     first = (query.page_index - 1) * query.page_size
-    return answer(
+    return json_response(
         AgoraTurns(
             agent_id=stream.id,
             name=settings.name or "",
@@ -131,7 +131,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     if len(asked.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
     newest = (await services_of(request).memories.at(stream)).state.newest_turn
-    return await record(
+    return await record_event(
         request, stream, MessageEvent(role="assistant", text=asked.text, source="command", turn_id=newest)
     )
 
@@ -141,29 +141,29 @@ async def think(request: web.Request, _: NoQuery) -> web.Response:
     stream = await running_agent_of(request)
     asked = await body_as(request, Think)
     metadata: dict[str, Any] | None = None if asked.metadata is UNSET else dict(asked.metadata)
-    return await record(
+    return await record_event(
         request, stream, MessageEvent(role="user", text=asked.text, source="command", metadata=metadata)
     )
 
 
 async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
     """Record that the agent was cut short; whatever stands in the body is passed over."""
-    return await record(request, await running_agent_of(request), Interrupt(cause=CAUSE))
+    return await record_event(request, await running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
 
 
-async def record(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
+async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
     """Journal an event of the application's, and say so when it is on disk. Raises `Refused`."""
     services = services_of(request)
-    line = Line(stream, AGORA_PRODUCER, None, may_call_out=False)
+    line = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
     recorded = await services.recorder.record(line, [decode_event(msgspec.json.encode(event))])
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
     channel = parse_config(stream.config).channel or ""
-    return answer(Told(stream.id, channel, services.sessions.clock() // 1000))
+    return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))
 
 
-RECORDING = (*UNKNOWN, "session_ended", "seq_required")
-SAYING = (*RECORDING, *FIELDS, "text_too_long", "reserved_metadata")
+RECORD_CODES = (*UNKNOWN_AGENT, "session_ended", "seq_required")
+SPEAK_CODES = (*RECORD_CODES, *FIELD_CODES, "text_too_long", "reserved_metadata")
 
 ROUTES = (
     Route(
@@ -172,11 +172,15 @@ ROUTES = (
         read_agent_history,
         "read",
         NoQuery,
-        one(AgoraHistory | StandardAgoraHistory),
-        codes=UNKNOWN,
+        json_ok(AgoraHistory | StandardAgoraHistory),
+        codes=UNKNOWN_AGENT,
     ),
-    Route("GET", f"{AGENT}/turns", read_agent_turns, "read", TurnsQuery, one(AgoraTurns), codes=UNKNOWN),
-    Route("POST", f"{AGENT}/speak", speak, "ingest", NoQuery, one(Told), Body({JSON: Speak}), SAYING),
-    Route("POST", f"{AGENT}/think", think, "ingest", NoQuery, one(Told), Body({JSON: Think}), SAYING),
-    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, one(Told), codes=RECORDING),
+    Route("GET", f"{AGENT}/turns", read_agent_turns, "read", TurnsQuery, json_ok(AgoraTurns), codes=UNKNOWN_AGENT),
+    Route(
+        "POST", f"{AGENT}/speak", speak, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Speak}), SPEAK_CODES
+    ),
+    Route(
+        "POST", f"{AGENT}/think", think, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Think}), SPEAK_CODES
+    ),
+    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, json_ok(SpokenBody), codes=RECORD_CODES),
 )

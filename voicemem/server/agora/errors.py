@@ -12,11 +12,11 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
 from voicemem.server.http import problems
-from voicemem.server.http.routes import JSON, Errors
+from voicemem.server.http.routes import JSON, ErrorFormat
 
 NOT_FOUND = "The session was not found, has already ended, or failed to start."
 """As Agora says it."""
-REASONS = {
+REASONS_BY_STATUS = {
     400: "InvalidFieldValue",
     401: "InvalidPermission",
     403: "InvalidPermission",
@@ -30,7 +30,7 @@ REASONS = {
     503: "ServiceUnavailable",
 }
 """By the status of voicemem's code."""
-SPECIAL = {
+REASONS_BY_CODE = {
     "invalid_json": "InvalidRequestBody",
     "invalid_http": "InvalidRequestBody",
     "too_deep": "InvalidRequestBody",
@@ -39,17 +39,19 @@ SPECIAL = {
     "session_ended": "TaskNotFound",
 }
 """Codes that say more than their status."""
-Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted({*REASONS.values(), *SPECIAL.values()})})]
+AgoraReason = Annotated[
+    str, Meta(extra_json_schema={"enum": sorted({*REASONS_BY_STATUS.values(), *REASONS_BY_CODE.values()})})
+]
 
 
 class AgoraError(Struct, frozen=True):
     """The body of every answer that is not 200."""
 
     detail: str
-    reason: Reason
+    reason: AgoraReason
 
 
-def translated(response: web.StreamResponse) -> web.StreamResponse:
+def translate_problem(response: web.StreamResponse) -> web.StreamResponse:
     """An answer of ours as Agora's; whatever is no problem document stays as it is."""
     if not isinstance(response, web.Response) or response.content_type != problems.MEDIA_TYPE:
         return response
@@ -71,7 +73,7 @@ def status_of(code: str) -> int:
 
 
 def reason_of(code: str) -> str:
-    return SPECIAL.get(code) or REASONS.get(CODES[code].status, "InternalError")
+    return REASONS_BY_CODE.get(code) or REASONS_BY_STATUS.get(CODES[code].status, "InternalError")
 
 
 def agora_error(code: str, detail: str) -> AgoraError:
@@ -79,4 +81,4 @@ def agora_error(code: str, detail: str) -> AgoraError:
     return AgoraError(NOT_FOUND if reason == "TaskNotFound" else detail, reason)
 
 
-ERRORS = Errors(JSON, AgoraError, status_of, reason_of)
+ERRORS = ErrorFormat(JSON, AgoraError, status_of, reason_of)

@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import drop_nulls
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.request import object_of
+from voicemem.server.http.request import read_object
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
@@ -23,7 +23,7 @@ Text = Annotated[str, Meta(min_length=1)]
 Action = Literal["inject", "interrupt", "ignore", "append"]
 
 
-class TextPart(Struct, frozen=True):
+class GeminiPart(Struct, frozen=True):
     """A part of a message in Gemini's form."""
 
     text: str
@@ -102,16 +102,16 @@ class Think(Struct, frozen=True):
 async def body_as(request: web.Request, kind: type[T]) -> T:
     """The body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
     try:
-        return msgspec.convert(drop_nulls(await object_of(request)), kind)
+        return msgspec.convert(drop_nulls(await read_object(request)), kind)
     except msgspec.ValidationError as error:
         code = "missing_field" if str(error).startswith("Object missing required field") else "invalid_field"
         raise Refused(code, describe_error(error, kind)) from None
 
 
-def configuration(join: Join) -> JsonObject:
+def session_config(join: Join) -> JsonObject:
     """The configuration of the session that an agent is."""
     properties = join.properties
-    llm = with_key_apart(without_empty(given_in(properties.llm)))
+    llm = move_key_out_of_url(without_empty(fields_given(properties.llm)))
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
@@ -126,7 +126,7 @@ def configuration(join: Join) -> JsonObject:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def given_in(values: Struct) -> JsonObject:
+def fields_given(values: Struct) -> JsonObject:
     """The fields of a struct that were given."""
     return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
 
@@ -136,7 +136,7 @@ def without_empty(llm: JsonObject) -> JsonObject:
     return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
 
 
-def with_key_apart(llm: JsonObject) -> JsonObject:
+def move_key_out_of_url(llm: JsonObject) -> JsonObject:
     """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
     url = urlsplit(llm.get("url", ""))
     pairs = url.query.split("&")
@@ -149,36 +149,36 @@ def with_key_apart(llm: JsonObject) -> JsonObject:
 
 def with_content(messages: list[JsonObject]) -> list[JsonObject]:
     """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
-    return [{"role": "system", "content": text_of(one)} if is_of_parts(one) else one for one in messages]
+    return [{"role": "system", "content": text_of_parts(one)} if has_parts(one) else one for one in messages]
 
 
-def is_of_parts(message: JsonObject) -> bool:
+def has_parts(message: JsonObject) -> bool:
     return "content" not in message and "parts" in message
 
 
-def text_of(message: JsonObject) -> str:
+def text_of_parts(message: JsonObject) -> str:
     """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
     try:
-        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[TextPart]))
+        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[GeminiPart]))
     except msgspec.ValidationError:
         raise Refused("invalid_field", "The parts of a system message are texts.") from None
 
 
-def patch(update: Update, now: LlmConfig) -> JsonObject:
+def update_patch(update: Update, now: LlmConfig) -> JsonObject:
     """The merge patch of a configuration that an update makes."""
     llm: JsonObject = {}
     given = update.properties.llm
     if given.system_messages is not UNSET:
         llm["system_messages"] = with_content(given.system_messages)
     if given.params is not UNSET:
-        llm["params"] = replacing(now.params, given.params)
+        llm["params"] = replacement_patch(now.params, given.params)
     return {"llm": llm} if llm else {}
 
 
-def replacing(old: JsonObject, new: JsonObject) -> JsonObject:
+def replacement_patch(old: JsonObject, new: JsonObject) -> JsonObject:
     """The merge patch (RFC 7396) that leaves nothing of an old object but what the new one has too."""
     nested = {
-        name: replacing(old[name], value)
+        name: replacement_patch(old[name], value)
         for name, value in new.items()
         if isinstance(value, dict) and isinstance(old.get(name), dict)
     }

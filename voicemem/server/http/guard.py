@@ -9,7 +9,7 @@ from aiohttp import web
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.server.http.problems import SERVER, Handler
-from voicemem.server.http.request import GRANT, query_of
+from voicemem.server.http.request import GRANT, parse_query
 from voicemem.server.http.routes import Route
 
 
@@ -17,7 +17,7 @@ async def name_server(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = SERVER
 
 
-def guarded(route: Route[Any], gate: Gate) -> Handler:
+def guard_route(route: Route[Any], gate: Gate) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
@@ -25,7 +25,7 @@ def guarded(route: Route[Any], gate: Gate) -> Handler:
             grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
             grant.require(route.scope, session_of(request, route))
             request[GRANT] = grant
-        return await route.handler(request, query_of(request, route.query))
+        return await route.handler(request, parse_query(request, route.query))
 
     return handler
 

@@ -40,13 +40,13 @@ class Deadlines(NamedTuple):
 DEADLINES = Deadlines()
 ZLIB_OR_GZIP = 47
 """zlib's `wbits` for the largest window and either header."""
-NOT_AS_SAID = "The body is cut off, or not encoded as its headers say."
+BROKEN_BODY = "The body is cut off, or not encoded as its headers say."
 
 
 class ProblemHandler(RequestHandler):
     """One HTTP connection. `peers` are the open ones of its port."""
 
-    __slots__ = ("answered", "deadlines", "gone", "looked", "most", "peers", "timers")
+    __slots__ = ("deadlines", "last_look", "max_peers", "on_lost", "peers", "timers", "writes_resumed")
 
     def __init__(self, server: web.Server, deadlines: Deadlines, peers: set[ProblemHandler], most: int) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
@@ -59,50 +59,50 @@ class ProblemHandler(RequestHandler):
         )
         self.deadlines = deadlines
         self.peers = peers
-        self.most = most
+        self.max_peers = most
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        self.answered = 0
+        self.writes_resumed = 0
         """How often a peer has taken what was waiting for it."""
-        self.gone: Callable[[], object] | None = None
+        self.on_lost: Callable[[], object] | None = None
         """Told when the connection is lost, while an answer takes so long that somebody wants to know."""
-        self.looked: tuple[int, ...] = ()
+        self.last_look: tuple[int, ...] = ()
         """What was seen at the last look at what waits to be sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
-        if len(self.peers) >= self.most:
+        if len(self.peers) >= self.max_peers:
             connection.abort()
             return
         self.peers.add(self)
         super().connection_made(connection)
-        self.timers["head"] = self._loop.call_later(self.deadlines.head, self.look_at_head, connection)
-        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.look_at_reader, connection)
+        self.timers["head"] = self._loop.call_later(self.deadlines.head, self.check_head, connection)
+        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.peers.discard(self)
         for timer in self.timers.values():
             timer.cancel()
-        if self.gone is not None:
-            self.gone()
+        if self.on_lost is not None:
+            self.on_lost()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        self.answered += 1
+        self.writes_resumed += 1
         super().resume_writing()
 
-    def look_at_head(self, connection: asyncio.Transport) -> None:
+    def check_head(self, connection: asyncio.Transport) -> None:
         if self._request_count == 0:
             connection.abort()
 
-    def look_at_reader(self, connection: asyncio.Transport) -> None:
+    def check_stalled(self, connection: asyncio.Transport) -> None:
         """Cut off a peer that took nothing since the last look, also one whose connection is being closed."""
         waiting = connection.get_write_buffer_size()
-        seen = (waiting, self.answered, self._request_count)
-        if waiting and seen == self.looked:
+        seen = (waiting, self.writes_resumed, self._request_count)
+        if waiting and seen == self.last_look:
             connection.abort()
             return
-        self.looked = seen
-        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.look_at_reader, connection)
+        self.last_look = seen
+        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
 
     def log_exception(self, *args: Any, **more: Any) -> None:
         """Log faults of ours only: what nobody wanted of a body may be broken, and anybody could fill the log so."""
@@ -127,7 +127,7 @@ class ProblemHandler(RequestHandler):
         return response
 
 
-async def expect(request: web.Request) -> web.StreamResponse | None:
+async def answer_expect(request: web.Request) -> web.StreamResponse | None:
     """What an `Expect` header asks for: nothing but 100-continue is known."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return problem_response("invalid_http", "The only expectation that can be met is 100-continue.")
@@ -136,7 +136,7 @@ async def expect(request: web.Request) -> web.StreamResponse | None:
     return None
 
 
-def unpacked(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
+def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
     """A body without its `Content-Encoding`, gzip or deflate in one piece. Raises `InvalidFrame`."""
     if encoding.lower() in ("", "identity"):
         return body
@@ -146,15 +146,15 @@ def unpacked(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
     try:
         text = unpacking.decompress(body, most + 1)
     except zlib.error:
-        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+        raise InvalidFrame("invalid_http", BROKEN_BODY) from None
     if len(text) > most:
         raise InvalidFrame("too_big")
     if not unpacking.eof or unpacking.unused_data:
-        raise InvalidFrame("invalid_http", NOT_AS_SAID)
+        raise InvalidFrame("invalid_http", BROKEN_BODY)
     return text
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Half of the files that the process may have open: the store, webhooks and producers need theirs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 65_536 if soft == resource.RLIM_INFINITY else soft // 2
@@ -167,7 +167,7 @@ async def listen(
     server = runner.server
     assert server is not None
     peers: set[ProblemHandler] = set()
-    limit = most_connections() if most is None else most
+    limit = max_connections() if most is None else most
     return await asyncio.get_running_loop().create_server(
         lambda: ProblemHandler(server, deadlines, peers, limit), address.host, address.port, reuse_address=True
     )

@@ -15,7 +15,7 @@ from voicemem.telemetry.metrics import METHODS
 LOG = logging.getLogger("voicemem.requests")
 NO_ROUTE = "none"
 """For requests to paths that there are not."""
-UNANSWERED = 499
+CLIENT_GONE_STATUS = 499
 """The status of a request whose caller has hung up, as nginx has it."""
 
 
@@ -32,7 +32,7 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
     @web.middleware
     async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         began = time.monotonic()
-        route, status = route_of(request), UNANSWERED
+        route, status = route_of(request), CLIENT_GONE_STATUS
         method = request.method if request.method in METHODS else "other"
         attributes = {"http.request.method": method, "http.route": route}
         with tracer.span(f"{method} {route}", "server", attributes, [tracer.origin(request.headers)]) as span:

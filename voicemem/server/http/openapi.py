@@ -18,7 +18,7 @@ import msgspec
 
 from voicemem.errors import CODES
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.routes import PLACEHOLDERS, Answer, Body, Errors, Route
+from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, ErrorFormat, ResponseSpec, Route
 from voicemem.server.http.schemas import Schemas, without_null
 from voicemem.version import __version__
 
@@ -145,7 +145,7 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> J
     return {key: value for key, value in described.items() if value or key == "security"}
 
 
-def contents(given: Body | Answer, schemas: Schemas) -> JsonObject:
+def contents(given: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
     """The contents of a body or answer."""
     return {media_type: {"schema": schemas.of(kind)} for media_type, kind in given.contents.items()}
 
@@ -153,12 +153,12 @@ def contents(given: Body | Answer, schemas: Schemas) -> JsonObject:
 def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
     for name in re.findall(r"{(\w+)}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
-    schema = schemas.own(route.query)
+    schema = schemas.inline(route.query)
     for name, value in schema["properties"].items():
         yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
 
 
-def links_of(answer: Answer, below: list[Route[Any]]) -> JsonObject:
+def links_of(answer: ResponseSpec, below: list[Route[Any]]) -> JsonObject:
     """What can be called with the id that was answered."""
     if answer.id_field is None:
         return {}
@@ -184,7 +184,7 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
     return responses
 
 
-def error_response(errors: Errors, status: int, codes: list[str], schemas: Schemas) -> JsonObject:
+def error_response(errors: ErrorFormat, status: int, codes: list[str], schemas: Schemas) -> JsonObject:
     told: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in errors.kind.__struct_fields__:
         told["status"] = {"const": status}

@@ -15,7 +15,7 @@ from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
-from voicemem.server.http.listener import NOT_AS_SAID, unpacked
+from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.store.streams import Stream
@@ -29,9 +29,9 @@ BODY_TIMEOUT_S = 30.0
 SERVICES = web.AppKey("services", Services)
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
-DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
+OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 """Makes /openapi.json, at its first request: that takes a tenth of a second."""
-ASYNC_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
+ASYNCAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
 """The same for /asyncapi.json."""
 
 
@@ -39,19 +39,19 @@ def services_of(request: web.Request) -> Services:
     return request.app[SERVICES]
 
 
-def checked_session_id(value: Any) -> str:
+def check_session_id(value: Any) -> str:
     """A session id as it was given. Raises `Refused` for what cannot be one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
         raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
     return value
 
 
-async def stream_of(request: web.Request) -> Stream:
+async def get_stream(request: web.Request) -> Stream:
     """The session that the path names, in the caller's project. Raises `Refused`."""
-    return await services_of(request).sessions.get(request[GRANT].project, checked_session_id(request.match_info["id"]))
+    return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
 
 
-def query_of(request: web.Request, kind: type[T]) -> T:
+def parse_query(request: web.Request, kind: type[T]) -> T:
     """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
     if not request.query_string:
         return kind()
@@ -73,19 +73,19 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """For routes that take no query parameters."""
 
 
-async def body_of(request: web.Request) -> bytes:
+async def read_body(request: web.Request) -> bytes:
     """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.read()
     except (web.RequestPayloadError, ConnectionResetError):
-        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
-    return unpacked(body, request.headers.get("Content-Encoding", ""))
+        raise InvalidFrame("invalid_http", BROKEN_BODY) from None
+    return decompress(body, request.headers.get("Content-Encoding", ""))
 
 
-async def object_of(request: web.Request) -> JsonObject:
+async def read_object(request: web.Request) -> JsonObject:
     """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
-    body = await body_of(request)
+    body = await read_body(request)
     if not body.strip():
         return {}
     check_frame(body)
@@ -101,7 +101,7 @@ async def object_of(request: web.Request) -> JsonObject:
     return value
 
 
-def read_as(value: JsonObject, kind: type[T]) -> T:
+def convert_body(value: JsonObject, kind: type[T]) -> T:
     """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(value, kind)
@@ -109,7 +109,7 @@ def read_as(value: JsonObject, kind: type[T]) -> T:
         raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """A JSON response."""
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers

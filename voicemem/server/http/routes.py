@@ -40,14 +40,14 @@ class MergePatch(NamedTuple):
     of: type[Struct]
 
 
-class Body(NamedTuple):
+class BodySpec(NamedTuple):
     """What a route takes: types by media type. A union of structs, a `MergePatch` and what msgspec knows are types."""
 
     contents: Mapping[str, Any]
     required: bool = True
 
 
-class Answer(NamedTuple):
+class ResponseSpec(NamedTuple):
     """What a route answers with one status: types by media type, none when there is no body.
 
     `id_field` names the field with the id of what was made, which the paths below this one take.
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     id_field: str | None = None
 
 
-class Errors(NamedTuple):
+class ErrorFormat(NamedTuple):
     """How a route tells of errors: the body, and what stands for a code as the HTTP status and in its `reason`."""
 
     media_type: str
@@ -67,7 +67,7 @@ class Errors(NamedTuple):
     reason_of: Callable[[str], str]
 
 
-PROBLEMS = Errors(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
+PROBLEMS = ErrorFormat(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
 
 
 class Route(NamedTuple, Generic[Q]):
@@ -82,14 +82,14 @@ class Route(NamedTuple, Generic[Q]):
     handler: Callable[[web.Request, Q], Awaitable[web.StreamResponse]]
     scope: str | None
     query: type[Q]
-    answers: Mapping[int, Answer]
-    body: Body | None = None
+    answers: Mapping[int, ResponseSpec]
+    body: BodySpec | None = None
     codes: tuple[str, ...] = ()
-    errors: Errors = PROBLEMS
+    errors: ErrorFormat = PROBLEMS
     servers: tuple[str, ...] = ("/",)
     schemes: tuple[str, ...] = ("key",)
 
 
-def one(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, Answer]:
+def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:
     """The answers of a route that succeeds in one way, with JSON of this type."""
-    return {int(status): Answer({JSON: kind})}
+    return {int(status): ResponseSpec({JSON: kind})}

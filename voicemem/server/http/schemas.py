@@ -29,7 +29,7 @@ class Metadata(RestoredMetadata, frozen=True):
 
 NAMED_UNIONS = {"ProducedEvent": ProducedEvent, "JournaledEvent": JournaledEvent}
 REFERRED_TO = (Metadata, SystemMessage, SessionConfig)
-CLOSER: dict[tuple[str, str], JsonObject] = {
+REFINEMENTS: dict[tuple[str, str], JsonObject] = {
     ("Message", "metadata"): reference("Metadata"),
     ("LlmConfig", "system_messages"): {"items": reference("SystemMessage")},
     ("LlmConfig", "api_key"): {"writeOnly": True},
@@ -45,25 +45,25 @@ class Schemas:
     def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
         self.components: JsonObject = {}
         for name, union in unions.items():
-            self.components[name] = self.plain(union)
+            self.components[name] = self.register(union)
         for kind in REFERRED_TO:
-            self.plain(kind)
+            self.register(kind)
 
     def of(self, kind: Any) -> JsonObject:
         """The schema of a type, a union of structs, or a `MergePatch`; by reference where it has a name."""
         if isinstance(kind, MergePatch):
             return self.patch(kind.of)
         if isinstance(kind, UnionType) and all(is_untagged(one) for one in get_args(kind)):
-            return {"anyOf": [self.plain(one) for one in get_args(kind)]}
-        return self.plain(kind)
+            return {"anyOf": [self.register(one) for one in get_args(kind)]}
+        return self.register(kind)
 
-    def own(self, kind: type[Struct]) -> JsonObject:
+    def inline(self, kind: type[Struct]) -> JsonObject:
         """The schema of a struct itself, which becomes no component."""
         _, found = components_of(kind)
         schema: JsonObject = found[kind.__name__]
         return schema
 
-    def plain(self, kind: Any) -> JsonObject:
+    def register(self, kind: Any) -> JsonObject:
         schema, found = components_of(kind)
         self.components |= found
         return schema
@@ -83,7 +83,7 @@ def is_untagged(kind: Any) -> bool:
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
     """A type's schema, and the components that it refers to."""
     (schema,), found = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
-    for (name, field), closer in CLOSER.items():
+    for (name, field), closer in REFINEMENTS.items():
         if name in found:
             found[name]["properties"][field] |= closer
     return portable(schema), {name: portable(one) for name, one in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from voicemem.protocol.frames import Ack, Error, Ready
-from voicemem.sessions.batches import Line, Problem
+from voicemem.sessions.batches import Problem, ProducerLease
 from voicemem.store.records import Opened
 
 
@@ -16,9 +16,9 @@ def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str,
     return msgspec.json.encode(frame)
 
 
-def ack_prefix(line: Line) -> bytes:
+def ack_prefix(lease: ProducerLease) -> bytes:
     """An ack, but for the seq and the last brace: there are many, and only their seqs differ."""
-    return msgspec.json.encode(Ack(line.session_id, line.producer, 0)).removesuffix(b"0}")
+    return msgspec.json.encode(Ack(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
 
 
 def error_frame(problem: Problem, session_id: str | None = None, producer: str | None = None) -> bytes:

@@ -7,62 +7,62 @@ from collections.abc import Iterator
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
 from voicemem.server.ingest.answers import ack_prefix
-from voicemem.sessions.batches import Line, PendingBatch
+from voicemem.sessions.batches import PendingBatch, ProducerLease
 
 
-class Queue:
+class OpenLease:
     """A line, and its events that wait for the next commit."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, lease: ProducerLease) -> None:
+        self.lease = lease
         self.batch: PendingBatch | None = None
-        self.ack = ack_prefix(line)
+        self.ack_prefix = ack_prefix(lease)
         self.dead = False
         """Superseded or failed: what still comes for it is passed over."""
         self.released = False
         """Whether the session knows that this connection is gone from it."""
 
 
-class Lines:
+class Leases:
     """By session id and producer."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, dict[str, Queue]] = {}
-        self.only: Queue | None = None
+        self.by_session: dict[str, dict[str, OpenLease]] = {}
+        self.only: OpenLease | None = None
         """The one line of this connection, if it has one."""
 
-    def __iter__(self) -> Iterator[Queue]:
-        return iter([queue for of_session in self.queues.values() for queue in of_session.values()])
+    def __iter__(self) -> Iterator[OpenLease]:
+        return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
 
-    def put(self, line: Line) -> Queue | None:
+    def put(self, lease: ProducerLease) -> OpenLease | None:
         """Take a new line; the one that was there before for the same producer."""
-        of_session = self.queues.setdefault(line.session_id, {})
-        before = of_session.get(line.producer)
-        queue = of_session[line.producer] = Queue(line)
-        self.only = queue if len(self.queues) == 1 == len(of_session) else None
+        of_session = self.by_session.setdefault(lease.session_id, {})
+        before = of_session.get(lease.producer)
+        open_lease = of_session[lease.producer] = OpenLease(lease)
+        self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
         return before
 
-    def of(self, line: Line) -> Queue | None:
+    def current(self, lease: ProducerLease) -> OpenLease | None:
         """The queue of a line, unless a newer line has its place."""
-        queue = self.queues.get(line.session_id, {}).get(line.producer)
-        return queue if queue is not None and queue.line is line else None
+        open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
+        return open_lease if open_lease is not None and open_lease.lease is lease else None
 
-    def find(self, event: IncomingEvent | RejectedEvent) -> Queue | None:
+    def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
         """The line that an event is for, if that can be told."""
         if event.session_id is not None:
-            of_session = self.queues.get(event.session_id, {})
+            of_session = self.by_session.get(event.session_id, {})
         else:
-            of_session = next(iter(self.queues.values())) if len(self.queues) == 1 else {}
+            of_session = next(iter(self.by_session.values())) if len(self.by_session) == 1 else {}
         if event.producer is not None and event.producer in of_session:
             return of_session[event.producer]
         if event.producer is None and len(of_session) == 1:
             return next(iter(of_session.values()))
         return None
 
-    def misplaced(self, event: IncomingEvent) -> str:
+    def code_for_misplaced(self, event: IncomingEvent) -> str:
         """The code for an event whose line cannot be told."""
-        named = self.queues.get(event.session_id) if event.session_id is not None else None
-        if event.session_id is None and len(self.queues) == 1:
-            named = next(iter(self.queues.values()))
+        named = self.by_session.get(event.session_id) if event.session_id is not None else None
+        if event.session_id is None and len(self.by_session) == 1:
+            named = next(iter(self.by_session.values()))
         ambiguous = event.producer is None if named else event.session_id is None
-        return "session_required" if ambiguous and self.queues else "not_open"
+        return "session_required" if ambiguous and self.by_session else "not_open"

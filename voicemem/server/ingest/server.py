@@ -24,8 +24,8 @@ from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import Bucket
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.websocket import EventSocket, turning_away
-from voicemem.sessions.batches import Line
+from voicemem.server.ingest.websocket import EventSocket, rejection_response
+from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import Recorder
 
@@ -35,21 +35,21 @@ LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
 
 
-LOOK_AGAIN_S = 0.4
+GRANT_CHECK_S = 0.4
 """How soon it is noticed that a key was revoked beside the service, or that a token is over."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
 """For a client that does not answer a close; a drain must be over within 10 s."""
 
 
-class Holder(NamedTuple):
+class LeaseHolder(NamedTuple):
     """Which connection has a producer's newest epoch."""
 
     connection: Connection
-    line: Line
+    lease: ProducerLease
 
 
-class Ingest:
+class IngestServer:
     """The websocket server: who is connected, and who holds which line."""
 
     def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str) -> None:
@@ -59,7 +59,7 @@ class Ingest:
         self.gate = gate
         self.incarnation = incarnation
         self.connections: set[Connection] = set()
-        self.holders: dict[tuple[int, str], Holder] = {}
+        self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """Of connections between their handshake and their first frame."""
         self.draining = False
@@ -72,7 +72,7 @@ class Ingest:
             address.host,
             address.port,
             create_connection=EventSocket,
-            process_request=self.admit,
+            process_request=self.check_handshake,
             select_subprotocol=select_protocol,
             compression=None,  # 50 KiB less a connection, and no bombs
             max_size=MAX_FRAME_BYTES,
@@ -82,7 +82,7 @@ class Ingest:
         )
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
 
-    async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         """Path, host, origin and key, before the upgrade; a problem document for who may not come in."""
         try:
             if urlsplit(request.path).path != PATH:
@@ -98,14 +98,14 @@ class Ingest:
                 grant.require("ingest", grant.session_id)
                 self.grants[connection] = grant
         except Refused as refused:
-            return self.turn_away(refused)
+            return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
-            return self.turn_away(Refused("invalid_http"))
+            return self.reject_handshake(Refused("invalid_http"))
         return None
 
-    def turn_away(self, refused: Refused) -> Response:
+    def reject_handshake(self, refused: Refused) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
-        return turning_away(refused)
+        return rejection_response(refused)
 
     async def handle(self, websocket: ServerConnection) -> None:
         """One connection, from its first frame until everything that came was answered."""
@@ -118,7 +118,7 @@ class Ingest:
             await connection.run()
         finally:
             self.connections.discard(connection)
-            await connection.leave()
+            await connection.wind_down()
 
     async def grant(self, token: str | None) -> Grant:
         """The grant for a key or token from an `auth` frame. Raises `Refused`."""
@@ -130,33 +130,33 @@ class Ingest:
         """What the events of a grant are charged to; None where there is no limit."""
         return self.gate.limits.event_bucket(grant.caller)
 
-    async def look_after_grants(self) -> None:
+    async def enforce_grants(self) -> None:
         """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""
         revoked = self.gate.access.revoked
         while True:
             revoked.clear()
-            held = [connection for connection in self.connections if connection.granted is not None]
-            over = await self.gate.access.over({one.granted for one in held if one.granted is not None})
+            held = [connection for connection in self.connections if connection.grant is not None]
+            over = await self.gate.access.over({one.grant for one in held if one.grant is not None})
             for connection in held:
-                if connection.granted in over:
-                    connection.start(connection.expel(over[connection.granted]))
+                if connection.grant in over:
+                    connection.run_in_background(connection.expel(over[connection.grant]))
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_S):
+                async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
 
-    async def hold(self, connection: Connection, line: Line) -> None:
+    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
         """Note who has a producer's newest epoch, and tell the connection that had it before."""
-        newest = Holder(connection, line)
-        before = self.holders.get((line.key, line.producer), newest)
-        older, newest = sorted((before, newest), key=lambda holder: holder.line.epoch or 0)
-        self.holders[line.key, line.producer] = newest
+        newest = LeaseHolder(connection, lease)
+        before = self.holders.get((lease.key, lease.producer), newest)
+        older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
+        self.holders[lease.key, lease.producer] = newest
         if older.connection is not newest.connection:
-            await older.connection.supersede(older.line)
+            await older.connection.supersede(older.lease)
 
-    def release(self, line: Line) -> None:
-        holder = self.holders.get((line.key, line.producer))
-        if holder is not None and holder.line is line:
-            del self.holders[line.key, line.producer]
+    def release(self, lease: ProducerLease) -> None:
+        holder = self.holders.get((lease.key, lease.producer))
+        if holder is not None and holder.lease is lease:
+            del self.holders[lease.key, lease.producer]
 
     async def drain(self) -> None:
         """Say goodbye: no new connections, everything received is stored and acknowledged, then 1012."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from voicemem.security.rate_limits import Bucket, Charged
 
-MOST_AHEAD = 64
+MAX_AHEAD = 64
 """Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
-TELL_AGAIN_S = 1.0
+NOTICE_INTERVAL_S = 1.0
 """A connection that is over the rate of its key is told so this often."""
-SHORTEST_HOLD_S = 0.02
+MIN_HOLD_S = 0.02
 """Two thousand times a second for one event each would be work for nothing."""
 
 
@@ -22,25 +22,38 @@ class Throttle:
     over. `clock` gives Unix ms.
     """
 
-    __slots__ = ("allowance", "bucket", "clock", "go_on", "held", "hold", "metered", "over", "taken_ahead", "told_s")
+    __slots__ = (
+        "allowance",
+        "bucket",
+        "clock",
+        "held",
+        "last_notice_s",
+        "metered",
+        "on_hold",
+        "on_resume",
+        "released",
+        "reserved",
+    )
 
-    def __init__(self, clock: Callable[[], int], hold: Callable[[bool], None], go_on: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], int], on_hold: Callable[[bool], None], on_resume: Callable[[], None]
+    ) -> None:
         self.clock = clock
-        self.hold = hold
-        self.go_on = go_on
+        self.on_hold = on_hold
+        self.on_resume = on_resume
         self.bucket: Bucket | None = None
         """What events are charged to; None where there is no limit."""
         self.metered = False
         """Whether it is known whom to charge; until then events are only counted."""
         self.allowance = 0
         """So many events may still come before the rate is asked again; below zero, so many are to be charged."""
-        self.taken_ahead = 0
+        self.reserved = 0
         """So many were taken from it at the last time, beyond what had come."""
         self.held = False
         """Whether what comes must wait, because its key is over its rate."""
-        self.over = False
+        self.released = False
         """Whether nothing is held any more, since the connection ends."""
-        self.told_s = -TELL_AGAIN_S
+        self.last_notice_s = -NOTICE_INTERVAL_S
         """When it was last told so, on the loop's clock."""
 
     def meter(self, bucket: Bucket | None) -> None:
@@ -55,35 +68,35 @@ class Throttle:
         """Count what is taken."""
         self.allowance -= events
         if self.allowance < 0:
-            self.ask()
+            self.charge_taken()
 
-    def ask(self) -> None:
+    def charge_taken(self) -> None:
         """Charge what was taken, and some ahead; hold the connection when that is more than there is."""
         if not self.metered:
             return
-        ahead = min(2 * self.taken_ahead + 1, MOST_AHEAD)
+        ahead = min(2 * self.reserved + 1, MAX_AHEAD)
         # A connection asks its bucket for some events ahead, so that most events cost one subtraction here.
         bucket = self.bucket
         charged = Charged(ahead, 0.0) if bucket is None else bucket.charge(-self.allowance, ahead, self.clock())
-        self.allowance = self.taken_ahead = charged.ahead
-        if not charged.wait_s or self.held or self.over:
+        self.allowance = self.reserved = charged.ahead
+        if not charged.wait_s or self.held or self.released:
             return
         self.held = True
         loop = asyncio.get_running_loop()
-        tell = loop.time() - self.told_s >= TELL_AGAIN_S
-        if tell:
-            self.told_s = loop.time()
-        self.hold(tell)
-        loop.call_later(max(charged.wait_s, SHORTEST_HOLD_S), self.release)
-
-    def let_go(self) -> None:
-        """Hold nothing from now on, and charge it only."""
-        self.held, self.over = False, True
+        notify = loop.time() - self.last_notice_s >= NOTICE_INTERVAL_S
+        if notify:
+            self.last_notice_s = loop.time()
+        self.on_hold(notify)
+        loop.call_later(max(charged.wait_s, MIN_HOLD_S), self.end_hold)
 
     def release(self) -> None:
+        """Hold nothing from now on, and charge it only."""
+        self.held, self.released = False, True
+
+    def end_hold(self) -> None:
         """The time is over; others who share the rate may have been faster."""
         if self.held:
             self.held = False
-            self.ask()
+            self.charge_taken()
             if not self.held:
-                self.go_on()
+                self.on_resume()

@@ -18,7 +18,7 @@ from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body
 from voicemem.server.ingest.fast_frames import TEXT as PLAIN
-from voicemem.server.ingest.fast_frames import control_bytes, take_plain
+from voicemem.server.ingest.fast_frames import control_frame_size, parse_fast_frames
 
 MAX_FRAGMENTS = 1_024
 """Of one message, as the library has it for its own queue."""
@@ -44,49 +44,49 @@ class EventSocket(ServerConnection):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.protocol.reject = no_handshake  # type: ignore[method-assign]  # its own answers are plain text
+        self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
-        self.early: list[tuple[bytes, bool]] = []
+        self.undelivered: list[tuple[bytes, bool]] = []
         """Messages that came before there was a listener."""
         self.fragments: list[Frame] = []
-        self.ahead = False
+        self.sent_ahead = False
         """Whether the client sent something behind its request, without waiting for the answer."""
-        self.plain = False
+        self.fast = False
         """Whether there were plain frames, pings and pongs only, so that the library stands between two frames."""
-        self.rest = bytearray()
+        self.partial = bytearray()
         """A plain frame that has not come whole, and how many bytes it needs."""
-        self.needed = 0
+        self.bytes_needed = 0
         self.reading = True
-        self.watched = False
+        self.stall_check_due = False
         """Whether it will be looked at again what the peer has read."""
 
     def listen(self, listener: Listener) -> None:
         """Hear every message, those included that came before."""
         self.listener = listener
-        self.plain = not self.ahead
-        early, self.early = self.early, []
-        for message in early:
+        self.fast = not self.sent_ahead
+        undelivered, self.undelivered = self.undelivered, []
+        for message in undelivered:
             listener(*message)
 
     def process_event(self, event: Event) -> None:
         if not isinstance(event, Frame):
             super().process_event(event)
         elif event.opcode is TEXT and event.fin:
-            self.hear(bytes(event.data), False)
+            self.deliver(bytes(event.data), False)
         elif event.opcode is BINARY and event.fin:
-            self.hear(bytes(event.data), True)
+            self.deliver(bytes(event.data), True)
         elif event.opcode in (TEXT, BINARY, CONT):
-            self.hear_fragment(event)
+            self.add_fragment(event)
         else:
             super().process_event(event)
 
-    def hear(self, message: bytes, binary: bool) -> None:
+    def deliver(self, message: bytes, binary: bool) -> None:
         if self.listener is not None:
             self.listener(message, binary)
         else:
-            self.early.append((message, binary))
+            self.undelivered.append((message, binary))
 
-    def hear_fragment(self, frame: Frame) -> None:
+    def add_fragment(self, frame: Frame) -> None:
         self.fragments.append(frame)
         if len(self.fragments) > MAX_FRAGMENTS:
             self.protocol.fail(1009, TOO_MANY)
@@ -95,7 +95,7 @@ class EventSocket(ServerConnection):
             message = b"".join(fragment.data for fragment in self.fragments)
             binary = self.fragments[0].opcode is BINARY
             self.fragments = []
-            self.hear(message, binary)
+            self.deliver(message, binary)
 
     @property
     def failed_with(self) -> int | None:
@@ -103,13 +103,13 @@ class EventSocket(ServerConnection):
         sent = self.protocol.close_sent
         return None if sent is None or self.protocol.close_rcvd_then_sent else sent.code
 
-    def read_on(self, reading: bool) -> None:
+    def set_reading(self, reading: bool) -> None:
         """Read from the network, or leave it to TCP to hold the sender back."""
         if reading != self.reading and not self.transport.is_closing():
             self.reading = reading
             (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
-    def tell(self, message: bytes) -> None:
+    def send_nowait(self, message: bytes) -> None:
         """Send a text message without waiting for anything; a peer that never reads is cut off."""
         if self.transport.is_closing():
             return
@@ -117,84 +117,84 @@ class EventSocket(ServerConnection):
             broadcast((self,), message, text=True)
         elif self.protocol.state is OPEN:
             self.transport.write(b"%c%c%b" % (PLAIN, len(message), message))
-        self.look_at_unsent()
+        self.check_unsent()
 
     # Bytes in
 
     def data_received(self, data: bytes) -> None:
-        if self.plain:
-            self.take(data)
+        if self.fast:
+            self.parse(data)
         else:
             asked = self.request is not None
-            self.leave_to_library(data)
+            self.feed_library(data)
             if self.listener is None and self.request is not None:
-                self.ahead = self.ahead or asked or not data.endswith(END_OF_REQUEST)
+                self.sent_ahead = self.sent_ahead or asked or not data.endswith(END_OF_REQUEST)
 
-    def take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Hear what is plain; from the first other frame on, all is left to the library."""
-        if self.rest:
-            self.rest += data
-            if len(self.rest) < self.needed:
+        if self.partial:
+            self.partial += data
+            if len(self.partial) < self.bytes_needed:
                 return
-            data, self.rest = bytes(self.rest), bytearray()
-        at, needed = 0, 0
-        while not needed:
-            texts, at, needed = take_plain(data, at, MAX_FRAME_BYTES)
+            data, self.partial = bytes(self.partial), bytearray()
+        at, bytes_needed = 0, 0
+        while not bytes_needed:
+            texts, at, bytes_needed = parse_fast_frames(data, at, MAX_FRAME_BYTES)
             for text in texts:
-                self.hear(text, False)
-            if needed:
+                self.deliver(text, False)
+            if bytes_needed:
                 break
-            control = control_bytes(data, at)
+            control = control_frame_size(data, at)
             if not control:
-                self.plain = False
-                self.leave_to_library(data[at:])
+                self.fast = False
+                self.feed_library(data[at:])
                 return
             if len(data) - at < control:
-                needed = control
+                bytes_needed = control
             else:
-                self.leave_to_library(data[at : at + control])
+                self.feed_library(data[at : at + control])
                 at += control
-        self.rest += data[at:]
-        self.needed = needed
+        self.partial += data[at:]
+        self.bytes_needed = bytes_needed
 
-    def leave_to_library(self, data: bytes) -> None:
+    def feed_library(self, data: bytes) -> None:
         super().data_received(data)
-        self.look_at_unsent()  # pings are answered in there
+        self.check_unsent()  # pings are answered in there
 
-    def look_at_unsent(self) -> None:
+    def check_unsent(self) -> None:
         """Cut off a peer that does not read: one that lets too much wait, or anything for too long."""
         unsent = self.transport.get_write_buffer_size()
         if unsent > MAX_UNSENT_BYTES:
             self.transport.abort()
-        elif unsent and not self.watched:
-            self.watched = True
-            self.loop.call_later(READ_TIMEOUT_S, self.look_again, unsent)
+        elif unsent and not self.stall_check_due:
+            self.stall_check_due = True
+            self.loop.call_later(READ_TIMEOUT_S, self.recheck_unsent, unsent)
 
-    def look_again(self, before: int) -> None:
-        self.watched = False
+    def recheck_unsent(self, before: int) -> None:
+        self.stall_check_due = False
         unsent = self.transport.get_write_buffer_size()
         if unsent >= before:
             self.transport.abort()
-        self.look_at_unsent()
+        self.check_unsent()
 
 
 BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
 NO_HANDSHAKE = "This port takes websockets at /v1/ingest and nothing else; the REST API has a port of its own."
 
 
-def turning_away(refused: Refused) -> Response:
+def rejection_response(refused: Refused) -> Response:
     """The answer to a handshake that is refused."""
-    return response(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
+    return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
 
 
-def no_handshake(status: StatusLike, text: str) -> Response:
+def invalid_handshake_response(status: StatusLike, text: str) -> Response:
     """The answer to what is no handshake; the library's `text` may quote the request, so it is not repeated."""
     code = BY_STATUS.get(int(status), "invalid_http")
     detail = CODES[code].sentence if int(status) >= 500 else NO_HANDSHAKE
-    return response(HTTPStatus(status), code, detail, {})
+    return handshake_problem(HTTPStatus(status), code, detail, {})
 
 
-def response(status: HTTPStatus, code: str, detail: str, headers: dict[str, str]) -> Response:
+def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[str, str]) -> Response:
     body = problem_body(code, detail, status)
     given = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
     given.update(headers)

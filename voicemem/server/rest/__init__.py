@@ -10,12 +10,12 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.gate import Gate
-from voicemem.server.http.guard import guarded, name_server
-from voicemem.server.http.listener import expect
+from voicemem.server.http.guard import guard_route, name_server
+from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.observe import observe_requests
 from voicemem.server.http.openapi import document
 from voicemem.server.http.problems import problems
-from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, SERVICES
+from voicemem.server.http.request import ASYNCAPI_DOCUMENT, OPENAPI_DOCUMENT, SERVICES
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     asyncapi,
@@ -68,7 +68,7 @@ def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = (
     app[SERVICES] = services
     openapi_json: Callable[[], bytes] = cache(partial(document, (*ROUTES, *beside)))
     asyncapi_json: Callable[[], bytes] = cache(asyncapi.document)
-    app[DOCUMENT], app[ASYNC_DOCUMENT] = openapi_json, asyncapi_json
+    app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi_json, asyncapi_json
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, guarded(route, gate), expect_handler=expect)
+        app.router.add_route(route.method, route.path, guard_route(route, gate), expect_handler=answer_expect)
     return app

@@ -44,7 +44,7 @@ def document() -> bytes:
     received: list[type[Struct]] = [kind for kinds, _ in REPLIES.values() for kind in kinds]
     messages = {tag_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
     messages[BATCH] = batch([messages[tag_of(kind)]["payload"] for kind in received])
-    closer_configuration(schemas)
+    refine_configuration(schemas)
     return msgspec.json.encode(
         {
             "asyncapi": VERSION,
@@ -118,7 +118,7 @@ def references(names: list[str]) -> list[JsonObject]:
     return [{"$ref": f"#/channels/ingest/messages/{name}"} for name in names]
 
 
-def closer_configuration(schemas: Schemas) -> None:
+def refine_configuration(schemas: Schemas) -> None:
     """Say of configurations in events what their own types do not: they are passed on as they came."""
     patch = schemas.of(MergePatch(GivenConfig))
     settings = schemas.components[patch["$ref"].removeprefix(COMPONENTS)]["properties"]

@@ -14,12 +14,12 @@ from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.listener import ProblemHandler
-from voicemem.server.http.request import GRANT, NoQuery, object_of, services_of, stream_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, Answer, Body, Route
-from voicemem.server.rest.chat_errors import ERRORS, WHY, error_chunk, why
+from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
+from voicemem.server.http.routes import EVENT_STREAM, JSON, BodySpec, ResponseSpec, Route
+from voicemem.server.rest.chat_errors import ERRORS, FAILURE_CODE, error_chunk, failure_code
 
 PATH = "/v1/sessions/{id}/chat/completions"
-TURN, ITEM = "Voicemem-Turn-Id", "Voicemem-Item"
+TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
 STREAM_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DONE = b"[DONE]"
 
@@ -43,15 +43,15 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
     Of the request's messages the last counts (the user's words, or tool results) and the instructions; other fields go
     on to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes when it is in the journal.
     """
-    stream = await stream_of(request)
-    chat_turn = read_request(await object_of(request))
+    stream = await get_stream(request)
+    chat_turn = read_request(await read_object(request))
     gateway = services_of(request).gateway
     call = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
-    task = gateway.spawn(streamed(request, call) if chat_turn.stream else whole(call))
+    task = gateway.spawn(answer_streamed(request, call) if chat_turn.stream else answer_whole(call))
     try:
-        return await watched(request, task)
+        return await cancel_on_hangup(request, task)
     except LlmFailed as error:
-        request[WHY] = why(error)
+        request[FAILURE_CODE] = failure_code(error)
         raise
     except asyncio.CancelledError:
         if gateway.draining and task.cancelled():
@@ -59,32 +59,32 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
         raise  # the caller has hung up
 
 
-async def watched(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
+async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
     """The answer; the task is cancelled when its caller hangs up."""
     protocol = request.protocol
     assert isinstance(protocol, ProblemHandler)
-    protocol.gone = task.cancel
+    protocol.on_lost = task.cancel
     try:
         if request.transport is None or request.transport.is_closing():
             task.cancel()
         return await task
     finally:
-        protocol.gone = None
+        protocol.on_lost = None
 
 
-async def whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
+async def answer_whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
     body = await call.complete()
-    return web.Response(body=body, content_type=JSON, headers=names_of(call))
+    return web.Response(body=body, content_type=JSON, headers=reply_headers(call))
 
 
-async def streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
+async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
     """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
     response: web.StreamResponse | None = None
     try:
         async with aclosing(call.chunks()) as chunks:
             async for data in chunks:
                 if response is None:
-                    response = web.StreamResponse(headers=STREAM_HEADERS | names_of(call))
+                    response = web.StreamResponse(headers=STREAM_HEADERS | reply_headers(call))
                     await response.prepare(request)
                 await response.write(event(data))
         assert response is not None
@@ -92,7 +92,7 @@ async def streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.Stream
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, event(error_chunk(why(error), error.detail, error.code)))
+        await write_quietly(response, event(error_chunk(failure_code(error), error.detail, error.code)))
     except asyncio.CancelledError:
         if response is None or not services_of(request).gateway.draining:
             raise
@@ -111,10 +111,10 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def names_of(call: LlmCall | ToolLoop) -> dict[str, str]:
+def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
-    names = {TURN: str(call.turn_id)}
-    return names if call.item is None else names | {ITEM: call.item}
+    names = {TURN_HEADER: str(call.turn_id)}
+    return names if call.item is None else names | {ITEM_HEADER: call.item}
 
 
 def event(data: bytes) -> bytes:
@@ -128,8 +128,8 @@ ROUTES = (
         create_chat_completion,
         "ingest",
         NoQuery,
-        {200: Answer({JSON: ChatCompletion, EVENT_STREAM: ChatChunk}, headers=(TURN, ITEM))},
-        Body({JSON: ChatRequest}),
+        {200: ResponseSpec({JSON: ChatCompletion, EVENT_STREAM: ChatChunk}, headers=(TURN_HEADER, ITEM_HEADER))},
+        BodySpec({JSON: ChatRequest}),
         (
             *("missing_field", "text_too_long", "session_ended", "session_erased", "seq_required", "draining"),
             *("llm_not_configured", "llm_failed", "llm_timeout", "address_not_allowed"),

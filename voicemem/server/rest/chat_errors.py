@@ -12,11 +12,11 @@ from msgspec import Struct
 from voicemem.errors import CODES, LlmFailed, VoicememError
 from voicemem.protocol.types import Reason
 from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
-from voicemem.server.http.routes import Errors
+from voicemem.server.http.routes import ErrorFormat
 
-NOT_AGAIN = "x-should-retry"
+SHOULD_RETRY_HEADER = "x-should-retry"
 """OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
-WHY = web.RequestKey("why", str)
+FAILURE_CODE = web.RequestKey("why", str)
 """What became of the LLM's call, once that has failed."""
 
 
@@ -40,10 +40,10 @@ class ChatProblem(Struct, frozen=True):
     error: OpenAIError
 
 
-ERRORS = Errors(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
+ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
 
 
-def why(error: VoicememError) -> str:
+def failure_code(error: VoicememError) -> str:
     """The most exact word or status that there is for an error."""
     return str(error.why) if isinstance(error, LlmFailed) else error.code
 
@@ -62,10 +62,10 @@ def chat_errors(path: str) -> Any:
         resource = request.match_info.route.resource
         if resource is None or resource.canonical != path or response.status < HTTPStatus.BAD_REQUEST:
             return response
-        response.headers[NOT_AGAIN] = "false"
+        response.headers[SHOULD_RETRY_HEADER] = "false"
         if isinstance(response, web.Response) and isinstance(response.body, bytes):
             problem = msgspec.json.decode(response.body, type=Problem)
-            code = request.get(WHY, problem.reason)
+            code = request.get(FAILURE_CODE, problem.reason)
             error = OpenAIError(problem.detail, problem.reason, code)
             response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
         return response

@@ -22,25 +22,25 @@ from voicemem.memory.checkpoint import (
 from voicemem.memory.fork import fork
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import Natural, SessionId
-from voicemem.server.http.listener import NOT_AS_SAID, unpacked
+from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    answer,
-    checked_session_id,
-    object_of,
-    read_as,
+    check_session_id,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
     services_of,
-    stream_of,
 )
-from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
-from voicemem.server.rest.events import break_off
-from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, shown
+from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
+from voicemem.server.rest.events import abort_connection
+from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, session_view
 from voicemem.server.rest.tails import JournalEntry
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
-WAIT_S, RETRY_S = 30.0, 5.0
+SLOT_WAIT_S, RETRY_AFTER_S = 30.0, 5.0
 """For others' restores to end, before anything is read, and after a refusal."""
 TOO_BIG = "The body of a restore has at most 64 MiB."
 
@@ -78,7 +78,7 @@ class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
     """The session with its journal in one portable document, which has no secrets."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     response = web.StreamResponse(headers={"Content-Type": JSON})
     await response.prepare(request)
     try:
@@ -86,7 +86,7 @@ async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamRespons
             await response.write(piece)
         await response.write_eof()
     except StoreUnavailable:
-        break_off(request)  # the answer has begun: only its being cut short can say that it is not whole
+        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
     except ConnectionResetError:
         pass  # the reader has hung up
     return response
@@ -98,41 +98,41 @@ async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
     The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
     """
     request[GRANT].require_setting()
-    async with turn_of(services_of(request).restoring):
-        return await restored(request)
+    async with restore_slot(services_of(request).restore_slots):
+        return await restore_from_body(request)
 
 
 @asynccontextmanager
-async def turn_of(restoring: asyncio.Semaphore) -> AsyncIterator[None]:
+async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
     """One of few turns, since each may hold a large body. Raises `RateLimited` when none becomes free."""
     try:
-        async with asyncio.timeout(WAIT_S):
-            await restoring.acquire()
+        async with asyncio.timeout(SLOT_WAIT_S):
+            await restore_slots.acquire()
     except TimeoutError:
-        raise RateLimited(RETRY_S, "Other checkpoints are being restored; come back a little later.") from None
+        raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; come back a little later.") from None
     try:
         yield
     finally:
-        restoring.release()
+        restore_slots.release()
 
 
-async def restored(request: web.Request) -> web.Response:
-    body = await large_body_of(request)
+async def restore_from_body(request: web.Request) -> web.Response:
+    body = await read_large_body(request)
     try:
         given = msgspec.json.decode(body, type=RestoreBody)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A restore has a `checkpoint`, may have a `session_id`, and no more.") from None
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    session_id = None if given.session_id is None else checked_session_id(given.session_id)
+    session_id = None if given.session_id is None else check_session_id(given.session_id)
     checkpoint = await parse_checkpoint(given.checkpoint)
     check_calling_out(request, checkpoint.config)
     stream = await restore_checkpoint(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_outbound_change(request, checkpoint.config, stream)
-    return answer(shown(stream), 201)
+    return json_response(session_view(stream), 201)
 
 
-async def large_body_of(request: web.Request) -> bytes:
+async def read_large_body(request: web.Request) -> bytes:
     """A body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
     body = bytearray()
     try:
@@ -142,9 +142,9 @@ async def large_body_of(request: web.Request) -> bytes:
                 if len(body) > MAX_RESTORE_BYTES:
                     raise InvalidFrame("too_big", TOO_BIG)
     except (web.RequestPayloadError, ConnectionResetError):
-        raise InvalidFrame("invalid_http", NOT_AS_SAID) from None
+        raise InvalidFrame("invalid_http", BROKEN_BODY) from None
     try:
-        return unpacked(bytes(body), request.headers.get("Content-Encoding", ""), MAX_RESTORE_BYTES)
+        return decompress(bytes(body), request.headers.get("Content-Encoding", ""), MAX_RESTORE_BYTES)
     except InvalidFrame as error:
         raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
 
@@ -155,26 +155,26 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     Erasing the original leaves its forks.
     """
     request[GRANT].require_setting()
-    stream = await stream_of(request)
-    given: dict[str, Any] = await object_of(request)
-    wanted = read_as({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPlace)
-    session_id = None if wanted.session_id is None else checked_session_id(wanted.session_id)
+    stream = await get_stream(request)
+    given: dict[str, Any] = await read_object(request)
+    wanted = convert_body({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPoint)
+    session_id = None if wanted.session_id is None else check_session_id(wanted.session_id)
     check_calling_out(request, given)
     services = services_of(request)
     made = await fork(services.sessions, services.memories, stream, wanted.at_turn, session_id, given)
     note_outbound_change(request, given, made)
-    return answer(shown(made), 201)
+    return json_response(session_view(made), 201)
 
 
-class ForkPlace(Struct, frozen=True):
+class ForkPoint(Struct, frozen=True):
     """What of a fork is no configuration."""
 
     at_turn: Natural
     session_id: str | None = None
 
 
-MADE = {201: Answer({JSON: Session}, id_field="session_id")}
-MAKING = ("invalid_field", "address_not_allowed", "session_exists", "session_erased")
+CREATED_RESPONSE = {201: ResponseSpec({JSON: Session}, id_field="session_id")}
+CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased")
 
 ROUTES = (
     Route(
@@ -183,19 +183,19 @@ ROUTES = (
         restore_session,
         "ingest",
         NoQuery,
-        MADE,
-        Body({JSON: ToRestore}),
-        (*MAKING, "invalid_checkpoint"),
+        CREATED_RESPONSE,
+        BodySpec({JSON: ToRestore}),
+        (*CREATE_CODES, "invalid_checkpoint"),
     ),
-    Route("GET", "/v1/sessions/{id}/checkpoint", read_checkpoint, "read", NoQuery, one(Checkpoint)),
+    Route("GET", "/v1/sessions/{id}/checkpoint", read_checkpoint, "read", NoQuery, json_ok(Checkpoint)),
     Route(
         "POST",
         "/v1/sessions/{id}/fork",
         fork_session,
         "ingest",
         NoQuery,
-        MADE,
-        Body({JSON: MergePatch(Fork)}),
-        (*MAKING, "missing_field", "unknown_turn"),
+        CREATED_RESPONSE,
+        BodySpec({JSON: MergePatch(Fork)}),
+        (*CREATE_CODES, "missing_field", "unknown_turn"),
     ),
 )

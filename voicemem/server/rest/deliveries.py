@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.request import NoQuery, answer, object_of, read_as, services_of
-from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, Body, DeliveryId, Route, one
-from voicemem.server.rest.webhooks import HOOK, UNKNOWN, note, place_of
+from voicemem.server.http.request import NoQuery, convert_body, json_response, read_object, services_of
+from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, BodySpec, DeliveryId, Route, json_ok
+from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of
 from voicemem.store.records import DeliveryFilter, EndpointDelivery
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
@@ -72,7 +72,7 @@ class Recovered(Struct, frozen=True):
     recovered: int
 
 
-def shown_delivery(made: EndpointDelivery) -> WebhookDelivery:
+def delivery_view(made: EndpointDelivery) -> WebhookDelivery:
     delivery: Any = made.delivery
     return WebhookDelivery(
         id=str(made.key),
@@ -95,47 +95,57 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
         before=None if query.before is None else int(query.before),
         limit=query.limit,
     )
-    page, following = await services_of(request).webhooks.deliveries(*place_of(request), wanted)
-    return answer(DeliveryPage([shown_delivery(one) for one in page], None if following is None else str(following)))
+    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), wanted)
+    return json_response(
+        DeliveryPage([delivery_view(one) for one in page], None if following is None else str(following))
+    )
 
 
 async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     """Send one notice again, whatever became of it; its schedule begins anew."""
-    place, delivery = place_of(request), request.match_info["delivery"]
+    place, delivery = endpoint_of(request), request.match_info["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
     resent = await services_of(request).webhooks.resend(*place, int(delivery))
-    note(request, "delivery_resent", request.match_info["id"], delivery=delivery)
-    return answer(shown_delivery(resent), 202)
+    audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=delivery)
+    return json_response(delivery_view(resent), 202)
 
 
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again what has failed of the notices made since a time."""
-    given = read_as(await object_of(request), Since)
-    count = await services_of(request).webhooks.recover(*place_of(request), given.since)
-    note(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
-    return answer(Recovered(count), 202)
+    given = convert_body(await read_object(request), Since)
+    count = await services_of(request).webhooks.recover(*endpoint_of(request), given.since)
+    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
+    return json_response(Recovered(count), 202)
 
 
 ROUTES = (
-    Route("GET", f"{HOOK}/deliveries", list_deliveries, "admin", DeliveryQuery, one(DeliveryPage), codes=UNKNOWN),
     Route(
-        "POST",
-        f"{HOOK}/deliveries/{{delivery}}/resend",
-        resend_delivery,
+        "GET",
+        f"{ENDPOINT_PATH}/deliveries",
+        list_deliveries,
         "admin",
-        NoQuery,
-        one(WebhookDelivery, HTTPStatus.ACCEPTED),
-        codes=(*UNKNOWN, "unknown_delivery", "webhook_disabled"),
+        DeliveryQuery,
+        json_ok(DeliveryPage),
+        codes=UNKNOWN_ENDPOINT,
     ),
     Route(
         "POST",
-        f"{HOOK}/recover",
+        f"{ENDPOINT_PATH}/deliveries/{{delivery}}/resend",
+        resend_delivery,
+        "admin",
+        NoQuery,
+        json_ok(WebhookDelivery, HTTPStatus.ACCEPTED),
+        codes=(*UNKNOWN_ENDPOINT, "unknown_delivery", "webhook_disabled"),
+    ),
+    Route(
+        "POST",
+        f"{ENDPOINT_PATH}/recover",
         recover_deliveries,
         "admin",
         NoQuery,
-        one(Recovered, HTTPStatus.ACCEPTED),
-        Body({JSON: Since}),
-        (*UNKNOWN, "webhook_disabled"),
+        json_ok(Recovered, HTTPStatus.ACCEPTED),
+        BodySpec({JSON: Since}),
+        (*UNKNOWN_ENDPOINT, "webhook_disabled"),
     ),
 )

@@ -15,7 +15,7 @@ from voicemem.documents.tools import GET_TOOL, ChatToolCall
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.server.http.request import GRANT, answer, object_of, read_as, services_of
+from voicemem.server.http.request import GRANT, convert_body, json_response, read_object, services_of
 
 TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
 """A version as an ETag; without its quotes too, as people write it."""
@@ -104,12 +104,12 @@ def may_read(request: web.Request) -> bool:
 def updated(request: web.Request, view: DocumentView) -> web.Response:
     """The document after an update, for those who may read it."""
     if may_read(request):
-        return shown(view)
+        return document_response(view)
     document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
-    return answer(document, headers={"ETag": f'"{view.version}"'})
+    return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
-def shown(view: DocumentView) -> web.Response:
+def document_response(view: DocumentView) -> web.Response:
     form = view.form
     document = WorkingMemoryDocument(
         scope=view.owner.scope,
@@ -120,10 +120,10 @@ def shown(view: DocumentView) -> web.Response:
         version=view.version,
         updated_at=view.updated_ms,
     )
-    return answer(document, headers={"ETag": f'"{view.version}"'})
+    return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
-def expected(request: web.Request) -> Collection[int] | None:
+def expected_versions(request: web.Request) -> Collection[int] | None:
     """The versions that `If-Match` names, or 0 for `If-None-Match: *`; None when any will do."""
     given = request.headers.getall("If-Match", None)
     wanted = None
@@ -136,16 +136,16 @@ def expected(request: web.Request) -> Collection[int] | None:
 
 
 async def read(request: web.Request, owner: DocumentOwner, query: VersionQuery) -> web.Response:
-    return shown(await services_of(request).working_memory.read_document(owner, query.version))
+    return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
 async def versions(request: web.Request, owner: DocumentOwner, query: VersionsQuery) -> web.Response:
     found = await services_of(request).working_memory.versions(owner, query.before, query.limit)
-    return answer(DocumentVersions([DocumentVersion(*one) for one in found]))
+    return json_response(DocumentVersions([DocumentVersion(*one) for one in found]))
 
 
 async def replace(request: web.Request, owner: DocumentOwner) -> web.Response:
-    given = read_as(await object_of(request), ReplacedDocument)
+    given = convert_body(await read_object(request), ReplacedDocument)
     form = form_of(given)
     if form is not None:
         request[GRANT].require_setting()
@@ -154,27 +154,27 @@ async def replace(request: web.Request, owner: DocumentOwner) -> web.Response:
     if content is None and form is None:
         raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
     change = DocumentChange("form" if content is None else "replace", content, form)
-    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected_versions(request)))
 
 
 async def append(request: web.Request, owner: DocumentOwner) -> web.Response:
-    given = read_as(await object_of(request), AppendedDocument)
+    given = convert_body(await read_object(request), AppendedDocument)
     change = DocumentChange("append", given.content)
-    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected_versions(request)))
 
 
 async def clear(request: web.Request, owner: DocumentOwner) -> web.Response:
     change = DocumentChange("clear")
-    return updated(request, await services_of(request).working_memory.change(owner, change, expected(request)))
+    return updated(request, await services_of(request).working_memory.change(owner, change, expected_versions(request)))
 
 
 async def list_tools(request: web.Request, owner: DocumentOwner) -> web.Response:
-    return answer(Tools(await services_of(request).working_memory.tool_definitions(owner)))
+    return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
 async def execute(request: web.Request, owner: DocumentOwner) -> web.Response:
-    call = read_as(await object_of(request), ChatToolCall)
+    call = convert_body(await read_object(request), ChatToolCall)
     if call.function.name == GET_TOOL:
         request[GRANT].require("read", request.match_info.get("id"))
     message = await services_of(request).working_memory.execute_tool(owner, call)
-    return answer(msgspec.convert(message, ToolMessage))
+    return json_response(msgspec.convert(message, ToolMessage))

@@ -11,11 +11,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_event, split_lines
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
-from voicemem.server.http.request import GRANT, answer, body_of, services_of, stream_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, Answer, Body, Route, one
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of
+from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
-from voicemem.server.rest.tails import TAIL_CODES, JournalEntry, Streamed, TailQuery, spliced, tail_session, wants_tail
-from voicemem.sessions.batches import Line, Problem
+from voicemem.server.rest.tails import (
+    TAIL_CODES,
+    JournalEntry,
+    TailData,
+    TailQuery,
+    event_json,
+    tail_session,
+    wants_tail,
+)
+from voicemem.sessions.batches import Problem, ProducerLease
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
 from voicemem.store.records import Row
 
@@ -62,12 +70,14 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
 
     An event that cannot be taken is told in `errors`, and does not hold up the others.
     """
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
     await services.recorder.check_producer(stream, query.producer)
     grant = request[GRANT]
-    line = Line(stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
-    pieces = split_lines(await body_of(request))
+    line = ProducerLease(
+        stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id
+    )
+    pieces = split_lines(await read_body(request))
     wait_s = services.limits.take_events(grant.caller, len(pieces))
     if wait_s:
         raise RateLimited(wait_s)
@@ -83,7 +93,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
             await services.presence.close_when_ended(line)
         if len(errors) == first + SLICE > FLOOD:
             raise InvalidFrame("flood")
-    return answer(Appended(recorded.next_seq, errors))
+    return json_response(Appended(recorded.next_seq, errors))
 
 
 def event_error(problem: Problem) -> EventError:
@@ -96,7 +106,7 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
 
     With `Accept: text/event-stream` a live tail, which ends with the session: `docs/tail.md`.
     """
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     if wants_tail(request):
         if query.limit is not None:
             raise Refused("invalid_query", "A live tail has no limit.")
@@ -113,20 +123,20 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
             after, left = rows[-1].position, left - len(rows)
         await response.write_eof()
     except StoreUnavailable:
-        break_off(request)  # the answer has begun: only its being cut short can say that it is not whole
+        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
     except ConnectionResetError:
         pass  # the reader has hung up
     return response
 
 
-def break_off(request: web.Request) -> None:
+def abort_connection(request: web.Request) -> None:
     if request.transport is not None:
         request.transport.abort()
 
 
 def journal_line(row: Row) -> bytes:
     """One entry as a line of JSON, its event spliced in as it is in the journal."""
-    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, spliced(row))
+    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, event_json(row))
     return msgspec.json.encode(entry) + b"\n"
 
 
@@ -137,8 +147,8 @@ ROUTES = (
         append_events,
         "ingest",
         AppendQuery,
-        one(Appended),
-        Body({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
+        json_ok(Appended),
+        BodySpec({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
         ("flood",),
     ),
     Route(
@@ -147,7 +157,7 @@ ROUTES = (
         read_journal,
         "read",
         JournalQuery,
-        {200: Answer({JSON_LINES: list[JournalEntry], EVENT_STREAM: Streamed}), 204: Answer()},
+        {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData}), 204: ResponseSpec()},
         codes=TAIL_CODES,
     ),
 )

@@ -10,8 +10,16 @@ from msgspec import Struct
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.server.http.request import ASYNC_DOCUMENT, DOCUMENT, GAUGES, GRANT, NoQuery, answer, services_of
-from voicemem.server.http.routes import JSON, Answer, Route, one
+from voicemem.server.http.request import (
+    ASYNCAPI_DOCUMENT,
+    GAUGES,
+    GRANT,
+    OPENAPI_DOCUMENT,
+    NoQuery,
+    json_response,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.telemetry.metrics import TEXT_FORMAT
 
 
@@ -35,7 +43,7 @@ async def livez(_: web.Request, __: NoQuery) -> web.Response:
 
     The store is never asked, so that its outage does not restart every process.
     """
-    return answer(Health())
+    return json_response(Health())
 
 
 async def readyz(request: web.Request, _: NoQuery) -> web.Response:
@@ -45,7 +53,7 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("draining")
     if not services.store.healthy:
         raise StoreUnavailable
-    return answer(Health())
+    return json_response(Health())
 
 
 class AsyncApi(Struct, frozen=True):
@@ -60,12 +68,12 @@ class AsyncApi(Struct, frozen=True):
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
     """The websocket ingest for programs: its frames and what answers them."""
-    return web.Response(body=await asyncio.to_thread(request.app[ASYNC_DOCUMENT]), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request.app[ASYNCAPI_DOCUMENT]), content_type=JSON)
 
 
 async def openapi(request: web.Request, _: NoQuery) -> web.Response:
     """This document."""
-    return web.Response(body=await asyncio.to_thread(request.app[DOCUMENT]), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request.app[OPENAPI_DOCUMENT]), content_type=JSON)
 
 
 async def metrics(request: web.Request, _: NoQuery) -> web.Response:
@@ -81,9 +89,9 @@ async def metrics(request: web.Request, _: NoQuery) -> web.Response:
 
 
 ROUTES = (
-    Route("GET", "/livez", livez, None, NoQuery, one(Health)),
-    Route("GET", "/readyz", readyz, None, NoQuery, one(Health), codes=("draining", "store_unavailable")),
-    Route("GET", "/metrics", metrics, "read", NoQuery, {200: Answer({"text/plain": str})}),
-    Route("GET", "/openapi.json", openapi, None, NoQuery, one(OpenApi)),
-    Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, one(AsyncApi)),
+    Route("GET", "/livez", livez, None, NoQuery, json_ok(Health)),
+    Route("GET", "/readyz", readyz, None, NoQuery, json_ok(Health), codes=("draining", "store_unavailable")),
+    Route("GET", "/metrics", metrics, "read", NoQuery, {200: ResponseSpec({"text/plain": str})}),
+    Route("GET", "/openapi.json", openapi, None, NoQuery, json_ok(OpenApi)),
+    Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, json_ok(AsyncApi)),
 )

@@ -16,8 +16,8 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
-from voicemem.server.http.request import NoQuery, answer, services_of, stream_of
-from voicemem.server.http.routes import JSON, Answer, Route, one
+from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
+from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import StateName
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
@@ -164,26 +164,26 @@ class Turns(Struct, frozen=True):
 
 async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
     """The memory, while the call runs and after: all of it, unless the query says otherwise."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
     etag = etag_of(request, services.store.incarnation, stream)
     if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
         return web.Response(status=304, headers={"ETag": etag})
     memory = await services.memories.at(stream)
     if memory.stands_at > stream.position:  # more was committed meanwhile: let the row be of the same moment
-        stream = await stream_of(request)
+        stream = await get_stream(request)
         memory = await services.memories.at(stream)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
     if query == HistoryQuery():
-        return answer(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
-    messages = chosen(memory.messages(unfinished=query.open), query)
+        return json_response(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
+    messages = select(memory.messages(unfinished=query.open), query)
     if query.fields == "full":
-        return answer(History(*head, messages), headers={"ETag": etag})
+        return json_response(History(*head, messages), headers={"ETag": etag})
     spoken = [Spoken(message.role, message.content) for message in messages]
-    return answer(StandardHistory(*head, spoken), headers={"ETag": etag})
+    return json_response(StandardHistory(*head, spoken), headers={"ETag": etag})
 
 
-def chosen(messages: list[Message], query: HistoryQuery) -> list[Message]:
+def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
     return messages if query.limit is None else messages[-query.limit :]
@@ -197,7 +197,7 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
 
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
     """The whole body of the next LLM call, in the style asked for, else in that of the session."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
     options = ContextOptions(
         enrich=tuple(name for name in query.enrich.split(",") if name),
@@ -205,17 +205,17 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         alternate=query.alternate,
         tools=query.tools,
         max_history=query.max_history,
-        memory=wished_memory(query),
+        memory=memory_from_query(query),
         data=query.data,
     )
     chosen = await select_context(services.memories, services.policies, stream, options)
     body = render_body(chosen, options)
     if query.usage:
         body |= msgspec.to_builtins(usage_of(chosen, services.summaries.summary_state(stream, chosen)))
-    return answer(body)
+    return json_response(body)
 
 
-def wished_memory(query: ContextQuery) -> MemoryConfig | None:
+def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
     """The policy that a query asks for. Raises `Refused` (`invalid_query`)."""
     given = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
@@ -227,10 +227,10 @@ def wished_memory(query: ContextQuery) -> MemoryConfig | None:
 
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Each turn's start, end, cause and latencies, in the shape of Agora's."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     memory = await services_of(request).memories.at(stream)
     channel = parse_config(stream.config).channel or ""
-    return answer(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
+    return json_response(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
 
 
 ROUTES = (
@@ -240,7 +240,7 @@ ROUTES = (
         read_history,
         "read",
         HistoryQuery,
-        {200: Answer({JSON: History | StandardHistory}, headers=("ETag",)), 304: Answer(headers=("ETag",))},
+        {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
     ),
     Route(
         "GET",
@@ -248,7 +248,7 @@ ROUTES = (
         read_context,
         "read",
         ContextQuery,
-        one(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
+        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
     ),
-    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, one(Turns)),
+    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, json_ok(Turns)),
 )

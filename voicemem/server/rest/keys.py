@@ -10,8 +10,8 @@ from msgspec import Meta, Struct, structs
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, read_as, services_of
-from voicemem.server.http.routes import JSON, Answer, Body, KeyId, Route, one
+from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object, services_of
+from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
 from voicemem.store.records import Key
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
@@ -47,14 +47,14 @@ class Keys(Struct, frozen=True):
     keys: list[ShownKey]
 
 
-def shown(key: Key) -> ShownKey:
+def key_view(key: Key) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms)
 
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
     """The keys of the project, revoked ones too; never their secrets."""
     keys = await services_of(request).access.keys_of(request[GRANT].project)
-    return answer(Keys([shown(key) for key in keys]))
+    return json_response(Keys([key_view(key) for key in keys]))
 
 
 async def create_key(request: web.Request, _: NoQuery) -> web.Response:
@@ -63,13 +63,13 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     The first key of a service is made by its command line, since from then on everybody needs one.
     """
     grant = request[GRANT]
-    given = read_as(await object_of(request), NewKey)
+    given = convert_body(await read_object(request), NewKey)
     check_text(given.name)
     if grant.key_id is None:
         raise Refused("no_keys")
     key, text = await services_of(request).access.create_key(grant.project, given.name, given.scopes)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
-    return answer(MadeKey(**structs.asdict(shown(key)), key=text), 201)
+    return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
 
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
@@ -81,16 +81,16 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
 
 
 ROUTES = (
-    Route("GET", "/v1/keys", list_keys, "admin", NoQuery, one(Keys)),
+    Route("GET", "/v1/keys", list_keys, "admin", NoQuery, json_ok(Keys)),
     Route(
         "POST",
         "/v1/keys",
         create_key,
         "admin",
         NoQuery,
-        one(MadeKey, 201),
-        Body({JSON: NewKey}, required=False),
+        json_ok(MadeKey, 201),
+        BodySpec({JSON: NewKey}, required=False),
         ("invalid_field", "text_too_long", "no_keys"),
     ),
-    Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: Answer()}, codes=("unknown_key",)),
+    Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: ResponseSpec()}, codes=("unknown_key",)),
 )

@@ -16,9 +16,18 @@ from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import Natural
-from voicemem.server.http.request import GRANT, NoQuery, answer, body_of, object_of, read_as, services_of, stream_of
-from voicemem.server.http.routes import JSON, Body, Route, one
-from voicemem.sessions.batches import Line
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_body,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.sessions.batches import ProducerLease
 
 
 class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,33 +43,33 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
 
     All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
-    if not (await body_of(request)).strip():
+    if not (await read_body(request)).strip():
         raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
-    given = read_as(await object_of(request), ToForget)
+    given = convert_body(await read_object(request), ToForget)
     wanted = msgspec.convert(msgspec.to_builtins(given), ForgetRequest)
-    return answer(await forget(services.memories, stream, wanted, services.sessions.clock))
+    return json_response(await forget(services.memories, stream, wanted, services.sessions.clock))
 
 
 async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     """Add a message or a tool trace, or a list of them, all or none; answers when they are on disk."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
-    given = await list_of(request)
+    given = await read_messages(request)
     wait_s = services.limits.take_events(grant.caller, len(given))
     if wait_s:
         raise RateLimited(wait_s)
-    line = Line(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
+    line = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
     added = await record_messages(services.recorder, services.memories, line, given, services.sessions.new_id)
     if stream.state != "running":  # it runs again
         services.sessions.notices_due.set()
-    return answer(added)
+    return json_response(added)
 
 
-async def list_of(request: web.Request) -> list[Added]:
+async def read_messages(request: web.Request) -> list[Added]:
     """What the body gives, one or a list. Raises `InvalidFrame`, `Refused`."""
-    body = await body_of(request)
+    body = await read_body(request)
     check_frame(body)
     try:
         value: Any = JSON_DECODER.decode(body)
@@ -80,13 +89,13 @@ async def list_of(request: web.Request) -> list[Added]:
 
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     """What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
     selection = await select_context(services.memories, services.policies, stream, ContextOptions())
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     memory = await services.memories.at(stream)
     summary = services.summaries.summary_state(stream, selection)
-    return answer(statistics_of(stream, memory, selection, summary, services.sessions.clock()))
+    return json_response(statistics_of(stream, memory, selection, summary, services.sessions.clock()))
 
 
 ROUTES = (
@@ -96,8 +105,8 @@ ROUTES = (
         forget_messages,
         "ingest",
         NoQuery,
-        one(Forgot),
-        Body({JSON: ToForget}),
+        json_ok(Forgot),
+        BodySpec({JSON: ToForget}),
         ("missing_field", "unknown_turn"),
     ),
     Route(
@@ -106,9 +115,9 @@ ROUTES = (
         add_messages,
         "ingest",
         NoQuery,
-        one(AddedAt),
-        Body({JSON: Added | list[Added]}),
+        json_ok(AddedAt),
+        BodySpec({JSON: Added | list[Added]}),
         ("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased", "seq_required"),
     ),
-    Route("GET", "/v1/sessions/{id}/stats", read_statistics, "read", NoQuery, one(Statistics)),
+    Route("GET", "/v1/sessions/{id}/stats", read_statistics, "read", NoQuery, json_ok(Statistics)),
 )

@@ -16,14 +16,14 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    answer,
-    checked_session_id,
-    object_of,
-    read_as,
+    check_session_id,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
     services_of,
-    stream_of,
 )
-from voicemem.server.http.routes import JSON, Answer, Body, MergePatch, Route, one
+from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
@@ -32,7 +32,7 @@ Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by is KEY:VALUE")]
 
 
-class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`label` is `key:value` or `key=value`; the first of the two signs ends the key."""
 
     state: Literal["running", "ended"] | None = None
@@ -84,7 +84,7 @@ class SessionPage(Struct, frozen=True):
     next_cursor: str | None
 
 
-def shown(stream: Stream) -> Session:
+def session_view(stream: Stream) -> Session:
     return Session(
         session_id=stream.id,
         state=stream.state,
@@ -101,15 +101,15 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
 
     200 when it exists with the same configuration, 409 when it exists with another one.
     """
-    given = await object_of(request)
+    given = await read_object(request)
     session_id = given.pop("session_id", None)
     if session_id is not None:
-        session_id = checked_session_id(session_id)
+        session_id = check_session_id(session_id)
     check_calling_out(request, given)
     stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, given)
     if new:
         note_outbound_change(request, given, stream)
-    return answer(shown(stream), 201 if new else 200)
+    return json_response(session_view(stream), 201 if new else 200)
 
 
 def check_calling_out(request: web.Request, given: JsonObject) -> None:
@@ -122,7 +122,7 @@ def note_outbound_change(request: web.Request, given: JsonObject, stream: Stream
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
-def label_of(text: str | None) -> tuple[str, str] | None:
+def parse_label(text: str | None) -> tuple[str, str] | None:
     """The key and the value that a query names."""
     if text is None:
         return None
@@ -130,48 +130,48 @@ def label_of(text: str | None) -> tuple[str, str] | None:
     return key, value
 
 
-async def list_sessions(request: web.Request, query: ListQuery) -> web.Response:
+async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
     """The sessions of the project, the newest first."""
     wanted = StreamFilter(
         project=request[GRANT].project,
         state=query.state,
         user_id=query.user_id,
-        label=label_of(query.label),
+        label=parse_label(query.label),
         started_after=query.started_after,
         started_before=query.started_before,
         limit=query.limit,
     )
     page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
-    return answer(SessionPage([shown(stream) for stream in page], cursor))
+    return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """A session's state and configuration."""
-    return answer(shown(await stream_of(request)))
+    return json_response(session_view(await get_stream(request)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     """Change the configuration by a merge patch (RFC 7396); null takes a setting away."""
     request[GRANT].require_setting()
-    stream = await stream_of(request)
-    patch = await object_of(request)
+    stream = await get_stream(request)
+    patch = await read_object(request)
     check_calling_out(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
-    return answer(shown(changed))
+    return json_response(session_view(changed))
 
 
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     """End a session and close it at once; one that was closed before stays as it was."""
-    stream = await stream_of(request)
-    ending = read_as(await object_of(request), Ending)
+    stream = await get_stream(request)
+    ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)
-    return answer(shown(await services_of(request).sessions.end(stream, ending.reason)))
+    return json_response(session_view(await services_of(request).sessions.end(stream, ending.reason)))
 
 
 async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
-    stream = await stream_of(request)
+    stream = await get_stream(request)
     services = services_of(request)
     await services.sessions.erase(stream)
     services.memories.forget(stream.key)
@@ -179,7 +179,7 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(status=204)
 
 
-SETTING = ("invalid_field", "address_not_allowed")
+CONFIG_CODES = ("invalid_field", "address_not_allowed")
 
 ROUTES = (
     Route(
@@ -188,31 +188,31 @@ ROUTES = (
         create_session,
         "ingest",
         NoQuery,
-        dict.fromkeys((200, 201), Answer({JSON: Session}, id_field="session_id")),
-        Body({JSON: MergePatch(NewSession)}, required=False),
-        (*SETTING, "session_exists", "session_erased"),
+        dict.fromkeys((200, 201), ResponseSpec({JSON: Session}, id_field="session_id")),
+        BodySpec({JSON: MergePatch(NewSession)}, required=False),
+        (*CONFIG_CODES, "session_exists", "session_erased"),
     ),
-    Route("GET", "/v1/sessions", list_sessions, "read", ListQuery, one(SessionPage), codes=("invalid_cursor",)),
-    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, one(Session)),
+    Route("GET", "/v1/sessions", list_sessions, "read", SessionsQuery, json_ok(SessionPage), codes=("invalid_cursor",)),
+    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(Session)),
     Route(
         "PATCH",
         "/v1/sessions/{id}",
         change_session,
         "ingest",
         NoQuery,
-        one(Session),
-        Body({JSON: MergePatch(GivenConfig)}, required=False),
-        (*SETTING, "session_ended"),
+        json_ok(Session),
+        BodySpec({JSON: MergePatch(GivenConfig)}, required=False),
+        (*CONFIG_CODES, "session_ended"),
     ),
-    Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: Answer()}),
+    Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: ResponseSpec()}),
     Route(
         "POST",
         "/v1/sessions/{id}/end",
         end_session,
         "ingest",
         NoQuery,
-        one(Session),
-        Body({JSON: Ending}, required=False),
+        json_ok(Session),
+        BodySpec({JSON: Ending}, required=False),
         ("text_too_long",),
     ),
 )

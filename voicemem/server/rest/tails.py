@@ -13,9 +13,9 @@ from msgspec import Meta, Raw, Struct
 from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.request import GRANT, services_of
-from voicemem.server.http.routes import EVENT_STREAM, Answer, Route
+from voicemem.server.http.routes import EVENT_STREAM, ResponseSpec, Route
 from voicemem.server.http.schemas import reference
-from voicemem.server.rest.sessions import Label, label_of
+from voicemem.server.rest.sessions import Label, parse_label
 from voicemem.sessions.tails.session import Changed, End, Entry, Tail, Told, View
 from voicemem.store.records import Row, StreamFilter
 from voicemem.store.streams import Stream
@@ -24,11 +24,11 @@ from voicemem.transcript.messages import Message
 
 KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
-PIECE = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 """Bytes that are written at a time, before it is waited for the reader."""
-HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+SSE_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY_MS = 1_000
-BEGIN = f"retry: {RETRY_MS}\n\n".encode()
+PREAMBLE = f"retry: {RETRY_MS}\n\n".encode()
 KEEP_ALIVE = b": nothing new\n\n"
 TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
 
@@ -40,7 +40,7 @@ class TailQuery(Struct, frozen=True, forbid_unknown_fields=True):
     open: bool = False
 
 
-class SeveralQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
+class SessionTailsQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
     """Which sessions are followed; `label` is `key:value` or `key=value`. Those that run, and those that begin later.
 
     With `state=ended` a session is told, whole, once it has ended. `view=messages` tells memories; `open` adds replies
@@ -104,7 +104,7 @@ class TailEntry(Struct, frozen=True):
     event: JournaledJson
 
 
-Streamed = TailEntry | MessageChanges | SessionOver | TailCut
+TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """What stands in `data`, by the name of the event: `entry`, `messages`, `end`, and `goaway` or `error`."""
 
 
@@ -117,13 +117,13 @@ def wants_tail(request: web.Request) -> bool:
 async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
     tails = services_of(request).tails
-    tail = await tails.of_one(stream, View(query.view == "messages", query.open), place_of(request), after)
-    if place_of(request) is not None and tail.is_told:
+    tail = await tails.of_one(stream, View(query.view == "messages", query.open), last_event_id(request), after)
+    if last_event_id(request) is not None and tail.is_told:
         return web.Response(status=204)  # which ends a browser's trying again
-    return await follow(request, tail)
+    return await stream_tail(request, tail)
 
 
-async def tail_sessions(request: web.Request, query: SeveralQuery) -> web.StreamResponse:
+async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.StreamResponse:
     """Follow the sessions that match, as server-sent events: `docs/tail.md`.
 
     Needs `Accept: text/event-stream`.
@@ -131,46 +131,46 @@ async def tail_sessions(request: web.Request, query: SeveralQuery) -> web.Stream
     if not wants_tail(request):
         raise Refused("not_acceptable")
     wanted = StreamFilter(
-        project=request[GRANT].project, state=query.state, user_id=query.user_id, label=label_of(query.label)
+        project=request[GRANT].project, state=query.state, user_id=query.user_id, label=parse_label(query.label)
     )
     view = View(query.view == "messages", query.open)
-    return await follow(request, await services_of(request).tails.of_several(wanted, view, place_of(request)))
+    return await stream_tail(request, await services_of(request).tails.of_several(wanted, view, last_event_id(request)))
 
 
-def place_of(request: web.Request) -> str | None:
+def last_event_id(request: web.Request) -> str | None:
     """Where the reader stands. A browser sends an empty one when it has none."""
     return request.headers.get("Last-Event-ID") or None
 
 
-async def follow(request: web.Request, tail: Tail) -> web.StreamResponse:
+async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
     """Answer with a tail until it is over, or its reader is gone."""
     if services_of(request).draining.is_set():
         raise Refused("draining")
-    response = web.StreamResponse(headers=HEADERS)
+    response = web.StreamResponse(headers=SSE_HEADERS)
     await response.prepare(request)
     try:
-        await response.write(BEGIN)
-        await write_all(request, response, tail)
+        await response.write(PREAMBLE)
+        await write_tail(request, response, tail)
         await response.write_eof()
     except ConnectionResetError:
         pass  # the reader has hung up, or was cut off because it did not read
     return response
 
 
-async def write_all(request: web.Request, response: web.StreamResponse, tail: Tail) -> None:
+async def write_tail(request: web.Request, response: web.StreamResponse, tail: Tail) -> None:
     time = asyncio.get_running_loop().time
-    heard = time()
+    last_write = time()
     try:
         async with aclosing(services_of(request).tails.tell(tail)) as telling:
             async for told in telling:
                 for piece in pieces(told):
                     await response.write(piece)
-                    heard = time()
+                    last_write = time()
                 if not told:
                     await check_reader(request)
-                    if time() - heard >= KEEP_ALIVE_S:
+                    if time() - last_write >= KEEP_ALIVE_S:
                         await response.write(KEEP_ALIVE)
-                        heard = time()
+                        last_write = time()
     except VoicememError as error:
         await response.write(event(None, "error", TailCut(error.code, error.detail)))
     else:
@@ -193,7 +193,7 @@ def pieces(told: list[Told]) -> list[bytes]:
     found, piece = [], bytearray()
     for one in told:
         piece += encoded(one)
-        if len(piece) >= PIECE:
+        if len(piece) >= CHUNK_BYTES:
             found.append(bytes(piece))
             piece.clear()
     return [*found, bytes(piece)] if piece else found
@@ -202,7 +202,7 @@ def pieces(told: list[Told]) -> list[bytes]:
 def encoded(told: Told) -> bytes:
     match told.what:
         case Entry(session_id, row):
-            entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, spliced(row))
+            entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, event_json(row))
             return event(told.place, "entry", entry)
         case Changed(session_id, position, changes):
             return event(told.place, "messages", EncodedChanges(session_id, position, changes.removed, changes.upserts))
@@ -223,12 +223,12 @@ ROUTES = (
         "/v1/events",
         tail_sessions,
         "read",
-        SeveralQuery,
-        {200: Answer({EVENT_STREAM: Streamed})},
+        SessionTailsQuery,
+        {200: ResponseSpec({EVENT_STREAM: TailData})},
         codes=(*TAIL_CODES, "too_many_sessions"),
     ),
 )
-ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 """Between the tokens of JSON only: inside strings there are none."""
 JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
@@ -243,6 +243,6 @@ class JournalEntry(Struct, frozen=True):
     event: JournaledJson
 
 
-def spliced(row: Row) -> Raw:
+def event_json(row: Row) -> Raw:
     """The event of an entry as it is in the journal, on one line."""
-    return Raw(row.payload.translate(ONE_LINE))
+    return Raw(row.payload.translate(NO_LINE_BREAKS))

@@ -10,8 +10,16 @@ from msgspec import Meta, Struct
 from voicemem.protocol.types import SessionId
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import LONGEST_S
-from voicemem.server.http.request import GRANT, NoQuery, answer, object_of, read_as, services_of, stream_of
-from voicemem.server.http.routes import JSON, Body, Route, one
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,11 +41,11 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
 
     It is signed with the caller's key, and revoked with it.
     """
-    grant, stream = request[GRANT], await stream_of(request)
-    given = read_as(await object_of(request), NewToken)
+    grant, stream = request[GRANT], await get_stream(request)
+    given = convert_body(await read_object(request), NewToken)
     token, expires_ms = await services_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
     audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
-    return answer(MadeToken(token, stream.id, expires_ms), 201)
+    return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 
 ROUTES = (
@@ -47,8 +55,8 @@ ROUTES = (
         create_token,
         "admin",
         NoQuery,
-        one(MadeToken, 201),
-        Body({JSON: NewToken}, required=False),
+        json_ok(MadeToken, 201),
+        BodySpec({JSON: NewToken}, required=False),
         ("no_keys",),
     ),
 )

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 from voicemem.errors import Refused
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, answer, services_of
-from voicemem.server.http.routes import Route, one
-from voicemem.server.rest.sessions import SessionPage, shown
+from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
+from voicemem.server.http.routes import Route, json_ok
+from voicemem.server.rest.sessions import SessionPage, session_view
 from voicemem.sessions.retention import erase_user
 from voicemem.store.records import StreamFilter
 
@@ -32,7 +32,7 @@ async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> 
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
     page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
-    return answer(SessionPage([shown(stream) for stream in page], cursor))
+    return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 
 def user_id_of(request: web.Request) -> str:
@@ -50,7 +50,7 @@ ROUTES = (
         list_user_sessions,
         "read",
         UserSessionsQuery,
-        one(SessionPage),
+        json_ok(SessionPage),
         codes=("invalid_cursor",),
     ),
 )

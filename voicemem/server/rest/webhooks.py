@@ -15,8 +15,16 @@ from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import GRANT, SESSION_ID, NoQuery, answer, object_of, read_as, services_of
-from voicemem.server.http.routes import JSON, Answer, Body, Route, one
+from voicemem.server.http.request import (
+    GRANT,
+    SESSION_ID,
+    NoQuery,
+    convert_body,
+    json_response,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.store.records import Endpoint
 
 MAX_DAYS = 7
@@ -101,7 +109,7 @@ class CheckResults(Struct, frozen=True):
     results: list[CheckResult]
 
 
-def shown(endpoint: Endpoint) -> dict[str, Any]:
+def endpoint_fields(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "id": endpoint.id,
         "url": endpoint.url if endpoint.project else origin_of(endpoint.url),
@@ -124,10 +132,10 @@ def origin_of(url: str) -> str:
 
 
 def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
-    return WebhookWithSecret(**shown(endpoint), secret=endpoint.secret or "")
+    return WebhookWithSecret(**endpoint_fields(endpoint), secret=endpoint.secret or "")
 
 
-def place_of(request: web.Request) -> tuple[str, str]:
+def endpoint_of(request: web.Request) -> tuple[str, str]:
     """The caller's project, and the endpoint that the path names. Raises `Refused` for what cannot be an id."""
     endpoint_id = request.match_info["id"]
     if not SESSION_ID.match(endpoint_id):
@@ -146,13 +154,13 @@ def given_fields(given: Struct) -> dict[str, Any]:
     return values
 
 
-def note(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
+def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
     audit(act, request[GRANT].key_id, request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Add an endpoint that hears of the project's sessions. The answer shows its secret."""
-    values = given_fields(read_as(await object_of(request), NewWebhook))
+    values = given_fields(convert_body(await read_object(request), NewWebhook))
     disabled = None if values.pop("enabled") else 0
     new = Endpoint(
         key=0,
@@ -163,46 +171,46 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
         **{"secret": None, **values},
     )
     created = await services_of(request).webhooks.create(request[GRANT].project, new)
-    note(request, "webhook_created", created.id)
-    return answer(with_secret(created), 201)
+    audit_endpoint(request, "webhook_created", created.id)
+    return json_response(with_secret(created), 201)
 
 
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
     """The endpoints of the project; before those of `default`, the operator's."""
     endpoints = await services_of(request).webhooks.list(request[GRANT].project)
-    return answer(WebhookList([Webhook(**shown(endpoint)) for endpoint in endpoints]))
+    return json_response(WebhookList([Webhook(**endpoint_fields(endpoint)) for endpoint in endpoints]))
 
 
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """An endpoint, and whether it is well."""
-    return answer(Webhook(**shown(await services_of(request).webhooks.get(*place_of(request)))))
+    return json_response(Webhook(**endpoint_fields(await services_of(request).webhooks.get(*endpoint_of(request)))))
 
 
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Change an endpoint, turn it off or on. What waits for one that is turned off is failed."""
-    changes = given_fields(read_as(await object_of(request), WebhookChange))
+    changes = given_fields(convert_body(await read_object(request), WebhookChange))
     enabled = changes.pop("enabled", None)
-    changed = await services_of(request).webhooks.change(*place_of(request), changes, enabled)
-    note(request, "webhook_changed", changed.id)
-    return answer(Webhook(**shown(changed)))
+    changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
+    audit_endpoint(request, "webhook_changed", changed.id)
+    return json_response(Webhook(**endpoint_fields(changed)))
 
 
 async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Forget an endpoint, its secret and its deliveries."""
-    await services_of(request).webhooks.delete(*place_of(request))
-    note(request, "webhook_deleted", request.match_info["id"])
+    await services_of(request).webhooks.delete(*endpoint_of(request))
+    audit_endpoint(request, "webhook_deleted", request.match_info["id"])
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
-    given = read_as(await object_of(request), NewSecret)
+    given = convert_body(await read_object(request), NewSecret)
     secret = None if given.secret is UNSET else given.secret
     check_webhook_secret(secret)
     webhooks = services_of(request).webhooks
-    rotated = await webhooks.rotate_secret(*place_of(request), secret, given.overlap_seconds)
-    note(request, "webhook_secret_rotated", rotated.id)
-    return answer(with_secret(rotated))
+    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, given.overlap_seconds)
+    audit_endpoint(request, "webhook_secret_rotated", rotated.id)
+    return json_response(with_secret(rotated))
 
 
 async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
@@ -216,15 +224,15 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
             tried.answer.error,
             tried.answer.excerpt,
         )
-        for tried in await services_of(request).webhooks.send_health_checks(*place_of(request))
+        for tried in await services_of(request).webhooks.send_health_checks(*endpoint_of(request))
     ]
-    note(request, "webhook_tested", request.match_info["id"])
-    return answer(CheckResults(all(result.passed for result in results), results))
+    audit_endpoint(request, "webhook_tested", request.match_info["id"])
+    return json_response(CheckResults(all(result.passed for result in results), results))
 
 
-UNKNOWN = ("unknown_webhook",)
-SETTING = ("invalid_field", "address_not_allowed")
-HOOK = "/v1/webhooks/{id}"
+UNKNOWN_ENDPOINT = ("unknown_webhook",)
+ENDPOINT_CODES = ("invalid_field", "address_not_allowed")
+ENDPOINT_PATH = "/v1/webhooks/{id}"
 
 ROUTES = (
     Route(
@@ -233,32 +241,34 @@ ROUTES = (
         create_webhook,
         "admin",
         NoQuery,
-        {201: Answer({JSON: WebhookWithSecret}, id_field="id")},
-        Body({JSON: NewWebhook}),
-        (*SETTING, "too_many_webhooks"),
+        {201: ResponseSpec({JSON: WebhookWithSecret}, id_field="id")},
+        BodySpec({JSON: NewWebhook}),
+        (*ENDPOINT_CODES, "too_many_webhooks"),
     ),
-    Route("GET", "/v1/webhooks", list_webhooks, "admin", NoQuery, one(WebhookList)),
-    Route("GET", HOOK, read_webhook, "admin", NoQuery, one(Webhook), codes=UNKNOWN),
+    Route("GET", "/v1/webhooks", list_webhooks, "admin", NoQuery, json_ok(WebhookList)),
+    Route("GET", ENDPOINT_PATH, read_webhook, "admin", NoQuery, json_ok(Webhook), codes=UNKNOWN_ENDPOINT),
     Route(
         "PATCH",
-        HOOK,
+        ENDPOINT_PATH,
         change_webhook,
         "admin",
         NoQuery,
-        one(Webhook),
-        Body({JSON: WebhookChange}, required=False),
-        (*SETTING, *UNKNOWN),
+        json_ok(Webhook),
+        BodySpec({JSON: WebhookChange}, required=False),
+        (*ENDPOINT_CODES, *UNKNOWN_ENDPOINT),
     ),
-    Route("DELETE", HOOK, delete_webhook, "admin", NoQuery, {204: Answer()}, codes=UNKNOWN),
-    Route("POST", f"{HOOK}/test", check_webhook, "admin", NoQuery, one(CheckResults), codes=UNKNOWN),
+    Route("DELETE", ENDPOINT_PATH, delete_webhook, "admin", NoQuery, {204: ResponseSpec()}, codes=UNKNOWN_ENDPOINT),
+    Route(
+        "POST", f"{ENDPOINT_PATH}/test", check_webhook, "admin", NoQuery, json_ok(CheckResults), codes=UNKNOWN_ENDPOINT
+    ),
     Route(
         "POST",
-        f"{HOOK}/rotate-secret",
+        f"{ENDPOINT_PATH}/rotate-secret",
         rotate_secret,
         "admin",
         NoQuery,
-        one(WebhookWithSecret),
-        Body({JSON: NewSecret}, required=False),
-        UNKNOWN,
+        json_ok(WebhookWithSecret),
+        BodySpec({JSON: NewSecret}, required=False),
+        UNKNOWN_ENDPOINT,
     ),
 )
