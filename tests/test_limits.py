@@ -100,6 +100,15 @@ def test_callers_do_not_use_up_each_others() -> None:
     assert ["a", "c"] == list(buckets.buckets)
 
 
+def test_a_bucket_that_is_held_is_the_callers_only_one() -> None:
+    """A connection holds its bucket for as long as it lasts, however many others come and go meanwhile."""
+    buckets = Buckets(RATE, most=1)
+    held = buckets.of("a", 0)
+    buckets.of("b", 0)
+    assert ["b"] == list(buckets.buckets)
+    assert held is buckets.of("a", 0)
+
+
 def test_the_tokens_of_a_session_have_a_share_of_their_own() -> None:
     """They get a twentieth, together, and use up nothing of their key's or of another session's."""
     limits = Limits(Clock(), request_rate=100, event_rate=100)

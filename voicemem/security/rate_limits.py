@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from voicemem.errors import RateLimited
 
@@ -41,7 +42,7 @@ class Charged(NamedTuple):
 class Bucket:
     """What one caller has left. It may go below zero: what has come is counted whole, and waited for afterwards."""
 
-    __slots__ = ("at_ms", "level", "rate")
+    __slots__ = ("__weakref__", "at_ms", "level", "rate")
 
     def __init__(self, rate: Rate, now_ms: int) -> None:
         self.rate = rate
@@ -77,6 +78,8 @@ class Buckets:
         self.rate = rate
         self.most = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
+        self.held: WeakValueDictionary[Hashable, Bucket] = WeakValueDictionary()
+        """Buckets that a connection holds, also when others have pushed them out: a caller has one at a time."""
 
     def take(self, caller: Hashable, amount: float, now_ms: int) -> float:
         """As `Bucket.take`; an amount of 0 only asks."""
@@ -89,7 +92,8 @@ class Buckets:
             return None
         bucket = self.buckets.get(caller)
         if bucket is None:
-            bucket = self.buckets[caller] = Bucket(self.rate, now_ms)
+            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(self.rate, now_ms)
+            self.held[caller] = bucket
             if len(self.buckets) > self.most:
                 self.buckets.popitem(last=False)
         self.buckets.move_to_end(caller)

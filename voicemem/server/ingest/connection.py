@@ -77,7 +77,7 @@ class Connection:
         self.tasks: set[asyncio.Task[None]] = set()
         self.reading_stopped = False
         """Whether nothing more is taken: it failed, or the server drains."""
-        self.throttle = Throttle(host.presence.sessions.clock, self.throttle_reading, self.resume)
+        self.throttle = Throttle(host.recorder.clock, self.throttle_reading, self.resume)
         if grant is not None:
             self.accept(grant)
 
@@ -133,7 +133,7 @@ class Connection:
         """After the connection: store what it had sent, and let go of its lines."""
         self.process_backlog()
         await self.flush()
-        self.reading_stopped = True
+        self.stop_reading()
         for open_lease in self.leases:
             await self.release(open_lease, lost=self.websocket.close_code not in CLEAN_CLOSES)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 
-from voicemem.security.rate_limits import Bucket, Charged
+from voicemem.security.rate_limits import Bucket
 
 MAX_AHEAD = 64
 """Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
@@ -18,8 +19,8 @@ MIN_HOLD_S = 0.02
 class Throttle:
     """Counts what is taken from a connection, and charges it to the rate of its key.
 
-    While `held` nothing may be taken. `hold` is called when that begins, with whether to say so; `go_on` when it is
-    over. `clock` gives Unix ms.
+    While `held` nothing may be taken. `on_hold` is called when that begins, with whether to say so, and `on_resume`
+    when it is over. `clock` gives Unix ms.
     """
 
     __slots__ = (
@@ -59,6 +60,8 @@ class Throttle:
     def meter(self, bucket: Bucket | None) -> None:
         """Charge what comes to this bucket, and what has come."""
         self.bucket, self.metered = bucket, True
+        if bucket is None:
+            self.allowance = sys.maxsize
 
     def stop(self) -> None:
         """Charge nothing any more: nothing more is taken."""
@@ -72,12 +75,11 @@ class Throttle:
 
     def charge_taken(self) -> None:
         """Charge what was taken, and some ahead; hold the connection when that is more than there is."""
-        if not self.metered:
+        if not self.metered or self.bucket is None:
             return
-        ahead = min(2 * self.reserved + 1, MAX_AHEAD)
-        # A connection asks its bucket for some events ahead, so that most events cost one subtraction here.
-        bucket = self.bucket
-        charged = Charged(ahead, 0.0) if bucket is None else bucket.charge(-self.allowance, ahead, self.clock())
+        # A busy connection takes up to 64 events ahead, so that most events cost one subtraction; a quiet one takes
+        # few, so that what others could use does not lie around here.
+        charged = self.bucket.charge(-self.allowance, min(2 * self.reserved + 1, MAX_AHEAD), self.clock())
         self.allowance = self.reserved = charged.ahead
         if not charged.wait_s or self.held or self.released:
             return
