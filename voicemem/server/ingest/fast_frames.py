@@ -6,9 +6,13 @@ voicemem takes for the event in it; everything else is left to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from websockets.frames import apply_mask  # type: ignore[attr-defined]  # the one in C, where there is one
+from websockets import frames
+
+apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
+"""The library's own, in C where there is one. A library without it parses all frames itself."""
 
 TEXT, PING, PONG = 0x81, 0x89, 0x8A
 """The first byte of a frame that is final and not extended."""
@@ -31,6 +35,7 @@ class FastFrames(NamedTuple):
 
 def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:
     """The plain frames from `at` on; one with more than `limit` bytes of text is not plain."""
+    assert apply_mask is not None
     texts: list[bytes] = []
     end = len(data)
     while end - at >= MIN_FRAME_BYTES:

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import MultipleValuesError
+from websockets.exceptions import WebSocketException
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
@@ -35,11 +37,22 @@ LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
 
 
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Leave out bad handshakes: before version 17 `websockets` logs each with a traceback that quotes it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.msg == "opening handshake failed" and isinstance(error, WebSocketException))
+
+
+LOG.addFilter(is_worth_logging)
+
 GRANT_CHECK_S = 0.4
 """How soon it is noticed that a key was revoked beside the service, or that a token is over."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
 """For a client that does not answer a close; a drain must be over within 10 s."""
+CAN_SAY_WHY = "code" in signature(Server.close).parameters
+GOODBYE: dict[str, Any] = {"code": 1012, "reason": "draining"} if CAN_SAY_WHY else {}
+"""Closes the connections that no `Connection` has yet. Before version 16 `websockets` always says 1001."""
 
 
 class LeaseHolder(NamedTuple):
@@ -167,7 +180,7 @@ class IngestServer:
             for task in stuck:  # a peer that reads nothing
                 tasks[task].websocket.transport.abort()
         if self.server is not None:
-            self.server.close(code=1012, reason="draining")
+            self.server.close(**GOODBYE)
             await self.server.wait_closed()
 
 

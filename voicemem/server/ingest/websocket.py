@@ -6,20 +6,20 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.connection import broadcast
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
-from websockets.frames import BINARY, CONT, TEXT, Frame
+from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
-from websockets.protocol import OPEN, Event
+from websockets.protocol import Event, State
 from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body
 from voicemem.server.ingest.fast_frames import TEXT as PLAIN
-from voicemem.server.ingest.fast_frames import control_frame_size, parse_fast_frames
+from voicemem.server.ingest.fast_frames import apply_mask, control_frame_size, parse_fast_frames
 
+BINARY, CONT, TEXT, OPEN = Opcode.BINARY, Opcode.CONT, Opcode.TEXT, State.OPEN
 MAX_FRAGMENTS = 1_024
 """Of one message, as the library has it for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -63,7 +63,7 @@ class EventSocket(ServerConnection):
     def listen(self, listener: Listener) -> None:
         """Hear every message, those included that came before."""
         self.listener = listener
-        self.fast = not self.sent_ahead
+        self.fast = apply_mask is not None and not self.sent_ahead
         undelivered, self.undelivered = self.undelivered, []
         for message in undelivered:
             listener(*message)
@@ -113,8 +113,9 @@ class EventSocket(ServerConnection):
         """Send a text message without waiting for anything; a peer that never reads is cut off."""
         if self.transport.is_closing():
             return
-        if len(message) > SHORT_BYTES:
-            broadcast((self,), message, text=True)
+        if self.protocol.state is OPEN and len(message) > SHORT_BYTES:
+            self.protocol.send_text(message)
+            self.send_data()
         elif self.protocol.state is OPEN:
             self.transport.write(b"%c%c%b" % (PLAIN, len(message), message))
         self.check_unsent()
