@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
@@ -140,3 +141,28 @@ async def test_a_long_message_may_come_in_many_pieces() -> None:
         await say(port, [sent[start : start + 7_000] for start in range(0, len(sent), 7_000)])
         heard, plain = await done.get()
     assert ([(text, False), (b"end", False)], True) == (heard, plain)
+
+
+async def test_without_the_mask_of_the_library_there_is_no_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `websockets` that has it elsewhere parses all frames itself, and the same is heard."""
+    monkeypatch.setattr("voicemem.server.ingest.websocket.apply_mask", None)
+    async with listening(EventSocket) as (port, done):
+        await say(port, [frame(TEXT, b"one") + frame(TEXT, b"two")])
+        heard, fast = await done.get()
+    assert ([(b"one", False), (b"two", False)], False) == (heard, fast)
+
+
+async def test_long_and_short_answers_are_text_frames() -> None:
+    """Both ways of sending say the same."""
+
+    async def answer(websocket: ServerConnection) -> None:
+        assert isinstance(websocket, EventSocket)
+        for size in (0, 125, 126, 70_000):
+            websocket.send_nowait(b"x" * size)
+        await websocket.close()
+
+    async with (
+        serve(answer, "127.0.0.1", 0, create_connection=EventSocket, compression=None) as server,
+        connect(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}") as client,
+    ):
+        assert ["x" * size for size in (0, 125, 126, 70_000)] == [message async for message in client]
