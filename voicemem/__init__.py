@@ -5,16 +5,24 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from voicemem.version import __version__
+from voicemem.version import __version__, without_server
 
 __all__ = ["__version__", "open", "open_sync"]
 
 
 def open(store: str = "memory:", **options: Any) -> Any:
     """The library: `async with voicemem.open("sqlite:calls.db") as library`; see `library.sessions.open_library`."""
-    return importlib.import_module("voicemem.library.sessions").open_library(store, **options)
+    return _library("sessions").open_library(store, **options)
 
 
 def open_sync(store: str = "memory:", **options: Any) -> Any:
     """The library for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
-    return importlib.import_module("voicemem.library.sync").open_library_sync(store, **options)
+    return _library("sync").open_library_sync(store, **options)
+
+
+def _library(name: str) -> Any:
+    """A module of the library. Raises `ModuleNotFoundError` where the extra `server` is not installed."""
+    try:
+        return importlib.import_module(f"voicemem.library.{name}")
+    except ModuleNotFoundError as error:
+        raise without_server(error) from None

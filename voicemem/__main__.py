@@ -1,7 +1,41 @@
-"""`python -m voicemem` is the command `voicemem`."""
+"""The command `voicemem`, also as `python -m voicemem`."""
 
 from __future__ import annotations
 
-from voicemem.cli import main
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
 
-main()
+from voicemem.version import without_server
+
+
+def main() -> None:
+    """Run the command line, or say in one sentence why it cannot be run."""
+    warning = namesake_warning()
+    if warning is not None:
+        sys.stderr.write(f"voicemem: {warning}\n")
+    try:
+        from voicemem import cli
+    except ModuleNotFoundError as error:
+        explained = without_server(error)
+        if explained is error:
+            raise
+        sys.exit(f"voicemem: {explained}")
+    cli.main()
+
+
+def namesake_warning() -> str | None:
+    """What to say if another project has put its files into this package's folder: its name on PyPI is `voicemem`."""
+    try:
+        other = distribution("voicemem")
+    except PackageNotFoundError:
+        return None
+    if "voicemem/__init__.py," not in (other.read_text("RECORD") or ""):
+        return None  # an editable install of ours, from before it was called voicemem-core
+    return (
+        f"The distribution voicemem {other.version} belongs to another project, whose files overwrite ours or are "
+        "overwritten by them: run pip uninstall voicemem voicemem-core, then install voicemem-core again."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,17 @@
-"""The version of this package."""
+"""The version of this package, and how the rest of it is installed."""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+
+def without_server(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """What to raise for a failed import: a sentence about the extra `server`, unless the module is one of ours."""
+    missing = (error.name or "voicemem").partition(".")[0]
+    if missing == "voicemem":
+        return error
+    return ModuleNotFoundError(
+        f"The command and the library need the extra `server` ({missing} is missing): "
+        "pip install 'voicemem-core[server]'",
+        name=error.name,
+    )
