@@ -262,7 +262,7 @@ def test_without_the_extra_the_service_says_what_is_missing() -> None:
     serve = ["serve", "--store", "memory:", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
     asked = python(ABSENT % (serve,), **ENDPOINT)
     assert (1, 1) == (asked.returncode, asked.stderr.count("\n"))
-    assert "'.[otel]'" in asked.stderr
+    assert "'voicemem-core[otel]'" in asked.stderr
     assert 0 == python(ABSENT % (["check-config"],)).returncode
 
 

@@ -49,7 +49,7 @@ def tracer_of(env: Mapping[str, str]) -> Tracer:
         return OtelTracer(provider_of(exporter))
     except ImportError:
         raise CannotStart(
-            "OTEL_… asks for traces, which need the extra `otel`: pip install '.[otel]' in the checkout."
+            "OTEL_… asks for traces, which need the extra `otel`: pip install 'voicemem-core[otel]'"
         ) from None
 
 

@@ -198,8 +198,8 @@ def works(python: str) -> bool:
 
 def main(words: list[str]) -> int:
     oldest, newest = pythons()
-    with tempfile.TemporaryDirectory(prefix="voicemem-packaging-") as name:
-        built = build(Path(name), oldest)
+    with tempfile.TemporaryDirectory(prefix="voicemem-packaging-") as folder:
+        built = build(Path(folder), oldest)
         service = built.environment("service", oldest, built.server)
         with serving(service) as addresses:
             checks: dict[str, Callable[[], str]] = {"each websockets": partial(check_websockets, built, oldest)}
@@ -210,8 +210,9 @@ def main(words: list[str]) -> int:
             chosen = {name: check for name, check in checks.items() if not words or any(word in name for word in words)}
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 results = list(pool.map(timed, chosen.values()))
-    for name, (right, result, seconds) in zip(chosen, results, strict=True):
-        sys.stdout.write(f"| {name} | {'passed' if right else 'FAILED'} | {result} | {seconds:.0f} s |\n")
+        for name, (right, result, seconds) in zip(chosen, results, strict=True):
+            sys.stdout.write(f"| {name} | {'passed' if right else 'FAILED'} | {result} | {seconds:.0f} s |\n")
+        sys.stdout.flush()  # to remove the environments may take long
     return 0 if all(right for right, _, _ in results) else 1
 
 
