@@ -91,7 +91,7 @@ async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:
     """Whoever is not let in is told so."""
     app = await serve(admin_key="0123456789abcdef")
     code, _, errors = await voicemem("replay", str(SEED), "--url", ingest(app), "--key", "wrong")
-    assert (code, "did not let us in" in errors, "Traceback" in errors) == (1, True, False)
+    assert (code, "refused the connection" in errors, "Traceback" in errors) == (1, True, False)
 
 
 @pytest.mark.parametrize("command", [("history", "s"), ("tail", "s")], ids=lambda command: command[0])
@@ -107,7 +107,7 @@ async def test_a_file_that_is_no_recording_is_named_with_its_line(tmp_path: Path
     file = tmp_path / "notes.md"
     file.write_text('{"type":"asr","turn_id":1,"text":"Hello?"}\n\n# Notes\n')
     code, _, errors = await voicemem("replay", str(file))
-    assert (code, f"{file} is no recorded call, in line 3." in errors) == (1, True)
+    assert (code, f"{file} is not a recorded call: error in line 3." in errors) == (1, True)
 
 
 async def test_open_needs_messages() -> None:
