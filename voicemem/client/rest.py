@@ -71,7 +71,7 @@ def decode_answer(status: int, raw: bytes) -> Any:
     if 200 <= status < 300 and body is not None:
         return body
     problem = body if isinstance(body, dict) else {}
-    detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem.")
+    detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem's REST API.")
     raise RequestRefused(str(problem.get("reason", f"http_{status}")), str(detail), status)
 
 
