@@ -1,4 +1,4 @@
-"""Shows that the checker of `bench.crash` finds faults: each is planted into a history in which all is well.
+"""Shows that the checker of `bench.crash` finds faults: each one is planted into a sound history.
 
 python -m bench.crash --prove
 """
@@ -56,12 +56,12 @@ class Seen:
         self.notice("n1", self.contents)
 
     def read(self, position: int, floor: int = 0) -> None:
-        """Somebody reads the history, which stands at this position."""
+        """Note that the history was read at this position."""
         answer = {"position": position, "contents": contents(self.rows[:position])}
         self.history.read_history(SESSION, answer, self.history.acked(SESSION), floor)
 
     def notice(self, notice: str, told: list[JsonObject], verified: bool = True, session: str = SESSION) -> None:
-        """A webhook arrives."""
+        """Note that a webhook arrived."""
         payload = {"stop_ts": BEGIN_MS // 1000, "contents": told}
         body = msgspec.json.encode({"noticeId": notice, "sid": session, "payload": payload})
         self.history.noticed(notice, body, verified)
@@ -179,7 +179,7 @@ def change_the_memory_after_the_check(seen: Seen) -> None:
 
 
 class Fault(NamedTuple):
-    """A planted fault, and words of the sentence that must be found."""
+    """A planted fault, and words of the sentence that must report it."""
 
     name: str
     plant: Callable[[Seen], Any]
@@ -246,7 +246,7 @@ FAULTS = (
 
 
 def prove() -> list[tuple[str, bool]]:
-    """Each fault, and whether it was found; first the history without any, in which nothing may be found."""
+    """Each fault, and whether it was found; first the sound history, in which nothing may be found."""
     sound = Seen()
     assert shown(state(sound.rows)), "the history is empty"
     proved = [("no fault", sound.found() == [])]
