@@ -83,7 +83,7 @@ def late_append(events: int) -> list[Measured]:
 
 def not_dearer(late: float, early: float) -> Goal:
     goal = at_most(late / early, LATE_RATIO)
-    return Goal(f"ratio {goal.text}", goal.ever_connected)
+    return Goal(f"ratio {goal.text}", goal.reached)
 
 
 def folded_until(cycles: int) -> bytes:

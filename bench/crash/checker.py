@@ -106,7 +106,7 @@ def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
         event = row["event"]
         if row["producer"] is None:
             if event["type"] not in OWN:
-                yield f"the journal holds a {event['type']} of the service's own"
+                yield f"the journal contains a {event['type']} of the service's own"
             if event["type"] == "session.update":
                 labels.update(event["labels"].keys())
             continue
@@ -123,7 +123,7 @@ def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
         if labels[label] > 1 or (answered and not labels[label]):
             yield f"the change {label} is there {labels[label]} times"
     if set(labels) - set(call.patches):
-        yield "there is a change that nobody asked for"
+        yield "there is a change that was never requested"
 
 
 def check_entry(row: JsonObject, sent: JsonObject | None, refusal: str | None) -> Iterator[str]:
@@ -175,7 +175,7 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
             key = (row["received_ms"] // 1000, shown(state))
             notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
             if notice is None:
-                yield f"the close at position {row['position']} reached the receiver not, or with other contents"
+                yield f"the close at position {row['position']} did not reach the receiver, or with other contents"
             else:
                 del wanted[notice]
     if wanted:

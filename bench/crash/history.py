@@ -168,7 +168,7 @@ class History:
             told = msgspec.json.decode(payload)
             call.notices[notice] = Notice(payload, told["stop_ts"], digest(told["contents"]))
         elif call is None and session not in self.settled:
-            self.find(session, "a notice came for a session that nobody began")
+            self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:
             self.find(session, "a notice came for which there was no close")
         return notice

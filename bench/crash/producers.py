@@ -55,7 +55,7 @@ class World:
 
     async def closed(self, session: str) -> None:
         """Wait until a session has ended."""
-        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service tells nobody)
+        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service does not notify)
             await asyncio.sleep(0.05)
 
 
@@ -117,7 +117,7 @@ class Producer:
         elif isinstance(seq, int):
             self.history.refused(self.session, self.name, seq, code)
         else:
-            self.history.find(self.session, f"{self.name} was told {code}")
+            self.history.find(self.session, f"{self.name} got {code}")
 
 
 class SocketProducer(Producer):
@@ -174,7 +174,7 @@ class SocketProducer(Producer):
             if frame.get("code") == "superseded":
                 self.history.counts["superseded"] += 1
             elif frame["type"] != "goaway":
-                self.history.find(self.session, f"a replaced connection of {self.name} was told {frame['type']}")
+                self.history.find(self.session, f"a replaced connection of {self.name} got {frame['type']}")
 
     async def stream(self, socket: ClientConnection, next_seq: int) -> None:
         listening = asyncio.create_task(self.listen(socket))

@@ -23,7 +23,7 @@ class Goal(NamedTuple):
     """A goal of the design's section 13, and whether a figure has reached it."""
 
     text: str
-    ever_connected: bool
+    reached: bool
 
 
 def at_most(value: float, limit: float) -> Goal:
@@ -60,7 +60,7 @@ def show(bench: str, facts: dict[str, Any], measured: Sequence[Measured], **more
 
 
 def cells(one: Measured) -> tuple[str, ...]:
-    goal, verdict = (one.goal.text, "reached" if one.goal.ever_connected else "NOT YET") if one.goal else ("", "")
+    goal, verdict = (one.goal.text, "reached" if one.goal.reached else "NOT YET") if one.goal else ("", "")
     return (one.what, number(one.value), one.unit, number(one.baseline), number(one.ratio), goal, verdict)
 
 
@@ -69,7 +69,7 @@ def as_json(one: Measured) -> dict[str, Any]:
     if one.baseline is not None:
         told |= {"baseline": one.baseline, "ratio": one.ratio}
     if one.goal is not None:
-        told |= {"goal": one.goal.text, "reached": one.goal.ever_connected}
+        told |= {"goal": one.goal.text, "reached": one.goal.reached}
     return told
 
 
