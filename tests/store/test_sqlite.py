@@ -23,7 +23,7 @@ from voicemem.store.records import Attempt, Key
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
-from voicemem.store.sqlite.files import lock_file
+from voicemem.store.sqlite.database_files import lock_file
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Ending

@@ -15,9 +15,9 @@ from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import Appended
 from voicemem.store.sqlite.archive import known_around
 from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.journal_runs import Run, run_at, seq_after
 from voicemem.store.sqlite.retention import call_off
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.runs import Run, run_at, seq_after
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import Producer, Stream, may_reopen
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])

@@ -12,7 +12,7 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
-from voicemem.store.sqlite.files import REDO, lock_file
+from voicemem.store.sqlite.database_files import REDO, lock_file
 from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, newest_version, tables_of
 
 Progress = Callable[[int, int], None]

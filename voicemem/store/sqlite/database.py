@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
-from voicemem.store.sqlite.files import lock_file, make_private, secure_log
-from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.database_files import lock_file, make_private, secure_log
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.sqlite.schema import migrate, refuse_foreign
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import msgspec
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.outbox import ENDPOINT, NOT_ERASED, attempts_of, fail_waiting, to_endpoint
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 OWN = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 """The columns of `endpoints` that are written."""

@@ -11,7 +11,7 @@ import msgspec
 
 from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
 from voicemem.store.records import Closing, notice_id
-from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import Stream
 
 LISTENING = """

@@ -16,11 +16,11 @@ from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import Appended, Opened, Restored, Snapshot
 from voicemem.store.sqlite.append import append, apply_settled, reopen
-from voicemem.store.sqlite.create import new_stream, new_user, restored_stream
 from voicemem.store.sqlite.enqueue import enqueue_close
 from voicemem.store.sqlite.journal_reads import SqliteJournalReads
+from voicemem.store.sqlite.new_streams import new_stream, new_user, restored_stream
 from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.rows import OWN_COLUMNS, Rows, one, to_stream
+from voicemem.store.sqlite.row_cache import OWN_COLUMNS, Rows, one, to_stream
 from voicemem.store.streams import SESSION, USER, Ending, Stream, due_close, due_ms, may_reopen
 
 SELECT_SECRETS = "select name, value from secrets where stream = ?"

@@ -15,9 +15,9 @@ from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import Row, Snapshot, StreamFilter
 from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal_runs import last_seq
 from voicemem.store.sqlite.retention import is_erased
-from voicemem.store.sqlite.rows import COLUMNS, SELECT_STREAM_BY_NAME, load_stream, to_stream
-from voicemem.store.sqlite.runs import last_seq
+from voicemem.store.sqlite.row_cache import COLUMNS, SELECT_STREAM_BY_NAME, load_stream, to_stream
 from voicemem.store.streams import SESSION, USER, Stream
 
 PAGE_BYTES = 4 * 1024 * 1024

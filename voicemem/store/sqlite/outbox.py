@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.store.records import Attempt, Closing, Delivery, Endpoint, Export
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 EXPORT = ", ".join(f"x.{name}" for name in Export.__struct_fields__ if name != "endpoint")
 ENDPOINT = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)

@@ -1,6 +1,6 @@
 """Erasure and expiry: a mark makes a session unreadable at once, then its content is deleted a portion at a time.
 
-Deleted rows leave traces in the file, which `voicemem.store.sqlite.scrub` clears afterwards.
+Deleted rows leave traces in the file, which `voicemem.store.sqlite.secure_delete` clears afterwards.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import apsw
 from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.scrub import clear
+from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.sqlite.secure_delete import clear
 from voicemem.store.streams import USER, Stream
 
 

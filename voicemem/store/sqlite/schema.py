@@ -10,7 +10,7 @@ from typing import NamedTuple
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite.files import lock_file
+from voicemem.store.sqlite.database_files import lock_file
 
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""

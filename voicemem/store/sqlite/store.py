@@ -16,7 +16,7 @@ from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""

@@ -11,9 +11,9 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.records import Restored, Row
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.journal_runs import Run
 from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.runs import Run
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import SESSION, USER, Stream
 
 COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"

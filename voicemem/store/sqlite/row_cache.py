@@ -13,7 +13,7 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.runs import Run, Waypoints, insert, last_seq
+from voicemem.store.sqlite.journal_runs import Run, Waypoints, insert, last_seq
 from voicemem.store.streams import SESSION, USER, Producer, Stream, due_ms
 
 OWN_COLUMNS = ", ".join(Stream.__struct_fields__)

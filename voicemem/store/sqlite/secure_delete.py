@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import SYNC_FAILED
+from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_FAILED
 
 READ_BYTES = 1024 * 1024
 """Read at a time while looking for stale pages."""
@@ -32,7 +32,6 @@ MOST_PAGES = 2**25
 """Pages of other kinds begin with a page number, whose first byte is 0 or 1 in a file of fewer pages: then it cannot be
 mistaken for that of a tree page."""
 
-BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"
 INVALIDATE_CACHES = "insert or replace into meta values ('scrubbed', randomblob(8))"
 """Any commit makes the other connections drop the pages that they have cached."""
 
