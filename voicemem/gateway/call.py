@@ -16,6 +16,7 @@ from voicemem.gateway.reply_writer import ReplyWriter
 from voicemem.llm.completions import LlmAnswer, text_chunks, text_completion
 from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
+from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_model import Memory
@@ -24,7 +25,6 @@ from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
 
 LOG = logging.getLogger("voicemem.llm")
-DONE = b"[DONE]"
 MAX_ID_CHARACTERS = 128
 """Characters in a name or id of an event."""
 METRIC_USE = "gateway"

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.targets import LlmEndpoint
+from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, guarded_connector
 
 if TYPE_CHECKING:
     from voicemem.llm.transport import LlmResponse, OpenAiTransport
 
-DONE = b"[DONE]"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Of an answer in one piece, and of one event of a stream."""
 KEEPALIVE_S = 30.0
@@ -117,23 +117,20 @@ class LlmClient:
 
 
 async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The data of server-sent events (https://html.spec.whatwg.org, 9.2), by bytes: JSON may hold other line ends."""
-    waiting, lines = b"", []
-    async for piece in pieces:
-        *whole, waiting = (waiting + piece).split(b"\n")
-        check_size(waiting)
-        for line in whole:
-            line = line.removesuffix(b"\r")
-            if line.startswith(b"data:"):
-                lines.append(line.removeprefix(b"data:").removeprefix(b" "))
-                check_size(*lines)
-            elif not line and lines:
-                yield b"\n".join(lines)
-                lines = []
-    if lines and not waiting:  # the blank line at the very end is often forgotten
-        yield b"\n".join(lines)
+    """Yield the data of server-sent events. Raises `LlmFailed`."""
+    decoder = Decoder(MAX_ANSWER_BYTES)
+    try:
+        async for piece in pieces:
+            for event in decoder.feed(piece):
+                if event.data is not None:
+                    yield event.data
+    except TooLong:
+        raise LlmFailed("too_long") from None
+    for event in decoder.close():
+        if event.data is not None:
+            yield event.data
 
 
-def check_size(*texts: bytes | bytearray) -> None:
-    if sum(map(len, texts)) > MAX_ANSWER_BYTES:
+def check_size(answer: bytearray) -> None:
+    if len(answer) > MAX_ANSWER_BYTES:
         raise LlmFailed("too_long")

@@ -12,16 +12,16 @@ from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
 from voicemem.gateway.call import LlmCall
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.completions import ChatRequest, read_request
+from voicemem.protocol import sse
+from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, BodySpec, ResponseSpec, Route
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route
 from voicemem.server.rest.chat_errors import ERRORS, FAILURE_CODE, error_chunk, failure_code
 
 PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
-STREAM_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-DONE = b"[DONE]"
 
 
 class ChatCompletion(Struct, frozen=True):
@@ -84,19 +84,19 @@ async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web
         async with aclosing(call.chunks()) as chunks:
             async for data in chunks:
                 if response is None:
-                    response = web.StreamResponse(headers=STREAM_HEADERS | reply_headers(call))
+                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(call))
                     await response.prepare(request)
-                await response.write(event(data))
+                await response.write(sse.encode(data))
         assert response is not None
-        await response.write(event(DONE))
+        await response.write(sse.encode(sse.DONE))
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, event(error_chunk(failure_code(error), error.detail, error.code)))
+        await write_quietly(response, sse.encode(error_chunk(failure_code(error), error.detail, error.code)))
     except asyncio.CancelledError:
         if response is None or not services_of(request).gateway.draining:
             raise
-        await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence, "draining")))
+        await write_quietly(response, sse.encode(error_chunk("draining", CODES["draining"].sentence, "draining")))
     except ConnectionResetError:
         if response is None:
             raise asyncio.CancelledError from None
@@ -115,10 +115,6 @@ def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
     names = {TURN_HEADER: str(call.turn_id)}
     return names if call.item is None else names | {ITEM_HEADER: call.item}
-
-
-def event(data: bytes) -> bytes:
-    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 ROUTES = (

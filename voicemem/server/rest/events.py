@@ -10,9 +10,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_event, split_lines
+from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
 from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
     TAIL_CODES,

@@ -11,9 +11,11 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.protocol import sse
+from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.request import GRANT, services_of
-from voicemem.server.http.routes import EVENT_STREAM, ResponseSpec, Route
+from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, parse_label
 from voicemem.sessions.tails.session import Changed, End, Entry, Tail, Told, View
@@ -26,10 +28,7 @@ KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
 CHUNK_BYTES = 64 * 1024
 """Bytes that are written at a time, before it is waited for the reader."""
-SSE_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-RETRY_MS = 1_000
-PREAMBLE = f"retry: {RETRY_MS}\n\n".encode()
-KEEP_ALIVE = b": nothing new\n\n"
+PREAMBLE = sse.retry(ms=1_000)
 TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
 
 
@@ -146,7 +145,7 @@ async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
     """Answer with a tail until it is over, or its reader is gone."""
     if services_of(request).draining.is_set():
         raise Refused("draining")
-    response = web.StreamResponse(headers=SSE_HEADERS)
+    response = web.StreamResponse(headers=sse.HEADERS)
     await response.prepare(request)
     try:
         await response.write(PREAMBLE)
@@ -169,7 +168,7 @@ async def write_tail(request: web.Request, response: web.StreamResponse, tail: T
                 if not told:
                     await check_reader(request)
                     if time() - last_write >= KEEP_ALIVE_S:
-                        await response.write(KEEP_ALIVE)
+                        await response.write(sse.KEEP_ALIVE)
                         last_write = time()
     except VoicememError as error:
         await response.write(event(None, "error", TailCut(error.code, error.detail)))
@@ -208,13 +207,11 @@ def encoded(told: Told) -> bytes:
             return event(told.place, "messages", EncodedChanges(session_id, position, changes.removed, changes.upserts))
         case End(session_id, state, reason):
             return event(told.place, "end", SessionOver(session_id, state, reason))
-    return f"id: {told.place}\n\n".encode()
+    return sse.encode(id=told.place)
 
 
 def event(place: str | None, name: str, data: Struct) -> bytes:
-    """One server-sent event; JSON of msgspec's has no line breaks."""
-    head = f"event: {name}\ndata: " if place is None else f"id: {place}\nevent: {name}\ndata: "
-    return head.encode() + msgspec.json.encode(data) + b"\n\n"
+    return sse.encode(msgspec.json.encode(data), event=name, id=place)
 
 
 ROUTES = (
