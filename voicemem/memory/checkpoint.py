@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
@@ -90,7 +90,7 @@ def invalid(detail: str) -> Refused:
 # Writing
 
 
-async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncIterator[bytes]:
+async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[bytes, None]:
     """The checkpoint of a session up to its row's position, in pieces. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)

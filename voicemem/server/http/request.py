@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from voicemem.errors import InvalidFrame, Refused
+from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
 from voicemem.server.http.listener import BROKEN_BODY, decompress
@@ -88,16 +89,9 @@ async def read_object(request: web.Request) -> JsonObject:
     body = await read_body(request)
     if not body.strip():
         return {}
-    check_frame(body)
-    try:
-        value: Any = JSON_DECODER.decode(body)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    except MALFORMED:
-        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    value = decode_body(body)
     if not isinstance(value, dict):
         raise InvalidFrame("not_events", "The body is not a JSON object.")
-    check_integers(value)
     return value
 
 
@@ -114,3 +108,26 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
     )
+
+
+async def stream_body(
+    request: web.Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
+) -> web.StreamResponse:
+    """Answer with pieces as they come, until they end or the reader has hung up.
+
+    `StoreUnavailable` aborts the connection: once the head is sent, only an answer that is cut short can show that it
+    is incomplete.
+    """
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await response.write(piece)
+        await response.write_eof()
+    except StoreUnavailable:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionResetError:
+        pass  # the reader has hung up, or was cut off because it did not read
+    return response

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
-from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory.checkpoint import (
     MAX_RESTORE_BYTES,
     CheckpointSession,
@@ -32,9 +32,9 @@ from voicemem.server.http.request import (
     json_response,
     read_object,
     services_of,
+    stream_body,
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
-from voicemem.server.rest.events import abort_connection
 from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, session_view
 from voicemem.server.rest.tails import JournalEntry
 
@@ -79,17 +79,7 @@ class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
 async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
     """The session with its journal in one portable document, which has no secrets."""
     stream = await get_stream(request)
-    response = web.StreamResponse(headers={"Content-Type": JSON})
-    await response.prepare(request)
-    try:
-        async for piece in write_checkpoint(services_of(request).store, stream):
-            await response.write(piece)
-        await response.write_eof()
-    except StoreUnavailable:
-        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
-    except ConnectionResetError:
-        pass  # the reader has hung up
-    return response
+    return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
 
 
 async def restore_session(request: web.Request, _: NoQuery) -> web.Response:

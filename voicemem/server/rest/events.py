@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import decode_event, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
@@ -26,7 +27,9 @@ from voicemem.server.rest.tails import (
 )
 from voicemem.sessions.batches import Problem, ProducerLease
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
+from voicemem.store.port import Journal
 from voicemem.store.records import Row
+from voicemem.store.streams import Stream
 
 PAGE = 1000
 
@@ -114,25 +117,16 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
         return await tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
-    store = services_of(request).store
-    response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
-    await response.prepare(request)
+    lines = journal_lines(services_of(request).store, stream, query)
+    return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
+
+
+async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a page of entries at a time. Raises `StoreUnavailable`."""
     after, left = query.after, query.limit or MAX_INTEGER
-    try:
-        while left and (rows := await store.rows(stream.key, after, min(PAGE, left))):
-            await response.write(b"".join(journal_line(row) for row in rows))
-            after, left = rows[-1].position, left - len(rows)
-        await response.write_eof()
-    except StoreUnavailable:
-        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
-    except ConnectionResetError:
-        pass  # the reader has hung up
-    return response
-
-
-def abort_connection(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
+    while left and (rows := await journal.rows(stream.key, after, min(PAGE, left))):
+        yield b"".join(journal_line(row) for row in rows)
+        after, left = rows[-1].position, left - len(rows)
 
 
 def journal_line(row: Row) -> bytes:

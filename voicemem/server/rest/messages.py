@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
@@ -14,7 +12,7 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
@@ -69,15 +67,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
 
 async def read_messages(request: web.Request) -> list[Added]:
     """What the body gives, one or a list. Raises `InvalidFrame`, `Refused`."""
-    body = await read_body(request)
-    check_frame(body)
-    try:
-        value: Any = JSON_DECODER.decode(body)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    except MALFORMED:
-        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    check_integers(value)
+    value = decode_body(await read_body(request))
     given = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in given):
         raise InvalidFrame("not_events", "The body is no message and no list of messages, each a JSON object.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, services_of
+from voicemem.server.http.request import GRANT, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, parse_label
@@ -145,36 +146,30 @@ async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
     """Answer with a tail until it is over, or its reader is gone."""
     if services_of(request).draining.is_set():
         raise Refused("draining")
-    response = web.StreamResponse(headers=sse.HEADERS)
-    await response.prepare(request)
-    try:
-        await response.write(PREAMBLE)
-        await write_tail(request, response, tail)
-        await response.write_eof()
-    except ConnectionResetError:
-        pass  # the reader has hung up, or was cut off because it did not read
-    return response
+    return await stream_body(request, sse.HEADERS, tail_events(request, tail))
 
 
-async def write_tail(request: web.Request, response: web.StreamResponse, tail: Tail) -> None:
+async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes, None]:
+    """Yield the tail as server-sent events; its last one says why it ends before its session."""
+    yield PREAMBLE
     time = asyncio.get_running_loop().time
     last_write = time()
     try:
         async with aclosing(services_of(request).tails.tell(tail)) as telling:
             async for told in telling:
                 for piece in pieces(told):
-                    await response.write(piece)
+                    yield piece
                     last_write = time()
                 if not told:
                     await check_reader(request)
                     if time() - last_write >= KEEP_ALIVE_S:
-                        await response.write(sse.KEEP_ALIVE)
+                        yield sse.KEEP_ALIVE
                         last_write = time()
     except VoicememError as error:
-        await response.write(event(None, "error", TailCut(error.code, error.detail)))
+        yield event(None, "error", TailCut(error.code, error.detail))
     else:
         if tail.followed or tail.endless:
-            await response.write(event(None, "goaway", TailCut("draining", CODES["draining"].sentence)))
+            yield event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
 
 
 async def check_reader(request: web.Request) -> None:
