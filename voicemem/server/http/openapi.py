@@ -114,12 +114,12 @@ def tag_of(route: Route[Any]) -> str:
 
 def id_of(route: Route[Any]) -> str:
     """The operation's id."""
-    return str(getattr(route.handler, "__name__", ""))
+    return route.operation_id or str(getattr(route.handler, "__name__", ""))
 
 
 def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
     """A route's description; `below` are those whose paths begin with its own."""
-    summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
+    summary, _, more = (route.about or inspect.getdoc(route.handler) or "").partition("\n")
     parameters = list(parameters_of(route, schemas))
     if 304 in route.answers:
         parameters.append(IF_NONE_MATCH)

@@ -87,6 +87,10 @@ class Route(NamedTuple, Generic[Q]):
     errors: ErrorFormat = PROBLEMS
     servers: tuple[str, ...] = ("/",)
     schemes: tuple[str, ...] = ("key",)
+    operation_id: str = ""
+    """By default the handler's name."""
+    about: str = ""
+    """The operation's summary and description; by default the handler's docstring."""
 
 
 def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:

@@ -40,7 +40,16 @@ def user_id_of(request: web.Request) -> str:
     try:
         return msgspec.convert(request.match_info["user_id"], Name)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "A user's id has 1 to 128 characters.") from None
+        raise Refused("invalid_field", "A user id is 1 to 128 characters.") from None
+
+
+async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
+    services, grant = services_of(request), request[GRANT]
+    clock = services.working_memory.clock
+    sessions = await erase_user(services.store, services.memories, grant.project, user_id_of(request), clock)
+    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
+    return web.Response(status=204)
 
 
 ROUTES = (
@@ -54,20 +63,3 @@ ROUTES = (
         codes=("invalid_cursor",),
     ),
 )
-LONGEST_USER_ID = 128
-
-
-def user_of(request: web.Request) -> str:
-    user_id = request.match_info["user_id"]
-    if not 1 <= len(user_id) <= LONGEST_USER_ID:
-        raise Refused("invalid_field", "A user_id has 1 to 128 characters.")
-    return user_id
-
-
-async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
-    services, grant = services_of(request), request[GRANT]
-    clock = services.working_memory.clock
-    sessions = await erase_user(services.store, services.memories, grant.project, user_of(request), clock)
-    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
-    return web.Response(status=204)
