@@ -29,12 +29,10 @@ from voicemem.server.rest import (
     messages,
     sessions,
     tails,
-    tokens,
     users,
     webhooks,
     working_memory,
 )
-from voicemem.server.rest.chat_errors import chat_errors
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
@@ -42,7 +40,6 @@ ROUTES: tuple[Route[Any], ...] = (
     *sessions.ROUTES,
     *events.ROUTES,
     *health.ROUTES,
-    *tokens.ROUTES,
     *keys.ROUTES,
     *tails.ROUTES,
     *webhooks.ROUTES,
@@ -61,7 +58,7 @@ def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = (
     Routes `beside` its own are documented with them, and mounted by others.
     """
     app = web.Application(
-        middlewares=[observe_requests(services.telemetry), chat_errors(chat.PATH), problems],
+        middlewares=[observe_requests(services.telemetry), chat.chat_errors, problems],
         client_max_size=MAX_FRAME_BYTES,
     )
     app.on_response_prepare.append(name_server)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from http import HTTPStatus
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -14,14 +16,19 @@ from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
+from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route
-from voicemem.server.rest.chat_errors import ERRORS, FAILURE_CODE, error_chunk, failure_code
+from voicemem.server.http.routes import JSON, BodySpec, ErrorFormat, ResponseSpec, Route
 
 PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
+
+SHOULD_RETRY_HEADER = "x-should-retry"
+"""OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
+FAILURE_CODE = web.RequestKey("why", str)
+"""What became of the LLM's call, once that has failed."""
 
 
 class ChatCompletion(Struct, frozen=True):
@@ -35,6 +42,29 @@ class ChatChunk(Struct, frozen=True):
 
     choices: list[JsonObject] = []
     error: JsonObject = {}
+
+
+class OpenAIError(Struct, frozen=True):
+    """As OpenAI has it. `type` is the problem's `reason`; `code` says more where the LLM failed."""
+
+    message: str
+    type: str
+    code: str
+    param: None = None
+
+
+class ChatProblem(Struct, frozen=True):
+    """Why a request was not taken (RFC 9457); `error` is for OpenAI's clients."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: Reason
+    error: OpenAIError
+
+
+ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
 
 
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
@@ -115,6 +145,32 @@ def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
     names = {TURN_HEADER: str(call.turn_id)}
     return names if call.item is None else names | {ITEM_HEADER: call.item}
+
+
+def failure_code(error: VoicememError) -> str:
+    """The most exact word or status that there is for an error."""
+    return str(error.why) if isinstance(error, LlmFailed) else error.code
+
+
+def error_chunk(code: str, sentence: str, reason: str) -> bytes:
+    """What OpenAI's clients raise in the middle of a stream."""
+    return msgspec.json.encode({"error": OpenAIError(sentence, reason, code)})
+
+
+@web.middleware
+async def chat_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Add to this route's problem documents the object that OpenAI's clients read; stands around `problems`."""
+    response = await handler(request)
+    resource = request.match_info.route.resource
+    if resource is None or resource.canonical != PATH or response.status < HTTPStatus.BAD_REQUEST:
+        return response
+    response.headers[SHOULD_RETRY_HEADER] = "false"
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        problem = msgspec.json.decode(response.body, type=Problem)
+        code = request.get(FAILURE_CODE, problem.reason)
+        error = OpenAIError(problem.detail, problem.reason, code)
+        response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
+    return response
 
 
 ROUTES = (

@@ -1,4 +1,4 @@
-"""Keys over REST: those of the caller's own project."""
+"""Keys and session tokens: the keys of the caller's own project, and tokens that open one session."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
+from voicemem.protocol.types import SessionId
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object, services_of
+from voicemem.security.session_tokens import LONGEST_S
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
+    services_of,
+)
 from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
 from voicemem.store.records import Key
 
@@ -47,6 +57,20 @@ class Keys(Struct, frozen=True):
     keys: list[ShownKey]
 
 
+class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long it is to hold, in seconds."""
+
+    ttl_seconds: Annotated[int, Meta(ge=1, le=LONGEST_S)] = 600
+
+
+class MadeToken(Struct, frozen=True):
+    """A token for one session; `expires_at` is in Unix ms."""
+
+    token: str
+    session_id: SessionId
+    expires_at: int
+
+
 def key_view(key: Key) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms)
 
@@ -80,6 +104,18 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(status=204)
 
 
+async def create_token(request: web.Request, _: NoQuery) -> web.Response:
+    """Make a session token: it opens this session for events and reading, for some minutes, and sets nothing.
+
+    It is signed with the caller's key, and revoked with it.
+    """
+    grant, stream = request[GRANT], await get_stream(request)
+    given = convert_body(await read_object(request), NewToken)
+    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
+    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
+    return json_response(MadeToken(token, stream.id, expires_ms), 201)
+
+
 ROUTES = (
     Route("GET", "/v1/keys", list_keys, "admin", NoQuery, json_ok(Keys)),
     Route(
@@ -93,4 +129,14 @@ ROUTES = (
         ("invalid_field", "text_too_long", "no_keys"),
     ),
     Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: ResponseSpec()}, codes=("unknown_key",)),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/tokens",
+        create_token,
+        "admin",
+        NoQuery,
+        json_ok(MadeToken, 201),
+        BodySpec({JSON: NewToken}, required=False),
+        ("no_keys",),
+    ),
 )
