@@ -1,4 +1,4 @@
-"""What the routes share: the parts they call, and the reading of paths, queries and bodies."""
+"""What the routes share: the services behind them, reading of paths, queries and bodies, and writing of answers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ from voicemem.store.streams import Stream
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 BODY_TIMEOUT_S = 30.0
-"""aiohttp itself waits for a slow body for ever."""
-
-
+"""aiohttp itself sets no limit."""
 SERVICES = web.AppKey("services", Services)
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
-"""Makes /openapi.json, at its first request: that takes a tenth of a second."""
+"""Makes /openapi.json at its first request, which takes a tenth of a second."""
 ASYNCAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
 """The same for /asyncapi.json."""
 
@@ -41,24 +39,24 @@ def services_of(request: web.Request) -> Services:
 
 
 def check_session_id(value: Any) -> str:
-    """A session id as it was given. Raises `Refused` for what cannot be one."""
+    """Return a session id as it was given. Raises `Refused` for what cannot be one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
-        raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
+        raise Refused("invalid_field", "A session id must be 1 to 128 characters of A-Za-z0-9._:-.")
     return value
 
 
 async def get_stream(request: web.Request) -> Stream:
-    """The session that the path names, in the caller's project. Raises `Refused`."""
+    """Return the session that the path names, in the caller's project. Raises `Refused`."""
     return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
-    """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
     if not request.query_string:
         return kind()
     given = dict(request.query)
     if len(given) < len(request.query.items()):
-        raise Refused("invalid_query", "A query parameter stands twice.")
+        raise Refused("invalid_query", "A query parameter is given twice.")
     try:
         query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -66,7 +64,7 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
     if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
-        raise Refused("invalid_query", "A number is written in plain digits.")  # msgspec takes 1e1 for ten
+        raise Refused("invalid_query", "A number must be written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 
 
@@ -75,7 +73,7 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
+    """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.read()
@@ -85,7 +83,7 @@ async def read_body(request: web.Request) -> bytes:
 
 
 async def read_object(request: web.Request) -> JsonObject:
-    """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
+    """Read the body as one JSON object; an empty body counts as `{}`. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
     if not body.strip():
         return {}
@@ -96,7 +94,7 @@ async def read_object(request: web.Request) -> JsonObject:
 
 
 def convert_body(value: JsonObject, kind: type[T]) -> T:
-    """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
+    """Convert the object of a body to a struct. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -104,7 +102,7 @@ def convert_body(value: JsonObject, kind: type[T]) -> T:
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON response."""
+    """Return a response of this value as JSON."""
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
     )
