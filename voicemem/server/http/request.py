@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.explain import describe_error
@@ -41,7 +42,7 @@ def services_of(request: web.Request) -> Services:
 def check_session_id(value: Any) -> str:
     """Return a session id as it was given. Raises `Refused` for what cannot be one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
-        raise Refused("invalid_field", "A session id must be 1 to 128 characters of A-Za-z0-9._:-.")
+        raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
     return value
 
 
@@ -68,7 +69,7 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     return query
 
 
-class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """For routes that take no query parameters."""
 
 
@@ -99,6 +100,11 @@ def convert_body(value: JsonObject, kind: type[T]) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", describe_error(error, kind)) from None
+
+
+def fields_given(values: Struct) -> JsonObject:
+    """Return the fields of a struct that are not `UNSET`."""
+    return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

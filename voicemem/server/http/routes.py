@@ -19,13 +19,13 @@ from voicemem.errors import CODES
 from voicemem.protocol.types import Name, SessionId, matching
 from voicemem.server.http import problems
 
-KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key must be 12 characters of 0-9a-z")]
+KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
-DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery must be 1 to 18 digits")]
+DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 AppId = Annotated[str, Meta(min_length=1)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}

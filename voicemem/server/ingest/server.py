@@ -128,7 +128,7 @@ class IngestServer:
         return self.gate.limits.event_bucket(grant.caller)
 
     async def enforce_grants(self) -> None:
-        """Background task: close connections with a key that was revoked (maybe by another process) or an expired token."""
+        """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
         revoked = self.gate.access.revoked
         while True:
             revoked.clear()

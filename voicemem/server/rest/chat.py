@@ -1,4 +1,4 @@
-"""The gateway: chat completions whose conversation is the session's memory, for every client of OpenAI's."""
+"""The gateway: chat completions whose conversation is the session's memory, for every OpenAI client."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
 
 SHOULD_RETRY_HEADER = "x-should-retry"
-"""OpenAI's clients otherwise try again by themselves, and the same words would be said, and fail, three times."""
-FAILURE_CODE = web.RequestKey("why", str)
-"""What became of the LLM's call, once that has failed."""
+"""Without it OpenAI's clients retry by themselves: the same request would be made, and fail, three times."""
+FAILURE_CODE = web.RequestKey("failure_code", str)
+"""How the LLM request failed."""
 
 
 class ChatCompletion(Struct, frozen=True):
-    """What the LLM answered, as it came; beside the choices stand `id`, `model`, `usage` and whatever else."""
+    """The LLM's answer as it came; besides the choices it holds `id`, `model`, `usage` and more."""
 
     choices: list[JsonObject]
 
 
 class ChatChunk(Struct, frozen=True):
-    """A chunk of what the LLM answers, as it came; or an `error` in the middle of it, which is the last."""
+    """A chunk of the LLM's answer as it came; or an `error` in the middle of the answer, which ends it."""
 
     choices: list[JsonObject] = []
     error: JsonObject = {}
 
 
 class OpenAIError(Struct, frozen=True):
-    """As OpenAI has it. `type` is the problem's `reason`; `code` says more where the LLM failed."""
+    """An error in OpenAI's form. `type` is the problem's `reason`; `code` says more if the LLM failed."""
 
     message: str
     type: str
@@ -54,7 +54,7 @@ class OpenAIError(Struct, frozen=True):
 
 
 class ChatProblem(Struct, frozen=True):
-    """Why a request was not taken (RFC 9457); `error` is for OpenAI's clients."""
+    """Why a request was refused (RFC 9457); `error` is for OpenAI's clients."""
 
     type: str
     title: str
@@ -68,10 +68,11 @@ ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, l
 
 
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
-    """Answer the user by the session's LLM, with the memory as its conversation: `docs/gateway.md`.
+    """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
-    Of the request's messages the last counts (the user's words, or tool results) and the instructions; other fields go
-    on to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes when it is in the journal.
+    Of the request's messages only the last one counts (the user's words, or tool results), and the instructions; other
+    fields are passed to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the
+    journal.
     """
     stream = await get_stream(request)
     chat_turn = read_request(await read_object(request))
@@ -90,7 +91,7 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
 
 
 async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
-    """The answer; the task is cancelled when its caller hangs up."""
+    """Await the answer; cancel the task when the caller hangs up."""
     protocol = request.protocol
     assert isinstance(protocol, ProblemHandler)
     protocol.on_lost = task.cancel
@@ -108,7 +109,10 @@ async def answer_whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
 
 
 async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
-    """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
+    """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
+    # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
+    # four ways out: [DONE]; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
+    # Of these only a cancellation without a drain is raised.
     response: web.StreamResponse | None = None
     try:
         async with aclosing(call.chunks()) as chunks:
@@ -136,30 +140,30 @@ async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web
 
 
 async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
-    """Write to whoever may have hung up; nothing more than `data` is the end."""
+    """Write data, or the end if it is empty; a caller that has hung up is ignored."""
     with suppress(ConnectionResetError):
         await (response.write(data) if data else response.write_eof())
 
 
 def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
-    """What the engine's own events about this reply are to name."""
+    """Return the headers with the turn and item that the engine's own events about this reply must name."""
     names = {TURN_HEADER: str(call.turn_id)}
     return names if call.item is None else names | {ITEM_HEADER: call.item}
 
 
 def failure_code(error: VoicememError) -> str:
-    """The most exact word or status that there is for an error."""
+    """Return the most exact code of an error: for an LLM that failed, its HTTP status or a word."""
     return str(error.why) if isinstance(error, LlmFailed) else error.code
 
 
 def error_chunk(code: str, sentence: str, reason: str) -> bytes:
-    """What OpenAI's clients raise in the middle of a stream."""
+    """Encode an error chunk, which OpenAI's clients raise in the middle of a stream."""
     return msgspec.json.encode({"error": OpenAIError(sentence, reason, code)})
 
 
 @web.middleware
 async def chat_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Add to this route's problem documents the object that OpenAI's clients read; stands around `problems`."""
+    """Add to the problem documents of this route the object that OpenAI's clients read; wraps `problems`."""
     response = await handler(request)
     resource = request.match_info.route.resource
     if resource is None or resource.canonical != PATH or response.status < HTTPStatus.BAD_REQUEST:

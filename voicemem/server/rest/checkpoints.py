@@ -1,4 +1,4 @@
-"""Copies of a session: a checkpoint of it, a session restored from one, a fork at a turn."""
+"""Copies of a session: write a checkpoint, restore one as a new session, fork a session at a turn."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from voicemem.server.rest.tails import JournalEntry
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
 SLOT_WAIT_S, RETRY_AFTER_S = 30.0, 5.0
-"""For others' restores to end, before anything is read, and after a refusal."""
-TOO_BIG = "The body of a restore has at most 64 MiB."
+"""How long a restore waits for others before its body is read; and what `Retry-After` then says."""
+TOO_BIG = "The body of a restore may be at most 64 MiB."
 
 
 class Checkpoint(Struct, frozen=True):
-    """A session with its journal; `sha256` is that of both, whatever white space and the order of keys are."""
+    """A session with its journal; `sha256` is the hash of both, independent of white space and the order of keys."""
 
     voicemem: Literal["checkpoint"]
     version: Literal[1]
@@ -56,36 +56,44 @@ class Checkpoint(Struct, frozen=True):
 
 
 class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
-    """A checkpoint, and the id of the new session; without one the server makes one."""
+    """A checkpoint, and the id of the new session; without one the server generates it."""
 
     checkpoint: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     session_id: SessionId | None = None
 
 
 class RestoreBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same, as it comes: the id is checked apart, for a sentence of its own."""
+    """The same as it arrives: the id is checked separately, for an error sentence of its own."""
 
     checkpoint: Raw
     session_id: str | None = None
 
 
 class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where to fork, the id of the new session, and what is different in its configuration (a merge patch)."""
+    """Where to fork, the id of the new session, and changes to its configuration (a merge patch)."""
 
     at_turn: Natural
     session_id: SessionId | None = None
 
 
+class ForkPoint(Struct, frozen=True):
+    """The fields of a fork that are not configuration."""
+
+    at_turn: Natural
+    session_id: str | None = None
+
+
 async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
-    """The session with its journal in one portable document, which has no secrets."""
+    """Read the session with its journal as one portable document, without secrets."""
     stream = await get_stream(request)
     return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
 
 
 async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A new session of a checkpoint, with the same journal, so with the same history and context.
+    """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
-    The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
+    The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
+    after 30 s.
     """
     request[GRANT].require_setting()
     async with restore_slot(services_of(request).restore_slots):
@@ -94,12 +102,12 @@ async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
 
 @asynccontextmanager
 async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
-    """One of few turns, since each may hold a large body. Raises `RateLimited` when none becomes free."""
+    """Hold one of few slots, since each restore may hold a large body. Raises `RateLimited` if none becomes free."""
     try:
         async with asyncio.timeout(SLOT_WAIT_S):
             await restore_slots.acquire()
     except TimeoutError:
-        raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; come back a little later.") from None
+        raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; try again a little later.") from None
     try:
         yield
     finally:
@@ -107,11 +115,12 @@ async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
 
 
 async def restore_from_body(request: web.Request) -> web.Response:
+    """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
     body = await read_large_body(request)
     try:
         given = msgspec.json.decode(body, type=RestoreBody)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "A restore has a `checkpoint`, may have a `session_id`, and no more.") from None
+        raise Refused("invalid_field", "The body must have a `checkpoint`, and may have a `session_id`.") from None
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
     session_id = None if given.session_id is None else check_session_id(given.session_id)
@@ -123,7 +132,7 @@ async def restore_from_body(request: web.Request) -> web.Response:
 
 
 async def read_large_body(request: web.Request) -> bytes:
-    """A body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
+    """Read a body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -140,27 +149,20 @@ async def read_large_body(request: web.Request) -> bytes:
 
 
 async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A new running session that remembers this one up to a turn, and goes on in the next.
+    """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
-    Erasing the original leaves its forks.
+    Erasing the original does not erase its forks.
     """
     request[GRANT].require_setting()
     stream = await get_stream(request)
     given: dict[str, Any] = await read_object(request)
-    wanted = convert_body({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPoint)
-    session_id = None if wanted.session_id is None else check_session_id(wanted.session_id)
+    point = convert_body({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPoint)
+    session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_calling_out(request, given)
     services = services_of(request)
-    made = await fork(services.sessions, services.memories, stream, wanted.at_turn, session_id, given)
-    note_outbound_change(request, given, made)
-    return json_response(session_view(made), 201)
-
-
-class ForkPoint(Struct, frozen=True):
-    """What of a fork is no configuration."""
-
-    at_turn: Natural
-    session_id: str | None = None
+    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, given)
+    note_outbound_change(request, given, forked)
+    return json_response(session_view(forked), 201)
 
 
 CREATED_RESPONSE = {201: ResponseSpec({JSON: Session}, id_field="session_id")}

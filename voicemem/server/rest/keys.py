@@ -1,4 +1,4 @@
-"""Keys and session tokens: the keys of the caller's own project, and tokens that open one session."""
+"""Keys of the caller's own project, and tokens that open one session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_leng
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a key is for, and what it may do; `admin` includes the others."""
+    """What a key is for, and what it may do; `admin` includes the other scopes."""
 
     name: Annotated[str, Meta(max_length=128)] = ""
     scopes: Scopes = ("ingest", "read")
@@ -46,19 +46,19 @@ class ShownKey(Struct, frozen=True):
 
 
 class MadeKey(ShownKey, frozen=True):
-    """A new key; `key` is its text, which is shown this once."""
+    """A new key; `key` is its text, which is shown only this once."""
 
     key: str
 
 
 class Keys(Struct, frozen=True):
-    """The oldest key comes first."""
+    """The keys, the oldest first."""
 
     keys: list[ShownKey]
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long it is to hold, in seconds."""
+    """How long a token is valid, in seconds."""
 
     ttl_seconds: Annotated[int, Meta(ge=1, le=LONGEST_S)] = 600
 
@@ -76,15 +76,15 @@ def key_view(key: Key) -> ShownKey:
 
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
-    """The keys of the project, revoked ones too; never their secrets."""
+    """List the keys of the project, revoked ones included, without their secrets."""
     keys = await services_of(request).access.keys_of(request[GRANT].project)
     return json_response(Keys([key_view(key) for key in keys]))
 
 
 async def create_key(request: web.Request, _: NoQuery) -> web.Response:
-    """Make a key of the project; its text is shown this once.
+    """Create a key of the project; its text is shown only this once.
 
-    The first key of a service is made by its command line, since from then on everybody needs one.
+    The first key of a service is made with its command line, since from then on every caller needs one.
     """
     grant = request[GRANT]
     given = convert_body(await read_object(request), NewKey)
@@ -97,7 +97,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
-    """Revoke a key of the project: it opens nothing more, and its open connections are closed."""
+    """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant.key_id, grant.project, key=key_id)
@@ -105,9 +105,9 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def create_token(request: web.Request, _: NoQuery) -> web.Response:
-    """Make a session token: it opens this session for events and reading, for some minutes, and sets nothing.
+    """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
 
-    It is signed with the caller's key, and revoked with it.
+    It is signed with the caller's key, and is revoked together with it.
     """
     grant, stream = request[GRANT], await get_stream(request)
     given = convert_body(await read_object(request), NewToken)

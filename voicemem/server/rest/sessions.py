@@ -1,4 +1,4 @@
-"""Sessions over REST: create, list, read, change, end, erase."""
+"""Sessions: create, list, read, change, end, erase."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by is KEY:VALUE")]
+Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,13 +48,13 @@ StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]}
 
 
 class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
-    """A configuration as it is given; `system_messages` at the top is short for `llm.system_messages`."""
+    """A configuration as callers give it; `system_messages` at the top is short for `llm.system_messages`."""
 
     system_messages: tuple[Annotated[JsonObject, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
 
 
 class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
-    """A configuration, and an id; without one the server makes one."""
+    """A configuration, and an id; without one the server generates it."""
 
     session_id: SessionId | None = None
 
@@ -66,7 +66,7 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Session(Struct, frozen=True):
-    """A session as it is shown; times are Unix ms, secrets are not there."""
+    """A session; times are Unix ms, secrets are left out of `config`."""
 
     session_id: SessionId
     state: StateName
@@ -78,7 +78,7 @@ class Session(Struct, frozen=True):
 
 
 class SessionPage(Struct, frozen=True):
-    """The newest sessions come first; `next_cursor` is null on the last page."""
+    """The newest sessions first; `next_cursor` is null on the last page."""
 
     sessions: list[Session]
     next_cursor: str | None
@@ -99,7 +99,7 @@ def session_view(stream: Stream) -> Session:
 async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     """Create a session from its configuration.
 
-    200 when it exists with the same configuration, 409 when it exists with another one.
+    The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
     """
     given = await read_object(request)
     session_id = given.pop("session_id", None)
@@ -113,17 +113,19 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 def check_calling_out(request: web.Request, given: JsonObject) -> None:
+    """Require the scope `admin` for settings that make the service send requests. Raises `Refused`."""
     if changes_outbound(given):
         request[GRANT].require("admin")
 
 
 def note_outbound_change(request: web.Request, given: JsonObject, stream: Stream) -> None:
+    """Audit a change of settings that make the service send requests."""
     if changes_outbound(given):
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
 def parse_label(text: str | None) -> tuple[str, str] | None:
-    """The key and the value that a query names."""
+    """Split the label of a query into its key and value."""
     if text is None:
         return None
     key, value = re.split("[:=]", text, maxsplit=1)
@@ -131,7 +133,7 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
 
 
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
-    """The sessions of the project, the newest first."""
+    """List the sessions of the project, the newest first."""
     wanted = StreamFilter(
         project=request[GRANT].project,
         state=query.state,
@@ -146,12 +148,12 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Respo
 
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A session's state and configuration."""
+    """Read a session's state and configuration."""
     return json_response(session_view(await get_stream(request)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
-    """Change the configuration by a merge patch (RFC 7396); null takes a setting away."""
+    """Change the configuration with a merge patch (RFC 7396); null removes a setting."""
     request[GRANT].require_setting()
     stream = await get_stream(request)
     patch = await read_object(request)
@@ -162,7 +164,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
-    """End a session and close it at once; one that was closed before stays as it was."""
+    """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
     ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)

@@ -27,28 +27,28 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.rest.users import erase_user_memory, user_id_of
+from voicemem.server.rest.users import user_id_of
 
-TAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
-"""A version as an ETag; without its quotes too, as people write it."""
+ETAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
+"""A version as an ETag, with or without quotes."""
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class VersionQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`version` is an earlier one, from 1 on."""
+    """`version` names an earlier version, from 1 on."""
 
     version: Positive | None = None
 
 
 class VersionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the lowest version of the page before."""
+    """`before` is the lowest version of the previous page."""
 
     before: Positive | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a document is to be. With `format`, `template` or `schema` it has this form from then on."""
+    """The new document. With `format`, `template` or `schema` it has this form from now on."""
 
     content: str | JsonObject | UnsetType = UNSET
     format: DocumentFormat | None = None
@@ -57,13 +57,13 @@ class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AppendedDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is new in a document: an object if it is JSON, else a text."""
+    """What to add to a document: an object if it is JSON, or else a text."""
 
     content: str | JsonObject
 
 
 class WorkingMemoryDocument(Struct, frozen=True):
-    """A document; version 0, without content, is before the first update. `updated_at` is in Unix ms."""
+    """A document; before the first update it has version 0 and no content. `updated_at` is Unix ms."""
 
     scope: Scope
     format: DocumentFormat
@@ -75,14 +75,14 @@ class WorkingMemoryDocument(Struct, frozen=True):
 
 
 class UpdatedDocument(Struct, frozen=True):
-    """What a key that may not read gets to know of its update."""
+    """The answer to an update with a key that may not read."""
 
     version: int
     updated_at: int | None
 
 
 class DocumentVersion(Struct, frozen=True):
-    """What made a version."""
+    """A version, and the operation that made it."""
 
     version: int
     operation: Literal["append", "replace", "clear", "form"]
@@ -90,13 +90,13 @@ class DocumentVersion(Struct, frozen=True):
 
 
 class DocumentVersions(Struct, frozen=True):
-    """The newest come first."""
+    """The versions, the newest first."""
 
     versions: list[DocumentVersion]
 
 
 class Tools(Struct, frozen=True):
-    """Tool definitions as OpenAI takes them."""
+    """Tool definitions in OpenAI's form."""
 
     tools: list[JsonObject]
 
@@ -109,9 +109,9 @@ class ToolMessage(Struct, frozen=True):
     content: str
 
 
-async def change(request: web.Request, owner: DocumentOwner, wanted: DocumentChange) -> web.Response:
-    """Change a document; the answer shows it to those who may read it."""
-    view = await services_of(request).working_memory.change(owner, wanted, expected_versions(request))
+async def apply_to_document(request: web.Request, owner: DocumentOwner, change: DocumentChange) -> web.Response:
+    """Change a document; the answer shows it if the key may read it."""
+    view = await services_of(request).working_memory.change(owner, change, expected_versions(request))
     if request[GRANT].allows("read", request.match_info.get("id")):
         return document_response(view)
     document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
@@ -133,39 +133,39 @@ def document_response(view: DocumentView) -> web.Response:
 
 
 def expected_versions(request: web.Request) -> Collection[int] | None:
-    """The versions that `If-Match` names, or 0 for `If-None-Match: *`; None when any will do."""
-    given = request.headers.getall("If-Match", None)
-    wanted = None
-    if given is not None and "*" not in given:
-        tags = map(TAG.fullmatch, ",".join(given).split(","))
-        wanted = {int(tag[2]) for tag in tags if tag is not None}
+    """Return the versions that `If-Match` names, or 0 for `If-None-Match: *`; None if any version will do."""
+    if_match = request.headers.getall("If-Match", None)
+    versions = None
+    if if_match is not None and "*" not in if_match:
+        tags = map(ETAG.fullmatch, ",".join(if_match).split(","))
+        versions = {int(tag[2]) for tag in tags if tag is not None}
     if request.headers.get("If-None-Match", "").strip() == "*":
-        return {0} if wanted is None else wanted & {0}
-    return wanted
+        return {0} if versions is None else versions & {0}
+    return versions
 
 
 async def owner_of(request: web.Request) -> DocumentOwner:
-    """Whose document the path is about. Raises `Refused`."""
+    """Return the owner of the document that the path names. Raises `Refused`."""
     if "user_id" in request.match_info:
         return DocumentOwner("user", request[GRANT].project, user_id_of(request))
     return owner_of_session(await get_stream(request))
 
 
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
-    """The document that the session works on: its own, or that of its user."""
+    """Read the document that the session works on: its own, or that of its user."""
     owner = await owner_of(request)
     return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
 async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
-    """What made each version of the document, the newest first."""
+    """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
-    found = await services_of(request).working_memory.versions(owner, query.before, query.limit)
-    return json_response(DocumentVersions([DocumentVersion(*version) for version in found]))
+    versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
+    return json_response(DocumentVersions([DocumentVersion(*version) for version in versions]))
 
 
 async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Put a content, a form, or both into the place of what is there."""
+    """Replace the content, the form, or both."""
     owner = await owner_of(request)
     given = convert_body(await read_object(request), ReplacedDocument)
     form = form_of(given)
@@ -174,30 +174,32 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
         check_form(given)
     content: Any = None if given.content is UNSET else given.content
     if content is None and form is None:
-        raise Refused("missing_field", "The body has `content`, or a form: `format`, `template` or `schema`.")
-    return await change(request, owner, DocumentChange("form" if content is None else "replace", content, form))
+        raise Refused("missing_field", "The body must have `content`, or a form: `format`, `template` or `schema`.")
+    return await apply_to_document(
+        request, owner, DocumentChange("form" if content is None else "replace", content, form)
+    )
 
 
 async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Add to the document: objects are merged deep, arrays take what is new, a text is put below."""
+    """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
     given = convert_body(await read_object(request), AppendedDocument)
-    return await change(request, owner, DocumentChange("append", given.content))
+    return await apply_to_document(request, owner, DocumentChange("append", given.content))
 
 
 async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Empty the document. Its versions stay, and its form."""
-    return await change(request, await owner_of(request), DocumentChange("clear"))
+    """Empty the document. Its versions and its form stay."""
+    return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
 async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
-    """The tools by which an LLM works on the document, as OpenAI takes them."""
+    """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
     return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
 async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
-    """Do what a tool call says, and answer it. What is wrong with the call is told to the LLM in the answer."""
+    """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
     owner = await owner_of(request)
     call = convert_body(await read_object(request), ChatToolCall)
     if call.function.name == GET_TOOL:
@@ -207,40 +209,40 @@ async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Resp
 
 
 async def read_data(request: web.Request, _: NoQuery) -> web.Response:
-    """The data of the session: any JSON object of the caller's."""
+    """Read the data of the session: any JSON object of the caller's."""
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
 async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
-    """Put an object into the place of the session's data."""
-    return await changed_data(request, MemoryData(operation="replace", content=await read_object(request)))
+    """Replace the session's data with an object."""
+    return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
 async def change_data(request: web.Request, _: NoQuery) -> web.Response:
-    """Change the session's data by a merge patch (RFC 7396); null takes a field away."""
-    return await changed_data(request, MemoryData(operation="patch", content=await read_object(request)))
+    """Change the session's data with a merge patch (RFC 7396); null removes a field."""
+    return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
 
-async def changed_data(request: web.Request, event: MemoryData) -> web.Response:
+async def apply_to_data(request: web.Request, event: MemoryData) -> web.Response:
     return json_response(await services_of(request).working_memory.change_data(await get_stream(request), event))
 
 
 USER_ABOUTS = {
-    "read_working_memory": "The document of a user, which the user's sessions share.",
-    "list_working_memory_versions": "What made each version of a user's document, the newest first.",
-    "replace_working_memory": "Put a content, a form, or both into the place of a user's document.",
+    "read_working_memory": "Read the document of a user, which the user's sessions share.",
+    "list_working_memory_versions": "List the versions of a user's document, the newest first.",
+    "replace_working_memory": "Replace the content of a user's document, its form, or both.",
     "append_working_memory": (
-        "Add to a user's document: objects are merged deep, arrays take what is new, a text is put below."
+        "Add to a user's document: objects are merged deeply, new items are added to arrays, a text is appended."
     ),
-    "clear_working_memory": "Empty a user's document. Its versions stay, and its form.",
-    "list_working_memory_tools": "The tools by which an LLM works on a user's document, as OpenAI takes them.",
-    "call_working_memory_tool": "Do what a tool call says with a user's document, and answer it.",
+    "clear_working_memory": "Empty a user's document. Its versions and its form stay.",
+    "list_working_memory_tools": "List the tools with which an LLM works on a user's document, in OpenAI's form.",
+    "call_working_memory_tool": "Execute a tool call on a user's document, and answer it.",
 }
-"""The summaries of the routes of users, by the name of their handlers."""
+"""The summaries of the routes of users, by operation id of the sessions' routes."""
 
 
 def of_user(route: Route[Any]) -> Route[Any]:
-    """The same route for the document of a user."""
+    """Return the same route for the document of a user."""
     return route._replace(
         path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
         codes=tuple(code for code in route.codes if code != "no_user"),
@@ -305,5 +307,4 @@ ROUTES: tuple[Route[Any], ...] = (
     Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject)),
     Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
     Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
-    Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: ResponseSpec()}),
 )
