@@ -13,7 +13,7 @@ from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
 from voicemem.server.agora.requests import Join, Update, body_as, session_config, update_patch
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.rest.sessions import check_calling_out, note_outbound_change
+from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
@@ -25,7 +25,7 @@ RUNNING, STOPPED = "2", "4"
 CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """By the reason of the close; any other gives OK."""
 DEFAULT_LOOKBACK_S = 2 * 3600
-Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers from 0 to 6, separated by commas")]
 
 
@@ -33,8 +33,8 @@ class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Times are Unix seconds, by default the last two hours. `state`: numbers separated by commas (2 runs, 4 ended)."""
 
     channel: str = ""
-    from_time: Seconds | None = None
-    to_time: Seconds | None = None
+    from_time: UnixSeconds | None = None
+    to_time: UnixSeconds | None = None
     state: States = RUNNING
     limit: Annotated[int, Meta(ge=1, le=1000)] = 20
     cursor: str = ""
@@ -97,7 +97,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = project_of(request)
     config = session_config(await body_as(request, Join))
-    check_calling_out(request, config)
+    check_outbound_change(request, config)
     stream = await services_of(request).sessions.join(project, config)
     note_outbound_change(request, config, stream)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))

@@ -55,16 +55,16 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
     if not request.query_string:
         return kind()
-    given = dict(request.query)
-    if len(given) < len(request.query.items()):
+    values = dict(request.query)
+    if len(values) < len(request.query.items()):
         raise Refused("invalid_query", "A query parameter is given twice.")
     try:
-        query = msgspec.convert(given, kind, strict=False)
+        query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", describe_error(error, kind)) from None
-    if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
+    if any(getattr(query, name) is None for name in values):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
-    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in values.items()):
         raise Refused("invalid_query", "A number must be written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 

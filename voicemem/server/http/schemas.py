@@ -59,21 +59,21 @@ class Schemas:
 
     def inline(self, kind: type[Struct]) -> JsonObject:
         """Return the schema of a struct without making it a component."""
-        _, found = components_of(kind)
-        schema: JsonObject = found[kind.__name__]
+        _, components = components_of(kind)
+        schema: JsonObject = components[kind.__name__]
         return schema
 
     def register(self, kind: Any) -> JsonObject:
         """Return the schema of a type; the components that it needs are added."""
-        schema, found = components_of(kind)
-        self.components |= found
+        schema, components = components_of(kind)
+        self.components |= components
         return schema
 
     def patch(self, kind: type[Struct]) -> JsonObject:
         """Return the schema of a merge patch; the structs in it become patches too."""
-        _, found = components_of(kind)
-        names = {COMPONENTS + name for name in found}
-        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in found.items()}
+        _, components = components_of(kind)
+        names = {COMPONENTS + name for name in components}
+        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in components.items()}
         return reference(f"{kind.__name__}Patch")
 
 
@@ -83,11 +83,11 @@ def is_untagged(kind: Any) -> bool:
 
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
     """Return the schema of a type, and the components that it refers to."""
-    (schema,), found = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
+    (schema,), components = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
     for (name, field), closer in REFINEMENTS.items():
-        if name in found:
-            found[name]["properties"][field] |= closer
-    return portable(schema), {name: portable(component) for name, component in found.items()}
+        if name in components:
+            components[name]["properties"][field] |= closer
+    return portable(schema), {name: portable(component) for name, component in components.items()}
 
 
 def portable(schema: Any) -> Any:

@@ -48,7 +48,7 @@ class Connection(ConnectionControl):
         self.websocket.listen(self.on_message)
         await self.websocket.wait_closed()
         too_big = self.websocket.failed_with == CODES["too_big"].close
-        if too_big and not self.reading_stopped:  # found by the library, before any message was complete
+        if too_big and not self.reading_stopped:  # the library finds this, before any message was complete
             self.count_rejected("too_big")
 
     def stop_reading(self) -> None:

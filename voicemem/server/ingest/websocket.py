@@ -128,10 +128,10 @@ class EventSocket(ServerConnection):
         if self.fast:
             self.parse(data)
         else:
-            asked = self.request is not None
+            had_request = self.request is not None
             self.feed_library(data)
             if self.listener is None and self.request is not None:
-                self.sent_ahead = self.sent_ahead or asked or not data.endswith(END_OF_REQUEST)
+                self.sent_ahead = self.sent_ahead or had_request or not data.endswith(END_OF_REQUEST)
 
     def parse(self, data: bytes) -> None:
         """Deliver fast frames; from the first other frame on, leave everything to the library."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
@@ -35,7 +35,13 @@ from voicemem.server.http.request import (
     stream_body,
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
-from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, session_view
+from voicemem.server.rest.sessions import (
+    GivenConfig,
+    Session,
+    check_outbound_change,
+    note_outbound_change,
+    session_view,
+)
 from voicemem.server.rest.tails import JournalEntry
 
 BODY_TIMEOUT_S = 120.0
@@ -118,14 +124,14 @@ async def restore_from_body(request: web.Request) -> web.Response:
     """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
     body = await read_large_body(request)
     try:
-        given = msgspec.json.decode(body, type=RestoreBody)
+        restore = msgspec.json.decode(body, type=RestoreBody)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "The body must have a `checkpoint`, and may have a `session_id`.") from None
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    session_id = None if given.session_id is None else check_session_id(given.session_id)
-    checkpoint = await parse_checkpoint(given.checkpoint)
-    check_calling_out(request, checkpoint.config)
+    session_id = None if restore.session_id is None else check_session_id(restore.session_id)
+    checkpoint = await parse_checkpoint(restore.checkpoint)
+    check_outbound_change(request, checkpoint.config)
     stream = await restore_checkpoint(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_outbound_change(request, checkpoint.config, stream)
     return json_response(session_view(stream), 201)
@@ -155,13 +161,13 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     """
     request[GRANT].require_setting()
     stream = await get_stream(request)
-    given: dict[str, Any] = await read_object(request)
-    point = convert_body({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPoint)
+    config = await read_object(request)  # and the fields of a fork, taken out next
+    point = convert_body({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
-    check_calling_out(request, given)
+    check_outbound_change(request, config)
     services = services_of(request)
-    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, given)
-    note_outbound_change(request, given, forked)
+    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config)
+    note_outbound_change(request, config, forked)
     return json_response(session_view(forked), 201)
 
 

@@ -72,30 +72,30 @@ class Recovered(Struct, frozen=True):
     recovered: int
 
 
-def delivery_view(made: EndpointDelivery) -> WebhookDelivery:
-    delivery: Any = made.delivery
+def delivery_view(item: EndpointDelivery) -> WebhookDelivery:
+    delivery: Any = item.delivery
     return WebhookDelivery(
-        id=str(made.key),
+        id=str(item.key),
         notice_id=delivery.notice_id,
-        session_id=made.session_id,
+        session_id=item.session_id,
         event_type=delivery.event_type,
         state=delivery.state,
-        created_at=made.made_ms,
-        next_attempt_at=made.due_ms,
+        created_at=item.made_ms,
+        next_attempt_at=item.due_ms,
         attempts=[DeliveryAttempt(*attempt) for attempt in delivery.attempts],
     )
 
 
 async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
-    wanted = DeliveryFilter(
+    conditions = DeliveryFilter(
         session_id=query.session_id,
         event_type=query.event_type,
         state=query.state,
         before=None if query.before is None else int(query.before),
         limit=query.limit,
     )
-    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), wanted)
+    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), conditions)
     return json_response(
         DeliveryPage([delivery_view(delivery) for delivery in page], None if following is None else str(following))
     )
@@ -113,9 +113,9 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
 
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again all notices since a time that could not be delivered."""
-    given = convert_body(await read_object(request), Since)
-    count = await services_of(request).webhooks.recover(*endpoint_of(request), given.since)
-    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
+    body = convert_body(await read_object(request), Since)
+    count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
+    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=body.since, count=count)
     return json_response(Recovered(count), 202)
 
 

@@ -193,8 +193,8 @@ def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
 
 def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     """Return a tag that changes whenever the answer may: one position of one journal gives one memory."""
-    # A restored store has another incarnation, since its positions may mean other events. The key tells sessions of one
-    # id apart, in other projects for example. The query chooses what is shown of the memory.
+    # A restored store has another incarnation, since its positions may mean other events. The key distinguishes
+    # sessions with one id, in other projects for example. The query chooses what is shown of the memory.
     version = f"{incarnation}/{stream.key}/{stream.position}?{request.query_string}"
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
@@ -221,12 +221,12 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
 
 def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
     """Return the policy that a query names. Raises `Refused` (`invalid_query`)."""
-    given = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
+    memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
-        check_memory(given)
+        check_memory(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
-    return MemoryConfig(**given) if given else None
+    return MemoryConfig(**memory) if memory else None
 
 
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:

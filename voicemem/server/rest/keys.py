@@ -87,11 +87,11 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     The first key of a service is made with its command line, since from then on every caller needs one.
     """
     grant = request[GRANT]
-    given = convert_body(await read_object(request), NewKey)
-    check_text(given.name)
+    body = convert_body(await read_object(request), NewKey)
+    check_text(body.name)
     if grant.key_id is None:
         raise Refused("no_keys")
-    key, text = await services_of(request).access.create_key(grant.project, given.name, given.scopes)
+    key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
@@ -110,8 +110,8 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     It is signed with the caller's key, and is revoked together with it.
     """
     grant, stream = request[GRANT], await get_stream(request)
-    given = convert_body(await read_object(request), NewToken)
-    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, given.ttl_seconds)
+    body = convert_body(await read_object(request), NewToken)
+    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, body.ttl_seconds)
     audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 

@@ -45,8 +45,8 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
-    given = convert_body(await read_object(request), ToForget)
-    forgetting = msgspec.convert(msgspec.to_builtins(given), ForgetRequest)
+    body = convert_body(await read_object(request), ToForget)
+    forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
     return json_response(await forget(services.memories, stream, forgetting, services.sessions.clock))
 
 

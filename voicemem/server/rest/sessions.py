@@ -101,26 +101,26 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
 
     The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
     """
-    given = await read_object(request)
-    session_id = given.pop("session_id", None)
+    config = await read_object(request)
+    session_id = config.pop("session_id", None)
     if session_id is not None:
         session_id = check_session_id(session_id)
-    check_calling_out(request, given)
-    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, given)
+    check_outbound_change(request, config)
+    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, config)
     if new:
-        note_outbound_change(request, given, stream)
+        note_outbound_change(request, config, stream)
     return json_response(session_view(stream), 201 if new else 200)
 
 
-def check_calling_out(request: web.Request, given: JsonObject) -> None:
+def check_outbound_change(request: web.Request, config: JsonObject) -> None:
     """Require the scope `admin` for settings that make the service send requests. Raises `Refused`."""
-    if changes_outbound(given):
+    if changes_outbound(config):
         request[GRANT].require("admin")
 
 
-def note_outbound_change(request: web.Request, given: JsonObject, stream: Stream) -> None:
+def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
     """Audit a change of settings that make the service send requests."""
-    if changes_outbound(given):
+    if changes_outbound(config):
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
@@ -134,7 +134,7 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
 
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
     """List the sessions of the project, the newest first."""
-    wanted = StreamFilter(
+    conditions = StreamFilter(
         project=request[GRANT].project,
         state=query.state,
         user_id=query.user_id,
@@ -143,7 +143,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Respo
         started_before=query.started_before,
         limit=query.limit,
     )
-    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 
@@ -157,7 +157,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     request[GRANT].require_setting()
     stream = await get_stream(request)
     patch = await read_object(request)
-    check_calling_out(request, patch)
+    check_outbound_change(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return json_response(session_view(changed))

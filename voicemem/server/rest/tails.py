@@ -143,11 +143,13 @@ async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.S
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    wanted = StreamFilter(
+    conditions = StreamFilter(
         project=request[GRANT].project, state=query.state, user_id=query.user_id, label=parse_label(query.label)
     )
     view = View(query.view == "messages", query.open)
-    return await stream_tail(request, await services_of(request).tails.of_several(wanted, view, last_event_id(request)))
+    return await stream_tail(
+        request, await services_of(request).tails.of_several(conditions, view, last_event_id(request))
+    )
 
 
 def last_event_id(request: web.Request) -> str | None:
@@ -168,8 +170,8 @@ async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes,
     time = asyncio.get_running_loop().time
     last_write = time()
     try:
-        async with aclosing(services_of(request).tails.tell(tail)) as telling:
-            async for items in telling:
+        async with aclosing(services_of(request).tails.tell(tail)) as batches:
+            async for items in batches:
                 for piece in encode_in_pieces(items):
                     yield piece
                     last_write = time()

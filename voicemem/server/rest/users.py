@@ -28,10 +28,10 @@ class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
     """List the sessions of a user in the project, the newest first."""
-    wanted = StreamFilter(
+    conditions = StreamFilter(
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
-    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 

@@ -204,11 +204,11 @@ async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
-    given = convert_body(await read_object(request), NewSecret)
-    secret = None if given.secret is UNSET else given.secret
+    body = convert_body(await read_object(request), NewSecret)
+    secret = None if body.secret is UNSET else body.secret
     check_webhook_secret(secret)
     webhooks = services_of(request).webhooks
-    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, given.overlap_seconds)
+    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
     return json_response(with_secret(rotated))
 

@@ -167,12 +167,12 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
 async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Replace the content, the form, or both."""
     owner = await owner_of(request)
-    given = convert_body(await read_object(request), ReplacedDocument)
-    form = form_of(given)
+    body = convert_body(await read_object(request), ReplacedDocument)
+    form = form_of(body)
     if form is not None:
         request[GRANT].require_setting()
-        check_form(given)
-    content: Any = None if given.content is UNSET else given.content
+        check_form(body)
+    content: Any = None if body.content is UNSET else body.content
     if content is None and form is None:
         raise Refused("missing_field", "The body must have `content`, or a form: `format`, `template` or `schema`.")
     return await apply_to_document(
@@ -183,8 +183,8 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
 async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
-    given = convert_body(await read_object(request), AppendedDocument)
-    return await apply_to_document(request, owner, DocumentChange("append", given.content))
+    body = convert_body(await read_object(request), AppendedDocument)
+    return await apply_to_document(request, owner, DocumentChange("append", body.content))
 
 
 async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
@@ -201,10 +201,10 @@ async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Res
 async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
     """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
     owner = await owner_of(request)
-    call = convert_body(await read_object(request), ChatToolCall)
-    if call.function.name == GET_TOOL:
+    tool_call = convert_body(await read_object(request), ChatToolCall)
+    if tool_call.function.name == GET_TOOL:
         request[GRANT].require("read", request.match_info.get("id"))
-    message = await services_of(request).working_memory.execute_tool(owner, call)
+    message = await services_of(request).working_memory.execute_tool(owner, tool_call)
     return json_response(msgspec.convert(message, ToolMessage))
 
 
