@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -149,10 +150,7 @@ def select_from(
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)
     counter = policies.counter(model)
-
-    def answered_uses() -> list[ToolUse]:
-        return [use for use in memory.tool_uses() if use.answered]
-
+    answered_uses = partial(answered_tool_uses, memory)
     tools = answered_uses() if options.tools else []
     remembered = remembered_of(memory, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
@@ -178,6 +176,10 @@ def select_from(
         extra_messages=make_extra_messages(memory.state, session_config, user_document_message, options.data),
         tool_uses=answered_uses,
     )
+
+
+def answered_tool_uses(memory: Memory) -> list[ToolUse]:
+    return [use for use in memory.tool_uses() if use.answered]
 
 
 def remembered_of(memory: Memory, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:

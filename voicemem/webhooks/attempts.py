@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Literal
@@ -47,6 +48,10 @@ class AttemptResult(Struct, frozen=True):
     duration_ms: int
     excerpt: str
     """The first 256 bytes of the answer's body as text."""
+
+
+Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
+"""Makes one attempt; never raises for what the receiver does."""
 
 
 def verdict(answer: AttemptResult) -> Literal["delivered", "retry", "gone"]:

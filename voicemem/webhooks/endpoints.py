@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send
 from voicemem.webhooks.outbox import make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
 
@@ -43,7 +43,7 @@ class Webhooks:
     def __init__(
         self,
         store: Endpoints,
-        send: Callable[[AttemptRequest], Awaitable[AttemptResult]],
+        send: Send,
         runtime: Runtime,
         wake: asyncio.Event,
         check_address: Callable[[str], None],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Endpoint, Export
-from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, Send, next_delay_s, verdict
 from voicemem.webhooks.payloads import (
     envelope,
     history_payload,
@@ -43,8 +42,6 @@ FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
 MAX_WAIT_S = 1.0
 """Between two looks at the store while nothing wakes the outbox."""
-
-Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 
 
 class OutboxWorker:

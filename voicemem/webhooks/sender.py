@@ -6,7 +6,7 @@ import asyncio
 import io
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Self
@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
 from voicemem.telemetry import Telemetry
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, verdict
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send, verdict
 from voicemem.webhooks.signing import signature_headers
 
 EXCERPT_BYTES = 256
@@ -26,7 +26,6 @@ READ_BYTES = 4096
 KEEPALIVE_S = 2.0
 """Long enough for sessions that end together to share a connection; shorter than receivers keep idle ones."""
 LOG = logging.getLogger("voicemem.webhooks")
-Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 _WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
     (AddressNotAllowedError, "address_not_allowed"),
     (TimeoutError, "timeout"),
