@@ -1,4 +1,4 @@
-"""What notices say: payloads with Agora's numbers and fields (101 to 105), and the envelope around them.
+"""What notices say: payloads with Agora's numbers and fields, and the envelope around them.
 
 The payload of a notice is made once, from the journal up to one position, and frozen.
 """
