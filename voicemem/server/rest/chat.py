@@ -9,9 +9,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.call import LlmCall
+from voicemem.gateway.chat_request import ChatRequest, read_request
+from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.tool_loop import ToolLoop
-from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
@@ -72,12 +72,12 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
         protocol.on_lost = None
 
 
-async def answer_whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
+async def answer_whole(call: LlmRequest | ToolLoop) -> web.StreamResponse:
     body = await call.complete()
     return web.Response(body=body, content_type=JSON, headers=reply_headers(call))
 
 
-async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
+async def answer_streamed(request: web.Request, call: LlmRequest | ToolLoop) -> web.StreamResponse:
     """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
     response: web.StreamResponse | None = None
     try:
@@ -111,7 +111,7 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
+def reply_headers(call: LlmRequest | ToolLoop) -> dict[str, str]:
     """What the engine's own events about this reply are to name."""
     names = {TURN_HEADER: str(call.turn_id)}
     return names if call.item is None else names | {ITEM_HEADER: call.item}
