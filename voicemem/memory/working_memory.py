@@ -26,6 +26,7 @@ from voicemem.documents.document import (
     WorkingMemoryConfig,
     form_of,
 )
+from voicemem.documents.json_schema import check_document
 from voicemem.documents.tools import (
     CLEAR_TOOL,
     GET_TOOL,
@@ -36,7 +37,6 @@ from voicemem.documents.tools import (
     tool_message,
 )
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.memory.schema_validation import check_document
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
@@ -177,7 +177,7 @@ class WorkingMemory:
         if content is not None:
             documents.check_content(content, form)
             if form.schema is not None:
-                await asyncio.to_thread(check_document, content, form.schema)
+                check_document(content, form.schema)
         event = MemoryDocument(
             operation=change.operation,
             content=change.content,
