@@ -34,12 +34,12 @@ WAIT_S = 10
 
 RECORDER = """
 import asyncio, sys
-from voicemem.admission import Batch, Offer
-from voicemem.config import settle
+from voicemem.store.admission import Batch, Offer
+from voicemem.config.session import validate_config
 from voicemem.store.sqlite import SqliteStore
 
 async def record(store, name):
-    opened = await store.open("p", name, "main", settle({}), None, 1)
+    opened = await store.open("p", name, "main", validate_config({}), None, 1)
     seq = 1
     while True:
         batch = [Offer(n, 1, b'{"type":"metric","seq":%d}' % n) for n in range(seq, seq + 3)]

@@ -11,9 +11,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.call import LlmCall
+from voicemem.gateway.chat_request import ChatRequest, read_request
+from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.tool_loop import ToolLoop
-from voicemem.llm.completions import ChatRequest, read_request
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
@@ -77,8 +77,8 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
     stream = await get_stream(request)
     chat_turn = read_request(await read_object(request))
     gateway = services_of(request).gateway
-    llm_call = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
-    task = gateway.spawn(answer_streamed(request, llm_call) if chat_turn.stream else answer_whole(llm_call))
+    llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
+    task = gateway.spawn(answer_streamed(request, llm_request) if chat_turn.stream else answer_whole(llm_request))
     try:
         return await cancel_on_hangup(request, task)
     except LlmFailed as error:
@@ -103,22 +103,22 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
         protocol.on_lost = None
 
 
-async def answer_whole(llm_call: LlmCall | ToolLoop) -> web.StreamResponse:
-    body = await llm_call.complete()
-    return web.Response(body=body, content_type=JSON, headers=reply_headers(llm_call))
+async def answer_whole(llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
+    body = await llm_request.complete()
+    return web.Response(body=body, content_type=JSON, headers=reply_headers(llm_request))
 
 
-async def answer_streamed(request: web.Request, llm_call: LlmCall | ToolLoop) -> web.StreamResponse:
+async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
     """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
     # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
     # four ways out: [DONE]; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
     # Of these only a cancellation without a drain is raised.
     response: web.StreamResponse | None = None
     try:
-        async with aclosing(llm_call.chunks()) as chunks:
+        async with aclosing(llm_request.chunks()) as chunks:
             async for data in chunks:
                 if response is None:
-                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(llm_call))
+                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(llm_request))
                     await response.prepare(request)
                 await response.write(sse.encode(data))
         assert response is not None
@@ -145,10 +145,10 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def reply_headers(llm_call: LlmCall | ToolLoop) -> dict[str, str]:
+def reply_headers(llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
     """Return the headers with the turn and item that the engine's own events about this reply must name."""
-    names = {TURN_HEADER: str(llm_call.turn_id)}
-    return names if llm_call.item is None else names | {ITEM_HEADER: llm_call.item}
+    names = {TURN_HEADER: str(llm_request.turn_id)}
+    return names if llm_request.item is None else names | {ITEM_HEADER: llm_request.item}
 
 
 def failure_code(error: VoicememError) -> str:
