@@ -13,11 +13,11 @@ PURE = ("errors", "version", "protocol", "documents", "config", "transcript")
 ORDER = (
     "errors",
     "version",
-    "runtime",
     "protocol",
     "documents",
     "config",
     "transcript",
+    "runtime",
     "store",
     "security",
     "telemetry",
@@ -213,3 +213,12 @@ def test_impurity_is_caught() -> None:
     for form, what in forms.items():
         assert impurities({"transcript.fold": form}) == [f"transcript.fold: {what}"], form
         assert impurities({"sessions.recorder": form}) == []
+
+
+def test_the_page_lists_the_packages_of_the_law() -> None:
+    """ARCHITECTURE.md names every package, in import order, and no other."""
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
+    table = page.split("## Packages, in import order")[1].split("\n## ")[0]
+    listed = [row.split("`")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert [name for name in listed if name in ORDER] == list(ORDER)
+    assert [name for name in listed if name not in ORDER] == []

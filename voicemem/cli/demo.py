@@ -81,7 +81,7 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
 
 
 def recorded_call() -> list[JsonObject]:
-    with resources.as_file(resources.files("voicemem") / "demo_call.jsonl") as path:
+    with resources.as_file(resources.files("voicemem.cli") / "demo_call.jsonl") as path:
         return load_recording(Path(path))
 
 

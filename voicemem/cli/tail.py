@@ -16,7 +16,7 @@ from voicemem.cli.calls import REST_URL
 from voicemem.cli.common import CommandFailed, rest_url, run
 from voicemem.cli.demo import render_message
 from voicemem.client import ClientError
-from voicemem.client.tail import SseEvent, TailReader, tail_url
+from voicemem.client.tail import TailEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """What is shown of an event, the first of these that it has."""
@@ -70,7 +70,7 @@ async def print_tail(reader: TailReader, console: Console | None, several: bool)
         raise CommandFailed(f"{error.detail} ({error.code})") from None
 
 
-def print_event(told: SseEvent, console: Console | None, several: bool) -> None:
+def print_event(told: TailEvent, console: Console | None, several: bool) -> None:
     if console is None:
         click.echo(json.dumps(told.data, ensure_ascii=False))
         return

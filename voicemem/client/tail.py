@@ -14,16 +14,19 @@ from yarl import URL
 from voicemem.client.errors import RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
 from voicemem.client.rest import TRANSIENT_STATUSES, decode_answer, session_path
+from voicemem.protocol.sse import EVENT_STREAM, Decoder, SseEvent, TooLong
 
 SILENCE_S = 45.0
 """The server says something every 15 s."""
 TRANSIENT_TAIL_CODES = frozenset({"draining", "store_unavailable", "internal"})
 """Of tails that were cut, and may go on soon."""
 NO_CONTENT = 204
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""Of one event, so that a server, or what poses as one, cannot fill the memory."""
 
 
-class SseEvent(NamedTuple):
-    """One server-sent event; its reader goes on after `place`. Without a name it is only the place."""
+class TailEvent(NamedTuple):
+    """One event of a tail, its data decoded; a reader that connects again goes on behind `last_event_id`."""
 
     last_event_id: str | None
     event: str
@@ -35,14 +38,14 @@ class TailReader:
 
     def __init__(self, address: URL, key: str | None, single_session: bool, options: Options | None = None) -> None:
         self.address = address
-        self.headers = {"Accept": "text/event-stream", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self.headers = {"Accept": EVENT_STREAM, **({"Authorization": f"Bearer {key}"} if key else {})}
         self.single_session = single_session
         self.backoff = Backoff(options or Options())
         self.last_event_id: str | None = None
         self.ever_connected = False
         """Whether there ever was an answer."""
 
-    async def events(self) -> AsyncGenerator[SseEvent, None]:
+    async def events(self) -> AsyncGenerator[TailEvent, None]:
         """What the tail tells, each thing once, until it is over.
 
         Raises `RequestRefused`, and `Unreachable` when there never was an answer.
@@ -69,7 +72,7 @@ class TailReader:
                         raise
                 await asyncio.sleep(self.backoff.next_s())
 
-    async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[SseEvent, None]:
+    async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[TailEvent, None]:
         """The events of one connection. Raises `RequestRefused` also when the tail is cut."""
         headers = {} if self.last_event_id is None else {"Last-Event-ID": self.last_event_id}
         async with http.get(self.address, headers=headers, allow_redirects=False) as response:
@@ -79,23 +82,22 @@ class TailReader:
                 decode_answer(response.status, await response.read())
             self.ever_connected = True
             self.backoff.reset()
-            block = b""
-            async for piece in response.content.iter_any():
-                *blocks, block = (block + piece).split(b"\n\n")
-                for event in map(parse_event, blocks):
-                    self.last_event_id = event.last_event_id or self.last_event_id
-                    if event.event in ("goaway", "error"):
-                        raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
-                    if event.event:
-                        yield event
+            decoder = Decoder(MAX_EVENT_BYTES)
+            try:
+                async for piece in response.content.iter_any():
+                    for event in map(parse_event, decoder.feed(piece)):
+                        self.last_event_id = event.last_event_id or self.last_event_id
+                        if event.event in ("goaway", "error"):
+                            raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
+                        if event.event:
+                            yield event
+            except TooLong:
+                raise RequestRefused("too_big", "An event of the tail is larger than 64 MiB.") from None
 
 
-def parse_event(block: bytes) -> SseEvent:
-    """A server-sent event, without the empty line that ends it."""
-    fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
-    data = msgspec.json.decode(fields.get(b"data", b"{}"))
-    last_event_id = fields.get(b"id")
-    return SseEvent(None if last_event_id is None else last_event_id.decode(), fields.get(b"event", b"").decode(), data)
+def parse_event(event: SseEvent) -> TailEvent:
+    """Decode the data of an event; one without a name only says where the tail stands."""
+    return TailEvent(event.id, event.event, msgspec.json.decode(event.data or b"{}"))
 
 
 def tail_url(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:
