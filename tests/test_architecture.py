@@ -8,11 +8,12 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "voicemem"
-PURE = ("errors", "version", "protocol", "documents", "config", "transcript")
+PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "transcript")
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
     "errors",
     "version",
+    "backoff",
     "protocol",
     "documents",
     "config",
@@ -35,7 +36,7 @@ ORDER = (
     "cli",
 )
 """A package imports only from packages above it."""
-CLIENT = ("errors", "version", "protocol", "client")
+CLIENT = ("errors", "version", "backoff", "protocol", "client")
 """All that the client imports from; it runs where the server is not installed."""
 ENGINES = ("sqlite", "postgres")
 """Folders of `store` that know nothing of each other."""

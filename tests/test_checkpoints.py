@@ -173,7 +173,7 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
     ("hole", document(change=lambda made: made["events"].pop(1)), "position 2: an entry of the journal is missing"),
     ("entry", document(change=lambda made: made["events"].append([])), "A part of the checkpoint"),
     ("more", document(own=1), "A part of the checkpoint"),
-    ("unknown type", document(own("magic"), producer="main"), "position 1: The event's type is not known"),
+    ("unknown type", document(own("magic"), producer="main"), "position 1: The event's type is unknown"),
     ("bad event", document([final(1, "x", seq=1) | {"final": 1}]), "position 1: Expected true or false"),
     ("long text", document([final(1, "x" * 300_000, seq=1)]), "position 1: A text may be at most"),
     ("reserved", document([final(1, "x", seq=1, metadata={"heard": "no"})]), "position 1: The event's metadata"),
@@ -197,7 +197,7 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
         "a text or an object",
     ),
     ("refused", document(own("refused", code="magic")), "position 1: The code of a refused event"),
-    ("open", document(own("session.open")), "position 1: The event's type is not known"),
+    ("open", document(own("session.open")), "position 1: The event's type is unknown"),
 ]
 
 

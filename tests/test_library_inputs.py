@@ -43,14 +43,14 @@ async def test_what_is_no_store_makes_no_file(store: Any, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"project": 5}, "A project is 1 to 128"),
-        ({"project": "a b"}, "A project is 1 to 128"),
+        ({"project": 5}, "A project must be 1 to 128"),
+        ({"project": "a b"}, "A project must be 1 to 128"),
         ({"policies": {"full": Stepping}}, "The policy full comes with voicemem"),
         ({"policies": {"x": 5}}, "no method `choose`"),
         ({"policies": {"x": Stepping()}}, "no method `choose`"),
         ({"policies": {"Not A Name": Stepping}}, "cannot be the name of a policy"),
         ({"policies": {5: Stepping}}, "cannot be the name of a policy"),
-        ({"policies": [Stepping]}, "a dict of classes"),
+        ({"policies": [Stepping]}, "must be a dict of classes"),
         ({"model_windows": {"m": "x"}}, "model_windows"),
         ({"model_windows": {"m": -1}}, "model_windows"),
         ({"model_windows": {"m": 0}}, "model_windows"),

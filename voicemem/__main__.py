@@ -1,4 +1,4 @@
-"""`python -m voicemem` is the command `voicemem`."""
+"""`python -m voicemem` runs the command `voicemem`."""
 
 from __future__ import annotations
 
