@@ -49,7 +49,7 @@ CLOCKS = "now utcnow today time time_ns monotonic perf_counter localtime gmtime"
 
 
 def sources() -> dict[str, str]:
-    """Each file of the package by its dotted name, `store.sqlite.rows`."""
+    """Each file of the package by its dotted name, `store.sqlite.row_cache`."""
     paths = PACKAGE.rglob("*.py")
     return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8") for path in paths}
 

@@ -163,14 +163,14 @@ for _ in range(33):
     DEEP = [DEEP]
 
 BY_HAND: list[tuple[str, JsonObject, str]] = [
-    ("kind", document(change=lambda made: made.update(voicemem="backup")), "no checkpoint of voicemem"),
-    ("version", document(change=lambda made: made.update(version=2)), "of another version"),
+    ("kind", document(change=lambda made: made.update(voicemem="backup")), "not a voicemem checkpoint"),
+    ("version", document(change=lambda made: made.update(version=2)), "has another version"),
     ("hash", document() | {"sha256": "0" * 64}, "was changed"),
-    ("no hash", {k: v for k, v in document().items() if k != "sha256"}, "no checkpoint of voicemem"),
+    ("no hash", {k: v for k, v in document().items() if k != "sha256"}, "not a voicemem checkpoint"),
     ("text", document() | {"events": [{**document()["events"][0], "received_ms": 1}]}, "was changed"),
     ("session", document(change=lambda made: made["session"].pop("config")), "A part of the checkpoint"),
     ("times", document(change=lambda made: made["session"].update(started_at=10**15)), "A part of the checkpoint"),
-    ("hole", document(change=lambda made: made["events"].pop(1)), "in the wrong place: position 2"),
+    ("hole", document(change=lambda made: made["events"].pop(1)), "position 2: an entry of the journal is missing"),
     ("entry", document(change=lambda made: made["events"].append([])), "A part of the checkpoint"),
     ("more", document(own=1), "A part of the checkpoint"),
     ("unknown type", document(own("magic"), producer="main"), "position 1: The event's type is unknown"),
@@ -180,11 +180,11 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
     ("integer", document([final(1, "x", seq=1, metadata={"a": 2**53 + 1})]), "position 1: An integer"),
     ("deep", document([final(1, "x", seq=1, metadata={"a": DEEP})]), "position 1: The JSON is nested deeper"),
     ("own of a producer", document(own("session.closed", reason="api", ts=1)), "position 1: An event of the server's"),
-    ("seq without producer", document(producer=None), "only a producer's events have a seq"),
-    ("seqs", document([EVENTS[0], EVENTS[0]]), "position 2: The events of a producer are not in the order"),
-    ("mixed", document([EVENTS[0], done(1)]), "position 2: A producer gives all of its events a seq"),
-    ("mixed", document([done(1), EVENTS[0]]), "position 2: The events of a producer are not in the order"),
-    ("other seq", document([EVENTS[1]], seq=1), "position 1: The event has another seq"),
+    ("seq without producer", document(producer=None), "only a producer's events may have a seq"),
+    ("seqs", document([EVENTS[0], EVENTS[0]]), "position 2: The events of a producer must be in the order"),
+    ("mixed", document([EVENTS[0], done(1)]), "position 2: A producer must give all of its events a seq"),
+    ("mixed", document([done(1), EVENTS[0]]), "position 2: The events of a producer must be in the order"),
+    ("other seq", document([EVENTS[1]], seq=1), "position 1: The event must have the same seq"),
     ("schema", document(own("memory.document", operation="form", schema={"type": 1}), producer=None), "position 1: "),
     (
         "long document",
@@ -196,7 +196,7 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
         document(own("memory.document", operation="replace", content=[1]), producer=None),
         "a text or an object",
     ),
-    ("refused", document(own("refused", code="magic")), "position 1: An event was refused with a code"),
+    ("refused", document(own("refused", code="magic")), "position 1: The code of a refused event"),
     ("open", document(own("session.open")), "position 1: The event's type is unknown"),
 ]
 

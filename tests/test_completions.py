@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import LlmFailed, Refused
-from voicemem.llm.completions import (
-    LlmAnswer,
-    build_llm_request,
-    content_text,
-    read_request,
-    text_chunks,
-    text_completion,
-)
+from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
+from voicemem.llm.completions import LlmAnswer, content_text
 from voicemem.llm.targets import LlmEndpoint
 
 TEXTS = st.text(max_size=8)

@@ -29,7 +29,7 @@ from voicemem.config.service import (
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
-from voicemem.store.sqlite.files import check_place
+from voicemem.store.sqlite.database_files import check_place
 from voicemem.telemetry.otel import tracer_of, wanted
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__

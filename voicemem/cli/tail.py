@@ -14,7 +14,7 @@ from rich.text import Text
 
 from voicemem.cli.common import end_on_interrupt, rest_options, run
 from voicemem.cli.demo import render_message
-from voicemem.client.tail import SseEvent, TailReader, tail_url
+from voicemem.client.tail import TailEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
@@ -72,7 +72,7 @@ async def print_tail(reader: TailReader, console: Console | None, several: bool)
             sys.stdout.flush()
 
 
-def print_event(event: SseEvent, console: Console | None, several: bool) -> None:
+def print_event(event: TailEvent, console: Console | None, several: bool) -> None:
     """Print an event of a tail: as JSON without a console, and with its session if there are several."""
     if console is None:
         click.echo(json.dumps(event.data, ensure_ascii=False))

@@ -14,14 +14,17 @@ from yarl import URL
 from voicemem.client.errors import RequestRefused, is_transient
 from voicemem.client.options import Backoff, Options
 from voicemem.client.rest import decode_answer, session_path, unreachable
+from voicemem.protocol.sse import EVENT_STREAM, Decoder, SseEvent, TooLong
 
 SILENCE_S = 45.0
 """After this long without a byte the connection is lost; the server sends at least a comment every 15 s."""
 NO_CONTENT = 204
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""Of one event, so that a server, or what poses as one, cannot fill the memory."""
 
 
-class SseEvent(NamedTuple):
-    """One server-sent event; a reader continues after its id. Without a name it carries only the id."""
+class TailEvent(NamedTuple):
+    """One event of a tail, its data decoded; a reader continues after its id. Without a name it carries only the id."""
 
     last_event_id: str | None
     event: str
@@ -33,14 +36,14 @@ class TailReader:
 
     def __init__(self, address: URL, key: str | None, single_session: bool, options: Options | None = None) -> None:
         self.address = address
-        self.headers = {"Accept": "text/event-stream", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self.headers = {"Accept": EVENT_STREAM, **({"Authorization": f"Bearer {key}"} if key else {})}
         self.single_session = single_session
         self.backoff = Backoff(options or Options())
         self.last_event_id: str | None = None
         self.ever_connected = False
         """Whether the server has ever answered."""
 
-    async def events(self) -> AsyncGenerator[SseEvent, None]:
+    async def events(self) -> AsyncGenerator[TailEvent, None]:
         """The events of the tail, each once, until it is over.
 
         Raises `RequestRefused`, and `Unreachable` if the first attempt gets no answer; later attempts are repeated.
@@ -64,7 +67,7 @@ class TailReader:
                         raise
                 await asyncio.sleep(self.backoff.next_s())
 
-    async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[SseEvent, None]:
+    async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[TailEvent, None]:
         """The events of one connection. Raises `RequestRefused`, also when the server cuts the tail."""
         headers = {} if self.last_event_id is None else {"Last-Event-ID": self.last_event_id}
         async with http.get(self.address, headers=headers, allow_redirects=False) as response:
@@ -74,23 +77,22 @@ class TailReader:
                 decode_answer(response.status, await response.read())
             self.ever_connected = True
             self.backoff.reset()
-            block = b""
-            async for piece in response.content.iter_any():
-                *blocks, block = (block + piece).split(b"\n\n")
-                for event in map(parse_event, blocks):
-                    self.last_event_id = event.last_event_id or self.last_event_id
-                    if event.event in ("goaway", "error"):
-                        raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
-                    if event.event:
-                        yield event
+            decoder = Decoder(MAX_EVENT_BYTES)
+            try:
+                async for piece in response.content.iter_any():
+                    for event in map(parse_event, decoder.feed(piece)):
+                        self.last_event_id = event.last_event_id or self.last_event_id
+                        if event.event in ("goaway", "error"):
+                            raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
+                        if event.event:
+                            yield event
+            except TooLong:
+                raise RequestRefused("too_big", "An event of the tail is larger than 64 MiB.") from None
 
 
-def parse_event(block: bytes) -> SseEvent:
-    """A server-sent event from its lines, without the empty line that ends it."""
-    fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
-    data = msgspec.json.decode(fields.get(b"data", b"{}"))
-    last_event_id = fields.get(b"id")
-    return SseEvent(None if last_event_id is None else last_event_id.decode(), fields.get(b"event", b"").decode(), data)
+def parse_event(event: SseEvent) -> TailEvent:
+    """Decode the data of an event; one without a name only says where the tail stands."""
+    return TailEvent(event.id, event.event, msgspec.json.decode(event.data or b"{}"))
 
 
 def tail_url(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:

@@ -24,7 +24,7 @@ from voicemem.context.plugins import (
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT
 
@@ -133,13 +133,7 @@ def plain_json(value: Any) -> JsonObject:
 
 def json_value(value: Any) -> Any:
     """A value, as decoded from JSON. Raises `Refused`."""
-    text = json_bytes(value)
-    try:
-        decoded = JSON_DECODER.decode(text)
-    except MALFORMED:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    check_integers(decoded)
-    return decoded
+    return decode_body(json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:

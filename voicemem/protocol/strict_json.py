@@ -45,6 +45,19 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
+def decode_body(body: bytes) -> Any:
+    """Decode a request's body, any JSON within the limits. Raises `InvalidFrame`, `Refused`."""
+    check_frame(body)
+    try:
+        value = JSON_DECODER.decode(body)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    except MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    check_integers(value)
+    return value
+
+
 def drop_nulls(value: Any) -> Any:
     """A merge patch without what it takes away, which then must be valid as a configuration."""
     if isinstance(value, dict):
