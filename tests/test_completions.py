@@ -171,7 +171,7 @@ def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
         ([{"role": "user", "content": "Hi."}, {"role": "narrator", "content": "x"}], "`messages[1].role`"),
         (
             [{"role": "User", "content": "Hi."}],
-            "(system, developer, user, assistant, tool, function): `messages[0].role`",
+            "must be one of system, developer, user, assistant, tool, function: `messages[0].role`",
         ),
         ([{"role": "user", "content": ""}], "has no text"),
         ([{"role": "user", "content": " \n"}], "has no text"),

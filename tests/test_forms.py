@@ -42,9 +42,9 @@ def test_every_pattern_of_the_api_has_its_sentence() -> None:
         (
             "/v1/webhooks",
             {"url": "https://x.example/", "event_types": [1]},
-            "(101, 102, 103, 111, 112): `event_types[0]`",
+            "must be one of 101, 102, 103, 111, 112: `event_types[0]`",
         ),
-        ("/v1/keys", {"scopes": ["all"]}, "(ingest, read, admin): `scopes[0]`"),
+        ("/v1/keys", {"scopes": ["all"]}, "must be one of ingest, read, admin: `scopes[0]`"),
         ("/v1/sessions", {"session_id": "a b"}, "A session id is 1 to 128"),
         ("/v1/sessions?label=sales", None, "A label to filter by must be KEY:VALUE"),
         ("/v1/sessions/s/context?enrich=all", None, "Enrichers must be names separated by commas, of timestamps"),

@@ -88,11 +88,8 @@ def too_slow() -> Refused:
 def compile_schema(text: bytes) -> CompiledSchema:
     """The validator of a schema, given as JSON, and its costs. Raises `Refused`."""
     given: JsonObject = msgspec.json.decode(text)
-    try:
-        jsonschema_rs.meta.validate({**given, "$schema": DIALECT})
-    except ValidationError as error:
-        raise invalid_schema(f"a keyword has a value that it cannot have, at `{schema_path(error)}`") from None
-    if given.get("$schema", DIALECT).removesuffix("#") != DIALECT:
+    check_keywords(given)
+    if str(given.get("$schema", DIALECT)).removesuffix("#") != DIALECT:
         raise invalid_schema("its `$schema` must be that of draft 2020-12")
     if given.get("type", "object") != "object" and "object" not in list(given["type"]):
         raise invalid_schema("a document is an object, so its `type` must allow one")
@@ -115,9 +112,17 @@ def compile_schema(text: bytes) -> CompiledSchema:
     return CompiledSchema(validator, costs)
 
 
+def check_keywords(schema: JsonObject) -> None:
+    """Refuse what the draft's own schema for schemas does not allow. Raises `Refused`."""
+    try:
+        jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
+    except ValidationError as error:
+        raise invalid_schema(f"a keyword has a value that it cannot have, at `{schema_path(error)}`") from None
+
+
 def build_graph(schema: JsonObject) -> SchemaGraph:
     try:
-        return SchemaGraph(schema)
+        return SchemaGraph(schema, check_keywords)
     except LookupError:
         raise broken_reference() from None
     except TooManySchemas:

@@ -7,7 +7,7 @@ stop the whole service. The unit is a step, one keyword on one value: mostly les
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -74,14 +74,18 @@ class TooManySchemas(Exception):
 class SchemaGraph:
     """All schemas that a schema consists of, with its references followed.
 
-    Raises `LookupError` for a broken reference, and `TooManySchemas`.
+    `check` raises for what is not a schema; the root has passed it. A reference may also lead to a place that is
+    not one for schemas, where nothing has been checked before. Raises `LookupError` for a broken reference, and
+    `TooManySchemas`.
     """
 
-    def __init__(self, root: JsonObject) -> None:
+    def __init__(self, root: JsonObject, check: Callable[[JsonObject], None]) -> None:
         self.root = root
         self.anchors: dict[str, JsonObject] = {}
         self.nodes: dict[int, Node] = {}
+        checked: set[int] = set()
         for schema in nested_schemas(root):
+            checked.add(id(schema))
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if keyword in schema:
                     self.anchors[schema[keyword]] = schema
@@ -91,6 +95,9 @@ class SchemaGraph:
             if isinstance(schema, dict) and id(schema) not in self.nodes:
                 if len(self.nodes) == MAX_SCHEMAS:
                     raise TooManySchemas
+                if id(schema) not in checked:
+                    check(schema)
+                    checked.update(map(id, nested_schemas(schema)))
                 self.nodes[id(schema)] = Node(schema)
                 waiting += (inner for _, inner in self.applied(schema))
         for node in self.nodes.values():
