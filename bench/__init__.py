@@ -1,1 +1,1 @@
-"""Measurements that can be run again: each prints a table and, last, one line of JSON."""
+"""Repeatable measurements. Each prints a table and ends with one line of JSON."""

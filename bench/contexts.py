@@ -1,9 +1,9 @@
-"""The body of the next LLM call under each memory policy, in process, beside writing all messages by hand.
+"""The body of the next LLM request under each memory policy, in process, compared with writing all messages by hand.
 
     python -m bench.contexts [--turns 100,10000] [--calls 100] [--live 1000] [--rate 10000] [--seconds 5]
 
-Before each call an event is folded, as in a call that goes on: what is measured is what a caller waits for. Then over
-HTTP, one call after the other, while so many sessions stream; beside the same while none does.
+Before each context an event is folded, as during a call: this measures what a client waits for. Then over
+HTTP, one request after the other, while `--live` sessions stream, compared with the same while none does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def written_by_hand(memory: Memory) -> list[dict[str, str]]:
 
 
 async def contexts(turns: int, count: int) -> list[Measured]:
-    """Each policy on a call of so many turns, two messages each."""
+    """Measure each policy on a call of so many turns, two messages each."""
     store = MemoryStore()
     measured = []
     try:
@@ -89,7 +89,7 @@ async def contexts(turns: int, count: int) -> list[Measured]:
 
 
 def live(sessions: int, rate: float, seconds: float) -> list[Measured]:
-    """What one caller waits for over HTTP, of sessions with 40 messages each under the policy `window`."""
+    """Measure what one client waits for over HTTP, with sessions of 40 messages each under the policy `window`."""
     with (
         tempfile.TemporaryDirectory(dir=disk_folder()) as folder,
         serving("voicemem", f"{SQLITE_PREFIX}{folder}/b.db") as server,
@@ -122,7 +122,7 @@ def share_of(taken: list[float], share: float) -> float:
 
 
 def asked(server: Server, sessions: int, seconds: float) -> list[float]:
-    """Milliseconds of each call, one after the other, of one session after the other."""
+    """Milliseconds of each request, one at a time, to the sessions in turn."""
     connection = http.client.HTTPConnection((server.rest or "").removeprefix("http://"))
     taken: list[float] = []
     end = time.perf_counter() + seconds
@@ -139,11 +139,11 @@ def asked(server: Server, sessions: int, seconds: float) -> list[float]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.contexts", description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", default="100,10000", help="of the calls, with commas between (100,10000)")
-    parser.add_argument("--calls", type=int, default=100, help="contexts that are timed, of each policy (100)")
-    parser.add_argument("--live", type=int, default=1000, help="sessions that stream (1000); 0 leaves that out")
-    parser.add_argument("--rate", type=float, default=10_000, help="events per second of all of them (10000)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for which contexts are asked for (5)")
+    parser.add_argument("--turns", default="100,10000", help="turns of the calls, separated by commas (100,10000)")
+    parser.add_argument("--calls", type=int, default=100, help="contexts timed for each policy (100)")
+    parser.add_argument("--live", type=int, default=1000, help="sessions that stream (1000); 0 leaves this part out")
+    parser.add_argument("--rate", type=float, default=10_000, help="events per second, all sessions together (10000)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of requests (5)")
     given = parser.parse_args(arguments)
     facts = machine() | {"counter": counter("o200k").name}
     lengths = [int(text) for text in given.turns.split(",")]

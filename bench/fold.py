@@ -40,7 +40,7 @@ MIN_EVENTS = 2_000
 REPEATS = 7
 BATCH = 1_000
 APPENDED = 10
-"""Events of one append that is timed: enough that the way to the writer thread and back is not most of it."""
+"""Events in one timed append: enough that the way to the writer thread and back is not most of it."""
 CONTEXT_CALLS = 200
 
 
@@ -48,7 +48,7 @@ CONTEXT_CALLS = 200
 
 
 def rates(events: int) -> list[Measured]:
-    """Events a second over calls of one cycle of turns each; the baseline is decoding them and nothing else."""
+    """Measure events per second over calls of one cycle of turns each; the baseline only decodes them."""
     call = calls.cycle()
     rounds = max(1, events // len(call))
     total = rounds * len(call)
@@ -67,7 +67,7 @@ def rates(events: int) -> list[Measured]:
 
 
 def late_append(events: int) -> list[Measured]:
-    """The same turns of one long call, folded early and late; the two take turns, and the best of each counts."""
+    """Fold the same turns of one long call early and late. The two alternate, and the best of each counts."""
     size = len(calls.cycle())
     late_cycles = max(EARLY_CYCLES + 1, events // size)
     early, late = (folded_until(cycles) for cycles in (EARLY_CYCLES, late_cycles))
@@ -83,7 +83,7 @@ def late_append(events: int) -> list[Measured]:
 
 def not_dearer(late: float, early: float) -> Goal:
     goal = at_most(late / early, LATE_RATIO)
-    return Goal(f"ratio {goal.text}", goal.ever_connected)
+    return Goal(f"ratio {goal.text}", goal.reached)
 
 
 def folded_until(cycles: int) -> bytes:
@@ -97,9 +97,9 @@ def fold_time(blob: bytes, texts: Sequence[bytes]) -> float:
 
 
 async def late_record(events: int) -> list[Measured]:
-    """Appends of a few events each through the recorder, on a store in memory: journal, fold and answer.
+    """Append a few events at a time through the recorder, on a store in memory: journal, fold and answer.
 
-    A short call and a long one take turns, so that whatever else the machine does meets both.
+    A short call and a long one alternate, so that other work on the machine affects both.
     """
     early = min(1000, events // 2)
     store = MemoryStore()
@@ -121,7 +121,7 @@ async def late_record(events: int) -> list[Measured]:
 async def recorded(
     recorder: Recorder, memories: Memories, store: Store, length: int
 ) -> tuple[ProducerLease, list[bytes]]:
-    """A call of so many events, and the events that come next in it."""
+    """Make a call of so many events; returns the events that come next in it."""
     opened = await store.open("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
     await memories.at(opened.stream)
     line = ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False)
@@ -132,7 +132,7 @@ async def recorded(
 
 
 async def record_time(recorder: Recorder, line: ProducerLease, texts: Iterable[bytes]) -> float:
-    """Seconds until they are acknowledged, decoding included."""
+    """Seconds until the events are acknowledged, including their decoding."""
     begin = time.perf_counter()
     done = await recorder.record(line, [codec.decode_event(text) for text in texts])
     assert not done.problems
@@ -143,7 +143,7 @@ async def record_time(recorder: Recorder, line: ProducerLease, texts: Iterable[b
 
 
 def reading(turns: int) -> list[Measured]:
-    """All messages after each event of a call, beside the fold alone; and what that is at its end."""
+    """Make all messages after each event of a call, compared with the fold alone; and the same at its end."""
     journal = entries(calls.turns(turns))
     last = len(calls.turns(min(turns, calls.CYCLE)))
 
@@ -167,7 +167,7 @@ def reading(turns: int) -> list[Measured]:
 
 
 async def contexts() -> list[Measured]:
-    """The body of the next LLM call at 200 messages, right after an event; beside writing role and content by hand."""
+    """The body of the next LLM request, of 200 messages, right after an event, compared with writing it by hand."""
     store = MemoryStore()
     try:
         memories = Memories(store)
@@ -200,9 +200,9 @@ async def context_time(memories: Memories, stream: Stream, options: ContextOptio
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fold", description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=100_000, help="of the rate, and of one long call (100000)")
-    parser.add_argument("--sessions", type=int, default=1000, help="kept at once (1000)")
-    parser.add_argument("--turns", type=int, default=200, help="of the call that is read after each event (200)")
+    parser.add_argument("--events", type=int, default=100_000, help="events of the rate, and of the long call (100000)")
+    parser.add_argument("--sessions", type=int, default=1000, help="sessions in memory at once (1000)")
+    parser.add_argument("--turns", type=int, default=200, help="turns of the call that is read after each event (200)")
     given = parser.parse_args(arguments)
     if given.events < MIN_EVENTS:
         parser.error(f"a long call has at least {MIN_EVENTS} events")

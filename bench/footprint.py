@@ -1,4 +1,4 @@
-"""What a session takes: in memory while it is idle, and as a snapshot. Part of `bench.fold`."""
+"""The size of a session: in memory while it is idle, and as a snapshot. Part of `bench.fold`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from voicemem.sessions.read_model import Memory
 from voicemem.transcript.state import State, decode_state, encode_state
 
 IDLE_TURNS = 10
-"""Of an idle session: twenty messages."""
+"""Turns of an idle session: twenty messages."""
 TRACED_SHARE = 10
-"""Of so many sessions one is traced, since tracing is slow and its result hardly varies."""
+"""One of this many sessions is traced, since tracing is slow and its result hardly varies."""
 
 
 def idle_memory(sessions: int) -> list[Measured]:
-    """What a session of twenty messages keeps in memory, folded only, and with its messages made for a reader."""
+    """Measure what a session of twenty messages takes in memory: only folded, and with its messages made."""
     texts = calls.turns(IDLE_TURNS)
     blob = encode_state(folded(texts))
     before = rss_kib()
@@ -53,7 +53,7 @@ def idle_memory(sessions: int) -> list[Measured]:
 
 
 def traced_kib(sessions: int, make: Callable[[], Memory]) -> float:
-    """What Python has allocated for each of so many."""
+    """What Python has allocated for each of them."""
     gc.collect()
     tracemalloc.start()
     kept = [make() for _ in range(sessions)]
@@ -70,7 +70,7 @@ def read_once(texts: Iterable[bytes]) -> Memory:
 
 
 def packed(texts: Iterable[bytes]) -> Memory:
-    """As it is kept ten seconds after its last use."""
+    """The memory as it is kept ten seconds after its last use."""
     memory = read_once(texts)
     memory.pack()
     return memory
@@ -85,7 +85,7 @@ def folded(texts: Iterable[bytes]) -> State:
 
 
 def rss_kib() -> float:
-    """Resident memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process; 0 where it is unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -94,7 +94,7 @@ def rss_kib() -> float:
 
 
 def snapshots(turns: int) -> list[Measured]:
-    """Snapshots of an idle session and of a long call, beside the bytes of their journals."""
+    """Measure snapshots of an idle session and of a long call, compared with the bytes of their journals."""
     measured = []
     for key, number in (("idle", IDLE_TURNS), ("long", turns)):
         texts = calls.turns(number)

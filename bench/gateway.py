@@ -1,10 +1,10 @@
-"""How much later the first token comes through the gateway, beside calling the LLM directly, with the same client.
+"""How much later the first token comes through the gateway than directly from the LLM, with the same client.
 
     python -m bench.gateway [--messages 200] [--calls 200] [--at-once 16] [--chunks 20] [--pause 0.005] [--runs 2]
 
 The LLM is a process of its own that answers at once (`bench.harness.llm`), voicemem another one on a SQLite file.
 Through the gateway and `direct` the client sends the last message only; `with all` it sends the whole conversation
-itself, which the gateway adds for it. The ways take turns.
+itself, as the gateway does for it. The three alternate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from voicemem.config.service import SQLITE_PREFIX
 QUESTION = "What would that cost all together, for the number {}?"
 Ways = dict[str, tuple[list[AsyncOpenAI], list[dict[str, str]]]]
 FIRST_CALLS = 5
-"""Made before anything is measured, of each kind."""
+"""Requests of each kind before anything is measured."""
 
 
 class Options(Struct, kw_only=True):
@@ -45,7 +45,7 @@ class Options(Struct, kw_only=True):
 
 
 class Call(NamedTuple):
-    """Of one call, in ms."""
+    """One request, in ms."""
 
     first: float
     whole: float
@@ -56,28 +56,28 @@ class Run(NamedTuple):
     at_once: int
     calls: list[Call]
     cpu_us: float
-    """Of voicemem for each call; 0 where it has no part."""
+    """CPU µs of voicemem for each request; 0 where it has no part."""
 
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--messages", type=int, default=200, help="in each conversation (200)")
-    parser.add_argument("--calls", type=int, default=200, help="in each run (200)")
-    parser.add_argument("--at-once", type=int, default=16, help="calls under way together, in the second part (16)")
-    parser.add_argument("--chunks", type=int, default=20, help="of an answer (20)")
+    parser.add_argument("--messages", type=int, default=200, help="messages in each conversation (200)")
+    parser.add_argument("--calls", type=int, default=200, help="requests in each run (200)")
+    parser.add_argument("--at-once", type=int, default=16, help="requests under way at once, in the second part (16)")
+    parser.add_argument("--chunks", type=int, default=20, help="chunks of an answer (20)")
     parser.add_argument("--pause", type=float, default=0.005, help="seconds between chunks (0.005)")
-    parser.add_argument("--runs", type=int, default=2, help="of each way; the better one counts (2)")
+    parser.add_argument("--runs", type=int, default=2, help="runs of each kind; the better one counts (2)")
     return Options(**vars(parser.parse_args(arguments)))
 
 
 def conversation(messages: int) -> list[dict[str, str]]:
-    """So many messages of 60 characters, the user first."""
+    """Messages of 60 characters, the user first."""
     texts = [f"Line {number:4} of a call about two tickets to Lisbon, all right." for number in range(messages)]
     return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
 
 
 def prepare(server: Server, options: Options) -> None:
-    """Sessions with the conversation, but for its last message, which comes with each call."""
+    """Make sessions with the conversation, except for its last message, which comes with each request."""
     sources = {"user": "message", "assistant": "llm"}
     for session in range(options.at_once):
         llm = {"max_history": min(1024, options.messages)}
@@ -92,7 +92,7 @@ def prepare(server: Server, options: Options) -> None:
 
 
 async def call(client: AsyncOpenAI, messages: Any, chunks: int) -> Call:
-    """One call. Raises `RuntimeError` when the answer is not whole."""
+    """Send one request. Raises `RuntimeError` if the answer is incomplete."""
     began, first, count = time.perf_counter(), 0.0, 0
     async for chunk in await client.chat.completions.create(model="bench", messages=messages, stream=True):
         first = first or time.perf_counter()
@@ -103,7 +103,7 @@ async def call(client: AsyncOpenAI, messages: Any, chunks: int) -> Call:
 
 
 async def calls(options: Options, clients: list[AsyncOpenAI], before: list[dict[str, str]], count: int) -> list[Call]:
-    """So many calls, each client with one under way at a time."""
+    """Send so many requests; each client has one under way at a time."""
 
     async def one(client: AsyncOpenAI, numbers: range) -> list[Call]:
         done = []
@@ -128,7 +128,7 @@ def clients_of(base_urls: Iterable[str]) -> list[AsyncOpenAI]:
 
 
 async def measure(server: Server, llm_port: int, options: Options) -> list[Run]:
-    """All runs, the ways in turn."""
+    """All runs, alternating."""
     whole = conversation(options.messages - 1)
     runs: list[Run] = []
     for at_once in dict.fromkeys((1, options.at_once)):
@@ -148,7 +148,7 @@ async def measure(server: Server, llm_port: int, options: Options) -> list[Run]:
     return runs
 
 
-# What is told
+# The report
 
 
 def first_ms(run: Run) -> float:
@@ -191,7 +191,7 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder,
         started("bench.harness.llm", str(options.chunks), str(options.pause)) as llm,
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
         ) as server:
             prepare(server, options)
             runs = asyncio.run(measure(server, port, options))
-    print(f"{options.messages} messages a conversation, answers of {options.chunks} chunks,", end=" ")
+    print(f"{options.messages} messages per conversation, answers of {options.chunks} chunks,", end=" ")
     print(f"{options.pause} s apart; the better of {options.runs} counts\n")
     print(runs_table(runs), end="\n\n")
     results = measured(runs, 1, "one")

@@ -1,9 +1,9 @@
-"""Reading a memory over HTTP, beside aiohttp answering the same bytes from a constant.
+"""Reading a memory over HTTP, compared with aiohttp answering the same bytes from a constant.
 
     python -m bench.history [--turns 100] [--connections 16] [--seconds 2] [--runs 2] [--only NAME]
 
-Both are server processes of their own, and so is the load: connections that are kept alive, each with a session of its
-own, each sending its next request when the last was answered.
+Each server is a process of its own, and so is the load: connections that are kept alive, each with a session of its
+own, which send their next request when the last was answered.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from voicemem.config.service import SQLITE_PREFIX
 GOAL = 0.5
 SPARE_S = 60.0
 CHUNK = 4_000
-"""Events in one request."""
+"""Events per request."""
 CHANGING = "changing"
 
 
 class Question(NamedTuple):
-    """What is asked of a session, with which status of the answer; `known` sends the ETag of the last answer."""
+    """What is asked of a session, and the status of a right answer; `known` sends the ETag of the last answer."""
 
     name: str
     what: str
@@ -73,11 +73,11 @@ class Run(NamedTuple):
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.history", description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=100, help="of each session, two messages each (100)")
-    parser.add_argument("--connections", type=int, default=16, help="each with its own session (16)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="measured, after a warm-up (2)")
-    parser.add_argument("--runs", type=int, default=2, help="of each server and question; the better one counts (2)")
-    parser.add_argument("--only", choices=[one.name for one in QUESTIONS], help="one question only")
+    parser.add_argument("--turns", type=int, default=100, help="turns of each session, two messages each (100)")
+    parser.add_argument("--connections", type=int, default=16, help="connections, each with its own session (16)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds measured, after a warm-up (2)")
+    parser.add_argument("--runs", type=int, default=2, help="runs of each server and question; the better counts (2)")
+    parser.add_argument("--only", choices=[one.name for one in QUESTIONS], help="measure one question only")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -85,7 +85,7 @@ def options_of(arguments: Sequence[str]) -> Options:
 
 
 def prepare(server: Server, options: Options) -> None:
-    """Sessions with the same call, all of it stored, and each read once: the first read folds it all."""
+    """Store the same call in all sessions, and read each once: the first read folds everything."""
     events = calls.turns(options.turns)
     for session in range(options.connections):
         opening = {"session_id": f"bench-{session}", "idle_timeout": 0}
@@ -98,7 +98,7 @@ def prepare(server: Server, options: Options) -> None:
 
 
 def changed(turns: int) -> str:
-    """The last words of the caller, corrected with every event; `{seq}` stands for its number."""
+    """The caller's last words, corrected by every event; `{seq}` stands for its number."""
     event = {
         "type": "asr",
         "turn_id": turns,
@@ -111,7 +111,7 @@ def changed(turns: int) -> str:
 
 
 def ask(server: Server, question: Question, session: int, etag: str = "") -> Constant:
-    """The answer as voicemem gives it, for the constant server to repeat."""
+    """voicemem's answer, for the constant server to repeat."""
     connection = http.client.HTTPConnection(server.host, rest_port(server))
     with contextlib.closing(connection):
         headers = {"If-None-Match": etag} if etag else {}
@@ -157,13 +157,13 @@ def our_plan(server: Server, question: Question, options: Options) -> Plan:
 
 
 def constant_plan(ours: Plan, question: Question, port: int, pid: int) -> Plan:
-    """The same load on the constant, which nothing changes."""
+    """The same load on the constant, which never changes."""
     path = f"/{question.name}/bench-{{number}}"
     return msgspec.structs.replace(ours, port=port, path=path, server_pid=pid, changing=None)
 
 
 def measure(store: str, options: Options) -> tuple[list[Run], bool]:
-    """All runs, and whether a history had all of its messages."""
+    """All runs, and whether a history had all its messages."""
     questions = [one for one in QUESTIONS if options.only in (None, one.name)]
     runs: list[Run] = []
     with serving("voicemem", store) as server:
@@ -181,7 +181,7 @@ def measure(store: str, options: Options) -> tuple[list[Run], bool]:
     return runs, whole
 
 
-# What is told
+# The report
 
 
 def rate(run: Run) -> float:
@@ -216,11 +216,11 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:
         facts = machine(Path(folder))
         runs, whole = measure(f"{SQLITE_PREFIX}{folder}/bench.db", options)
-    print(f"{options.connections} connections, {2 * options.turns} messages a session,", end=" ")
+    print(f"{options.connections} connections, {2 * options.turns} messages per session,", end=" ")
     print(f"{options.seconds} s; the better of {options.runs} counts\n")
     print(runs_table(runs), end="\n\n")
     errors = sorted({error for run in runs for error in run.read.errors})

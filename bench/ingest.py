@@ -1,4 +1,4 @@
-"""Durable ingest through the real server process, beside the bare loop of `bench.harness.bare` under the same load.
+"""Durable ingest through the real server process, compared with the bare loop of `bench.harness.bare`.
 
     python -m bench.ingest                 as many events as are acknowledged, 100 connections
     python -m bench.ingest --latency       from send to ack, 1,000 connections x 10 events/s
@@ -31,9 +31,9 @@ from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 
 NAMES = ("bare", "voicemem")
 SPARE_S = 90.0
-"""For the load generator, beside the time of its plan."""
+"""Seconds for the load generator, in addition to the time of its plan."""
 SPARE_FILES = 500
-"""That a process opens beside its connections."""
+"""Files that a process opens in addition to its connections."""
 
 
 class Options(Struct, kw_only=True):
@@ -47,7 +47,7 @@ class Options(Struct, kw_only=True):
 
 
 class Run(Struct, kw_only=True):
-    """One server under the load; `verified` says that it held exactly what it had acknowledged."""
+    """One server under load; `verified` says that it held exactly what it had acknowledged."""
 
     server: str
     loaded: Loaded
@@ -61,13 +61,13 @@ class Run(Struct, kw_only=True):
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__.splitlines()[0])
     parser.add_argument("--latency", action="store_true", help="the same as --connections 1000 --rate 10")
-    parser.add_argument("--connections", type=int, help="each with one session (100)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="measured, after a warm-up (5)")
-    parser.add_argument("--frame", type=int, default=1, help="events in one frame (1)")
+    parser.add_argument("--connections", type=int, help="connections, each with one session (100)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds measured, after a warm-up (5)")
+    parser.add_argument("--frame", type=int, default=1, help="events per frame (1)")
     parser.add_argument("--window", type=int, default=256, help="unacknowledged events per connection (256)")
     parser.add_argument("--rate", type=float, help="events per second and connection, instead of a window")
-    parser.add_argument("--store", help="sqlite:PATH, a file that is not there yet, or memory: (a temporary file)")
-    parser.add_argument("--runs", type=int, default=2, help="of each server; the better one counts (2)")
+    parser.add_argument("--store", help="sqlite:PATH of a new file, or memory: (default: a temporary file)")
+    parser.add_argument("--runs", type=int, default=2, help="runs of each server; the better one counts (2)")
     given = parser.parse_args(arguments)
     rate = (10.0 if given.latency else 0.0) if given.rate is None else given.rate
     if rate and given.frame != 1:
@@ -87,7 +87,7 @@ def options_of(arguments: Sequence[str]) -> Options:
 
 @contextlib.contextmanager
 def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
-    """Where the store's files are, and its setting."""
+    """The folder of the store's files, and its setting."""
     if given == MEMORY_STORE:
         yield None, MEMORY_STORE
     elif given:
@@ -132,7 +132,7 @@ def load(server: Server, options: Options) -> Loaded:
 
 
 def first_call_is_whole(rest: str, loaded: Loaded) -> bool:
-    """Whether the journals of the first sessions hold the very events that were sent, in their order."""
+    """Whether the journals of the first sessions hold exactly the events that were sent, in order."""
     sessions = list(islice(loaded.acked.items(), VARIANTS))
     return all(
         journal(rest, session) == [json.loads(event) for event in calls.first(acked, variant)]
@@ -146,7 +146,7 @@ def best_of(runs: Sequence[Run], name: str, by_latency: bool) -> Run:
 
 
 def measured(voicemem: Run, bare: Run, options: Options) -> list[Measured]:
-    """The figures of the better runs, bare's as the baseline, and the goals where they are about this load."""
+    """The figures of the better runs, with bare's as the baseline, and the goals that are about this load."""
     ours, theirs = voicemem.loaded, bare.loaded
     full, fixed = not options.rate, bool(options.rate)
     rate, base_rate = voicemem.events_s, bare.events_s
@@ -196,15 +196,15 @@ def run_cells(run: Run) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(options.connections + SPARE_FILES)
     with folder_and_store(options.store) as (folder, store):
         facts = machine(folder)
         runs = [one_run(name, store, options) for _ in range(options.runs) for name in NAMES]
     bare, voicemem = (best_of(runs, name, by_latency=bool(options.rate)) for name in NAMES)
-    print(f"{options.connections} connections, {options.seconds} s, {options.frame} a frame,", end=" ")
+    print(f"{options.connections} connections, {options.seconds} s, {options.frame} per frame,", end=" ")
     print(f"{options.rate}/s each" if options.rate else f"{options.window} unacknowledged each", end=", ")
-    print(f"{voicemem.loaded.event_bytes:.0f} bytes an event on the wire; the better of {options.runs} counts\n")
+    print(f"{voicemem.loaded.event_bytes:.0f} bytes per event on the wire; the better of {options.runs} counts\n")
     print(runs_table(runs), end="\n\n")
     told = {"options": msgspec.to_builtins(options) | {"store": store.split(":")[0]}}
     verified = all(run.verified for run in runs)

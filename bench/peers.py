@@ -1,11 +1,11 @@
-"""voicemem on the work that other stores of conversations were measured with, and some of those in the same run.
+"""voicemem and other stores of conversations on the same work, in the same run.
 
     python -m bench.peers [--messages 2000] [--sessions 200] [--reads 300] [--python PATH] [--runs 2] [--markdown]
 
 Messages of about 115 characters. One session grows to 2,000 messages, each append awaited until it is durable; 200
 sessions at once take 20 messages each, one under way in each; a history of 200 messages is read 300 times. voicemem is
 its real server process, with a lean client over the websocket and over HTTP. The peers run in a process of the
-interpreter `--python`, where they are installed; what is not there is named, and left out.
+interpreter `--python`, where they are installed; a peer that is missing is named and left out.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Options(Struct, kw_only=True):
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=2_000, help="that one session grows to (2000)")
-    parser.add_argument("--sessions", type=int, default=200, help="at once (200)")
-    parser.add_argument("--reads", type=int, default=300, help="of a history of 200 messages (300)")
-    parser.add_argument("--runs", type=int, default=2, help="of each system; the better figure of each counts (2)")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the peers (this one)")
+    parser.add_argument("--messages", type=int, default=2_000, help="messages that one session grows to (2000)")
+    parser.add_argument("--sessions", type=int, default=200, help="sessions at once (200)")
+    parser.add_argument("--reads", type=int, default=300, help="reads of a history of 200 messages (300)")
+    parser.add_argument("--runs", type=int, default=2, help="runs of each system; the better of each figure counts (2)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers installed (this one)")
     parser.add_argument("--markdown", action="store_true", help="also print the rows of the table in bench/README.md")
     return Options(**vars(parser.parse_args(arguments)))
 
@@ -138,7 +138,7 @@ def voicemem_run(way: str, folder: Path, options: Options) -> Figures:
 
 
 def peer_run(name: str, options: Options) -> Figures | None:
-    """None when the peer is not installed. Raises `CalledProcessError` for anything else."""
+    """One peer's figures; None if it is not installed. Raises `CalledProcessError` for any other error."""
     sizes = map(str, (options.messages, options.sessions, options.reads))
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:
         done = subprocess.run(
@@ -154,11 +154,11 @@ def peer_run(name: str, options: Options) -> Figures | None:
     return told
 
 
-# What is told
+# The report
 
 
 def better(runs: Sequence[Figures]) -> Figures:
-    """The better one of each figure: the higher rate, the lower time."""
+    """The better of each figure: the higher rate, the lower time."""
     return {
         name: (max if name.endswith("_s") else min)(run[name] for run in runs) for name in COLUMNS if name in runs[0]
     }
@@ -178,7 +178,7 @@ def unit(name: str) -> str:
 
 
 def markdown(found: dict[str, Figures]) -> str:
-    """Rows for bench/README.md: appends of one session and how long they take as it grows, many sessions, reading."""
+    """Rows for bench/README.md: appends to one session and how long they take as it grows, many sessions, reading."""
     rows = []
     for what, one in found.items():
         growth = " → ".join(number(one[name]) for name in ("at_10_ms", "at_1000_ms", "at_end_ms"))
@@ -191,7 +191,7 @@ def markdown(found: dict[str, Figures]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(2 * options.sessions + 500)
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:

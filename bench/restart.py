@@ -41,9 +41,9 @@ LONGEST_STOP_S = 600.0
 CONNECTIONS = 100
 READERS = 16
 PACE_S, PACE_EVENTS = 1.0, 2_000.0
-"""What is streamed before each stop, so that a stop finds something to recover."""
+"""Turns that are streamed before each stop, so that there is something to recover."""
 LIVE = {"idle_timeout": 0}
-"""Sessions stay open, however long the measurement takes."""
+"""Keeps the sessions open, however long the measurement takes."""
 
 
 class Options(Struct, kw_only=True):
@@ -56,7 +56,7 @@ class Options(Struct, kw_only=True):
 
 
 class Reads(NamedTuple):
-    """The first reading after a start: a long session, then the histories of all sessions."""
+    """The first reads after a start: of a long session, then of all sessions."""
 
     long_ms: float
     all_s: float
@@ -64,7 +64,7 @@ class Reads(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Seconds until it was ready, after each way of stopping; seconds of a clean stop; what was read after each."""
+    """Seconds until ready, after each kind of stop; seconds of a clean stop; the first reads after each."""
 
     killed_s: float
     killed: Reads
@@ -75,12 +75,12 @@ class Run(NamedTuple):
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__.splitlines()[0])
-    parser.add_argument("--sessions", type=int, default=10_000, help="open when the service stops (10000)")
-    parser.add_argument("--turns", type=int, default=4, help="of each session (4: about 170 events)")
-    parser.add_argument("--long", type=int, default=10, help="of the sessions that are longer (10)")
-    parser.add_argument("--long-turns", type=int, default=703, help="of each of those (703: about 30,000 events)")
-    parser.add_argument("--store", help="the path of a database that is kept, and used again when it is there")
-    parser.add_argument("--runs", type=int, default=2, help="the better one counts (2)")
+    parser.add_argument("--sessions", type=int, default=10_000, help="sessions open when the service stops (10000)")
+    parser.add_argument("--turns", type=int, default=4, help="turns of each session (4: about 170 events)")
+    parser.add_argument("--long", type=int, default=10, help="how many sessions are longer (10)")
+    parser.add_argument("--long-turns", type=int, default=703, help="turns of each of those (703: about 30,000 events)")
+    parser.add_argument("--store", help="path of a database that is kept, and used again if it exists")
+    parser.add_argument("--runs", type=int, default=2, help="runs; the better one counts (2)")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -104,7 +104,7 @@ def is_ready(port: int) -> bool:
 
 @contextlib.contextmanager
 def service(path: str) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
-    """The service on a database, its REST port, and how many seconds it took to be ready."""
+    """Start the service on a database; returns it, its REST port, and how many seconds it took to be ready."""
     port = free_port()
     addresses = ("--rest", f"127.0.0.1:{port}", "--ingest", "127.0.0.1:0")
     begin = time.perf_counter()
@@ -117,7 +117,7 @@ def service(path: str) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
 
 
 def stream(process: subprocess.Popen[str], options: Options) -> None:
-    """All sessions come back (or begin), and a little is said in them."""
+    """Let all sessions come back (or begin), and stream a little in each."""
     server = listening(process, with_rest=True)
     plan = Plan(
         host=server.host,
@@ -139,7 +139,7 @@ def stream(process: subprocess.Popen[str], options: Options) -> None:
 
 
 def stop_cleanly(process: subprocess.Popen[str]) -> float:
-    """How many seconds the service takes to stop, however many those are."""
+    """Stop the service; returns how many seconds that took, however many they are."""
     begin = time.perf_counter()
     process.terminate()
     process.wait(LONGEST_STOP_S)
@@ -155,7 +155,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 async def read_all(port: int, sessions: int) -> Reads:
-    """The history of the first session, which is a long one, and then those of all, over a few connections."""
+    """Read the history of the first session, which is a long one, then those of all, over a few connections."""
     callers = [await http_client.connect("127.0.0.1", port) for _ in range(READERS)]
     samples: list[tuple[float, int]] = []
 
@@ -182,7 +182,7 @@ async def read_all(port: int, sessions: int) -> Reads:
 
 
 def one_run(path: str, options: Options) -> Run:
-    """Starts on a database of a killed service, and leaves one behind."""
+    """Starts on the database of a killed service, and leaves one behind."""
     with service(path) as (process, port, killed_s):
         killed = uvloop.run(read_all(port, options.sessions))
         check(port, options)
@@ -196,20 +196,20 @@ def one_run(path: str, options: Options) -> Run:
 
 
 def check(port: int, options: Options) -> None:
-    """Raise `RuntimeError` unless all sessions are there, with all their events."""
+    """Raise `RuntimeError` unless all sessions are there with all their events."""
     held = positions(f"http://127.0.0.1:{port}")
     if len(held) != options.sessions or sum(held.values()) < events_of(options):
         raise RuntimeError("The store does not hold what was acknowledged.")
 
 
 def events_of(options: Options) -> int:
-    """Events in the store, at least."""
+    """The least number of events in the store."""
     sizes = [[len(calls.turns(turns, one)) for one in range(VARIANTS)] for turns in (options.turns, options.long_turns)]
     return sum(sizes[number < options.long][number % VARIANTS] for number in range(options.sessions))
 
 
 def make(path: str, options: Options) -> None:
-    """The store as a killed service leaves it: new, or the one that is there."""
+    """The store as a killed service leaves it: a new one, or the existing one."""
     with service(path) as (process, _, _):
         stream(process, options)
         kill(process)
@@ -244,7 +244,7 @@ def measured(runs: Sequence[Run], empty: float) -> list[Measured]:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(2_000)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:
         path = options.store or f"{folder}/bench.db"

@@ -1,8 +1,8 @@
-"""What many live sessions take: memory of the server, and the latency of an ack among them.
+"""The cost of many live sessions: the server's memory, and the latency of an ack among them.
 
     python -m bench.sessions [--sessions 10000] [--turns 10] [--connections N] [--rate 2000] [--seconds 5]
 
-Each session is given a call of ten turns, so twenty messages, and stays open. Without `--connections` both are
+Each session gets a call of ten turns, so twenty messages, and stays open. Without `--connections`, two layouts are
 measured: one connection for each session, and a hundred sessions on each. The baseline is the bare loop with as many
 connections.
 """
@@ -29,7 +29,7 @@ from voicemem.config.service import SQLITE_PREFIX
 
 SPARE_FILES = 500
 SHARED = 100
-"""Sessions of one connection, in the second measurement."""
+"""Sessions per connection, in the second measurement."""
 GOAL_MB, GOAL_KIB = 400, 25
 GOAL_SESSIONS, GOAL_TURNS = 10_000, 10
 KIB, MB = 1024, 1_000_000
@@ -44,7 +44,7 @@ class Options(Struct, kw_only=True):
 
 
 class Run(NamedTuple):
-    """One server with so many connections; `empty_mib` is what it took before."""
+    """One server with so many connections; `empty_mib` is its memory before they opened."""
 
     server: str
     connections: int
@@ -55,11 +55,11 @@ class Run(NamedTuple):
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.sessions", description=__doc__.splitlines()[0])
-    parser.add_argument("--sessions", type=int, default=10_000, help="all of them live (10000)")
-    parser.add_argument("--turns", type=int, default=10, help="of each session, two messages each (10)")
-    parser.add_argument("--connections", type=int, help="that the sessions are spread over")
-    parser.add_argument("--rate", type=float, default=2_000.0, help="events per second of all together (2000)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="measured at that rate (5)")
+    parser.add_argument("--sessions", type=int, default=10_000, help="live sessions (10000)")
+    parser.add_argument("--turns", type=int, default=10, help="turns of each session, two messages each (10)")
+    parser.add_argument("--connections", type=int, help="connections that share the sessions (measures both layouts)")
+    parser.add_argument("--rate", type=float, default=2_000.0, help="events per second, all sessions together (2000)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds measured at that rate (5)")
     given = parser.parse_args(arguments)
     spread = [given.connections] if given.connections else [given.sessions, -(-given.sessions // SHARED)]
     return Options(
@@ -70,7 +70,7 @@ def options_of(arguments: Sequence[str]) -> Options:
 def one_run(name: str, connections: int, folder: Path, options: Options) -> Run:
     with serving(name, f"{SQLITE_PREFIX}{folder}/bench.db") as server:
         empty = usage(server.process.pid).server_rss or 0.0
-        bare = name == "bare"  # it knows no sessions: each of its connections is one, and it keeps nothing of it
+        bare = name == "bare"  # it has no sessions: each connection counts as one, and it keeps nothing of it
         plan = Plan(
             host=server.host,
             port=server.port,
@@ -88,7 +88,7 @@ def one_run(name: str, connections: int, folder: Path, options: Options) -> Run:
 
 
 def check(server: Server, sessions: Crowd, options: Options) -> None:
-    """Raise `RuntimeError` unless the sessions live, and have the messages that they were given."""
+    """Raise `RuntimeError` unless the sessions are running, with all the messages that they were given."""
     last = f"{server.rest}/v1/sessions/bench-{options.sessions - 1:05}/history"
     told = msgspec.json.decode(get(last))
     if told["state"] != "running" or len(told["contents"]) < 2 * options.turns:
@@ -131,7 +131,7 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(max(options.connections) + SPARE_FILES)
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as folder:

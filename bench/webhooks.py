@@ -3,8 +3,8 @@
     python -m bench.webhooks [--sessions 10000] [--receivers 200] [--single 50] [--turns 2] [--only one|many]
 
 Measured with the operator's one receiver (eight requests in flight) and with many receivers of the sessions' own. The
-receiver is a process of its own and verifies the signatures of a sample. The baseline are bare POSTs of aiohttp's
-client: as many, of the same bytes, to the same receivers, with as many in flight.
+receiver is a process of its own and verifies the signatures of a sample. The baseline is bare POSTs by aiohttp's
+client: as many, of the same size, to the same receivers, with as many in flight.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOSTS = [f"127.0.0.{last}" for last in range(1, 9)]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SAMPLE = 10
 GAP_S = 0.1
-"""After the end of each single session."""
+"""Pause after the end of each single session."""
 WAIT_S = 300.0
 CONNECTIONS = 100
 SPARE_FILES = 4_000
@@ -51,7 +51,7 @@ class Options(Struct, kw_only=True):
 
 
 class Run(NamedTuple):
-    """Webhooks to some receivers: single ones, then all at once. Milliseconds and seconds from the end to arrival."""
+    """Webhooks to some receivers: single ones (ms), then all at once (s), from the end of the session to arrival."""
 
     sender: str
     receivers: int
@@ -60,9 +60,9 @@ class Run(NamedTuple):
     all_s: float
     all_p50_s: float
     acked_s: float
-    """Until the ends themselves were acknowledged."""
+    """Seconds until the ends themselves were acknowledged."""
     cpu_us: float
-    """Of the sender for each of all, the end of its session included."""
+    """CPU µs of the sender for each, including the end of its session."""
     delivered: int
     repeated: int
     verified: int
@@ -71,11 +71,11 @@ class Run(NamedTuple):
 
 def options_of(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.webhooks", description=__doc__.splitlines()[0])
-    parser.add_argument("--sessions", type=int, default=10_000, help="that end at once (10000)")
-    parser.add_argument("--receivers", type=int, default=200, help="of the sessions' own (200)")
+    parser.add_argument("--sessions", type=int, default=10_000, help="sessions that end at once (10000)")
+    parser.add_argument("--receivers", type=int, default=200, help="receivers of the sessions' own (200)")
     parser.add_argument("--single", type=int, default=50, help="sessions that end one by one (50)")
-    parser.add_argument("--turns", type=int, default=2, help="of each session, two messages each (2)")
-    parser.add_argument("--only", choices=["one", "many"], help="the operator's receiver only, or the sessions' own")
+    parser.add_argument("--turns", type=int, default=2, help="turns of each session, two messages each (2)")
+    parser.add_argument("--only", choices=["one", "many"], help="only the operator's receiver, or the sessions' own")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -88,7 +88,7 @@ class Receivers:
         self.base = self.urls[0].removesuffix("/hook")
 
     def report_when(self, notices: int) -> receiver.Report:
-        """What came, once so many different notices have; what came until then, after a long wait."""
+        """The receiver's report, once so many different notices have come, or after a long wait."""
         deadline = time.monotonic() + WAIT_S
         while int(get(f"{self.base}/count")) < notices and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -96,7 +96,7 @@ class Receivers:
 
 
 def one_run(folder: Path, count: int, options: Options) -> list[Run]:
-    """voicemem with so many receivers, one being the operator's, and the bare POSTs after it."""
+    """Run voicemem with so many receivers (one is the operator's), then the bare POSTs."""
     plan = receiver.Plan(hosts=HOSTS, receivers=count, secret=SECRET, sample=SAMPLE)
     with started("bench.harness.receiver", msgspec.json.encode(plan).decode()) as process:
         receivers = Receivers(process)
@@ -163,7 +163,7 @@ Measurement = tuple[dict[str, float], receiver.Report]
 
 
 def told(sender: str, receivers: Receivers, single: Measurement, together: Measurement, cpu_s: float) -> Run:
-    """What came of the single sessions, and of all of them that ended at once."""
+    """The figures of the single sessions, and of all that ended at once."""
     alone = waits(*single)
     sent, report = together
     begin = min(sent.values())
@@ -214,7 +214,7 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(SPARE_FILES + 2 * MAX_IN_FLIGHT * options.receivers)
     counts = [1] * (options.only != "many") + [options.receivers] * (options.only != "one")
     runs: list[Run] = []

@@ -8,16 +8,17 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "voicemem"
-PURE = ("errors", "version", "protocol", "documents", "config", "transcript")
+PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "transcript")
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
     "errors",
     "version",
-    "runtime",
+    "backoff",
     "protocol",
     "documents",
     "config",
     "transcript",
+    "runtime",
     "store",
     "security",
     "telemetry",
@@ -35,7 +36,7 @@ ORDER = (
     "cli",
 )
 """A package imports only from packages above it."""
-CLIENT = ("errors", "version", "protocol", "client")
+CLIENT = ("errors", "version", "backoff", "protocol", "client")
 """All that the client imports from; it runs where the server is not installed."""
 ENGINES = ("sqlite", "postgres")
 """Folders of `store` that know nothing of each other."""
@@ -48,7 +49,7 @@ CLOCKS = "now utcnow today time time_ns monotonic perf_counter localtime gmtime"
 
 
 def sources() -> dict[str, str]:
-    """Each file of the package by its dotted name, `store.sqlite.rows`."""
+    """Each file of the package by its dotted name, `store.sqlite.row_cache`."""
     paths = PACKAGE.rglob("*.py")
     return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8") for path in paths}
 
@@ -213,3 +214,12 @@ def test_impurity_is_caught() -> None:
     for form, what in forms.items():
         assert impurities({"transcript.fold": form}) == [f"transcript.fold: {what}"], form
         assert impurities({"sessions.recorder": form}) == []
+
+
+def test_the_page_lists_the_packages_of_the_law() -> None:
+    """ARCHITECTURE.md names every package, in import order, and no other."""
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
+    table = page.split("## Packages, in import order")[1].split("\n## ")[0]
+    listed = [row.split("`")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert [name for name in listed if name in ORDER] == list(ORDER)
+    assert [name for name in listed if name not in ORDER] == []

@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import LlmFailed, Refused
-from voicemem.llm.completions import (
-    LlmAnswer,
-    build_llm_request,
-    content_text,
-    read_request,
-    text_chunks,
-    text_completion,
-)
+from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
+from voicemem.llm.completions import LlmAnswer, content_text
 from voicemem.llm.targets import LlmEndpoint
 
 TEXTS = st.text(max_size=8)
@@ -177,7 +171,7 @@ def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
         ([{"role": "user", "content": "Hi."}, {"role": "narrator", "content": "x"}], "`messages[1].role`"),
         (
             [{"role": "User", "content": "Hi."}],
-            "(system, developer, user, assistant, tool, function): `messages[0].role`",
+            "must be one of system, developer, user, assistant, tool, function: `messages[0].role`",
         ),
         ([{"role": "user", "content": ""}], "has no text"),
         ([{"role": "user", "content": " \n"}], "has no text"),

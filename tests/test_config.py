@@ -98,8 +98,8 @@ def test_what_no_configuration_can_hold_is_refused(given: JsonObject) -> None:
     [
         ({"llm": {"url": "llm.example"}}, "An address is http:// or https://"),
         ({"webhook": {"url": "https://a:b@c/"}}, "An address is http:// or https://"),
-        ({"llm": {"headers": {"a b": "c"}}}, "The name of a header is"),
-        ({"llm": {"headers": {"a": "\n"}}}, "The value of a header is"),
+        ({"llm": {"headers": {"a b": "c"}}}, "The name of a header must be"),
+        ({"llm": {"headers": {"a": "\n"}}}, "The value of a header must be"),
         ({"memory": {"policy": "Mine"}}, "The name of a policy is"),
     ],
     ids=str,
@@ -157,9 +157,9 @@ def test_refusal_names_the_setting_that_is_not_known(given: JsonObject, named: s
 @pytest.mark.parametrize(
     ("given", "values"),
     [
-        ({"llm": {"style": "cohere"}}, "(openai, anthropic, gemini): `llm.style`"),
-        ({"webhook": {"contents": "some"}}, "(full, standard): `webhook.contents`"),
-        ({"webhook": {"event_types": [103, 104]}}, "(101, 102, 103, 111, 112): `webhook.event_types[1]`"),
+        ({"llm": {"style": "cohere"}}, "openai, anthropic, gemini: `llm.style`"),
+        ({"webhook": {"contents": "some"}}, "full, standard: `webhook.contents`"),
+        ({"webhook": {"event_types": [103, 104]}}, "101, 102, 103, 111, 112: `webhook.event_types[1]`"),
     ],
     ids=str,
 )
@@ -167,7 +167,7 @@ def test_refusal_lists_the_values_that_can_be(given: JsonObject, values: str) ->
     """Where a setting is a choice, the choice is shown."""
     with pytest.raises(Refused) as refused:
         validate_config(given)
-    assert refused.value.detail.endswith(f"one of those that it can have {values}")
+    assert refused.value.detail.endswith(f"The value must be one of {values}")
 
 
 def test_labels_are_limited() -> None:

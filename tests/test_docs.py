@@ -42,10 +42,9 @@ from voicemem.server.rest import ROUTES
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import ContextQuery, HistoryQuery
-from voicemem.server.rest.keys import NewKey
+from voicemem.server.rest.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
-from voicemem.server.rest.tokens import NewToken
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 from voicemem.telemetry.metrics import Metrics
 

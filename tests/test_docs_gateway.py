@@ -20,7 +20,7 @@ from voicemem.llm.transport import ERROR_WORDS
 PAGE = "gateway.md"
 ASK = printed(PAGE, "python")[0]
 SEEN = printed(PAGE, "text")[1]
-SOURCES = ("gateway/call.py", "llm/completions.py", "llm/client.py", "llm/transport.py")
+SOURCES = ("gateway/llm_request.py", "llm/completions.py", "llm/client.py", "llm/transport.py")
 
 
 async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from processes import running_process
 from programs import DOCS, fenced, shell
 
 from voicemem.documents.document import WorkingMemoryConfig
-from voicemem.server.rest.documents import VersionQuery, VersionsQuery, WorkingMemoryDocument
-from voicemem.server.rest.working_memory import ROUTES
+from voicemem.server.rest.working_memory import ROUTES, VersionQuery, VersionsQuery, WorkingMemoryDocument
 
 PAGE = "working-memory.md"
 TEXT = (DOCS / PAGE).read_text()

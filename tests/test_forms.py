@@ -37,17 +37,17 @@ def test_every_pattern_of_the_api_has_its_sentence() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/v1/webhooks", {"url": "https://x.example/", "secret": "a b"}, "A secret is 8 to 256"),
+        ("/v1/webhooks", {"url": "https://x.example/", "secret": "a b"}, "A secret must be 8 to 256"),
         ("/v1/webhooks", {"url": "x"}, "An address is http"),
         (
             "/v1/webhooks",
             {"url": "https://x.example/", "event_types": [1]},
-            "(101, 102, 103, 111, 112): `event_types[0]`",
+            "must be one of 101, 102, 103, 111, 112: `event_types[0]`",
         ),
-        ("/v1/keys", {"scopes": ["all"]}, "(ingest, read, admin): `scopes[0]`"),
+        ("/v1/keys", {"scopes": ["all"]}, "must be one of ingest, read, admin: `scopes[0]`"),
         ("/v1/sessions", {"session_id": "a b"}, "A session id is 1 to 128"),
-        ("/v1/sessions?label=sales", None, "A label to filter by is KEY:VALUE"),
-        ("/v1/sessions/s/context?enrich=all", None, "Names with commas between are taken, of timestamps"),
+        ("/v1/sessions?label=sales", None, "A label to filter by must be KEY:VALUE"),
+        ("/v1/sessions/s/context?enrich=all", None, "Enrichers must be names separated by commas, of timestamps"),
         ("/v1/webhooks/w/deliveries?before=x", None, "The id of a delivery is"),
         ("/v1/sessions/s/context?policy=WINDOW", None, "The name of a policy is a small letter"),
         ("/v1/sessions/s/context?usage=yes", None, "Expected true or false: `usage`"),
@@ -60,7 +60,7 @@ def test_every_pattern_of_the_api_has_its_sentence() -> None:
         ("/v1/sessions", {"llm": {"headers": {"a b": "c"}}}, "signs such as - and _: `llm.headers`"),
         ("/v1/sessions", {"system_messages": [{"role": 1}]}, "`llm.system_messages[0].role`"),
         ("/v1/sessions", {"llm": {"system_messages": [{"role": "system"}]}}, "`content`: `llm.system_messages[0]`"),
-        ("/api/conversational-ai-agent/v2/projects/p/agents?state=on", None, "States are numbers"),
+        ("/api/conversational-ai-agent/v2/projects/p/agents?state=on", None, "States must be numbers"),
     ],
 )
 async def test_who_sends_another_text_reads_what_it_should_be(serve: Serve, path: str, body: Any, said: str) -> None:

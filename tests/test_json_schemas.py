@@ -1,7 +1,9 @@
-"""What is a schema that documents can be held to, and what is none."""
+"""Which schemas can be used for documents, and which are refused."""
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 import jsonschema
@@ -10,7 +12,8 @@ from calls import JsonObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.documents.json_schema import DIALECT, MAX_PATTERN_LENGTH, MAX_PATTERNS, check_schema
+from voicemem.documents.json_schema import DIALECT, MAX_PATTERN_LENGTH, MAX_PATTERNS, check_document, check_schema
+from voicemem.documents.schema_cost import MAX_SCHEMAS
 from voicemem.errors import Refused
 
 GOOD: list[JsonObject] = [
@@ -21,14 +24,27 @@ GOOD: list[JsonObject] = [
     {"properties": {"self": {"$ref": "#"}, "named": {"$ref": "#here"}, "x": {"$anchor": "here"}}},
     {"properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}, "$id": {}}},
     {"patternProperties": {"^[a-z]+$": {"type": "integer", "minimum": 0.5}}, "additionalProperties": False},
+    {"patternProperties": {"^.{1,500}$": {}}, "unevaluatedProperties": False},
+    {"$defs": {"a b": {}}, "$ref": "#/$defs/a%20b", "anyOf": [{"$ref": "#/anyOf/1"}, {}]},
     {"type": ["object", "null"], "required": ["a"], "if": {}, "then": True, "else": {"not": {}}, "x-mine": 7},
 ]
+
+
+def chain(link: JsonObject, length: int) -> JsonObject:
+    """Definitions n0, n1 … that each lead to the next one."""
+    text = json.dumps(link)
+    return {f"n{level}": json.loads(text.replace("NEXT", f"#/$defs/n{level + 1}")) for level in range(length)} | {
+        f"n{length}": {}
+    }
+
+
 BAD: dict[str, JsonObject] = {
     "unknown type": {"type": "text"},
     "no schema in it": {"properties": {"a": "string"}},
     "deep": {"properties": {"a": {"items": {"anyOf": [{"minLength": -1}]}}}},
     "required": {"required": "name"},
     "another draft": {"$schema": "http://json-schema.org/draft-07/schema#"},
+    "no name of a draft": {"$schema": {}},
     "another draft inside": {"properties": {"a": {"$schema": DIALECT}}},
     "another name inside": {"properties": {"a": {"$id": "x"}}},
     "no object": {"type": "array"},
@@ -40,30 +56,66 @@ BAD: dict[str, JsonObject] = {
     "an anchor that is not there": {"$ref": "#x"},
     "to what is no schema": {"title": "x", "properties": {"a": {"$ref": "#/title"}}},
     "hidden": {"x": {"type": 7}, "properties": {"a": {"$ref": "#/x"}}},
+    "a hidden number of names": {"x": {"required": 5}, "$ref": "#/x"},
+    "a hidden number for a reference": {"x": {"allOf": [{"$ref": 5}]}, "$ref": "#/x"},
+    "a map of schemas": {"properties": {"required": {}}, "$ref": "#/properties"},
     "no pattern": {"properties": {"a": {"pattern": "("}}},
     "a name's pattern": {"patternProperties": {"[": {}}},
     "a look ahead": {"properties": {"a": {"pattern": "(?=a)"}}},
     "a large pattern": {"properties": {"a": {"pattern": "((a{1000}){1000}){1000}"}}},
+    "a look behind": {"properties": {"a": {"pattern": "(?<=a)b"}}},
+    "a back reference": {"properties": {"a": {"pattern": r"(a)\1"}}},
     "a long pattern": {"properties": {"a": {"pattern": "a" * (MAX_PATTERN_LENGTH + 1)}}},
     "many patterns": {"patternProperties": {f"a{number}": {} for number in range(MAX_PATTERNS + 1)}},
-    "both": {"patternProperties": {"a": {}}, "unevaluatedProperties": False},
+    "itself": {"$ref": "#"},
+    "each other": {"$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"if": {"$ref": "#/$defs/a"}}}},
+    "doubling": {"$ref": "#/$defs/n0", "$defs": chain({"allOf": [{"$ref": "NEXT"}] * 2}, 40)},
+    "a long chain": {"$ref": "#/$defs/n0", "$defs": chain({"$ref": "NEXT"}, 400)},
+    "a row of unevaluatedProperties": {
+        "$ref": "#/$defs/n0",
+        "$defs": chain({"$ref": "NEXT", "unevaluatedProperties": False}, 18),
+    },
+    "very many schemas": {"prefixItems": [{}] * (MAX_SCHEMAS + 1)},
+    "very many references": {"properties": {f"p{number}": {"$ref": "#"} for number in range(2_500)}},
+    "one name for two": {"$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}},
+    "a hidden name": {"$defs": {"a": {"$anchor": "x"}}, "x": [{"$anchor": "x"}]},
+    "hidden patterns": {
+        "x": [{"pattern": f"a{number}"} for number in range(MAX_PATTERNS + 1)],
+        "anyOf": [{"$ref": f"#/x/{number}"} for number in range(MAX_PATTERNS + 1)],
+    },
 }
+# These made an earlier validator, in Rust below Python, panic at Python's limit of recursion instead of raising.
+PANICS: list[JsonObject] = [
+    {"not": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/d0"}]}, "$defs": {"d0": {"if": {"$ref": "#/$defs/d0"}}}},
+    {"$defs": {"d0": {"if": {"$ref": "#/$defs/d0"}}}, "$ref": "#/$defs/d0"},
+]
 
 
 @pytest.mark.parametrize("schema", GOOD, ids=range(len(GOOD)))
-def test_schemas_are_taken(schema: JsonObject) -> None:
-    """What draft 2020-12 says, references inside and keywords of one's own."""
+def test_schemas_are_accepted(schema: JsonObject) -> None:
+    """Keywords of draft 2020-12, references within the schema, and keywords of one's own."""
     check_schema(schema)
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize("schema", BAD.values(), ids=BAD)
 def test_what_cannot_be_used_is_refused(schema: JsonObject) -> None:
-    """What is no schema, looks outside, or could take for ever; nothing of it stands in the sentence."""
+    """What is not a schema, refers to something outside, or could take too long; the sentence quotes nothing of it."""
+    began = time.thread_time()
     with pytest.raises(Refused, match="invalid_field") as refused:
         check_schema(schema)
     assert "example" not in refused.value.detail
     assert "passwd" not in refused.value.detail
+    assert time.thread_time() - began < 2  # mostly below 0.2 s
+
+
+@pytest.mark.parametrize("schema", PANICS, ids=["not", "if"])
+def test_a_schema_that_refers_to_itself_for_the_same_value_is_refused(schema: JsonObject) -> None:
+    """It is refused with a sentence, when it is configured and when a document comes."""
+    with pytest.raises(Refused, match="refers to itself"):
+        check_schema(schema)
+    with pytest.raises(Refused, match="refers to itself"):
+        check_document({"x": 1}, schema)
 
 
 WITHOUT_NAMES = [name for name in jsonschema.Draft202012Validator.VALIDATORS if name[0] != "$" and name != "format"]
@@ -78,8 +130,8 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.sampled_from(WITHOUT_NAMES), ANYTHING, max_size=3))
-def test_whatever_is_taken_is_a_schema(schema: dict[str, Any]) -> None:
-    """What passes here passes the draft's own schema for schemas."""
+def test_whatever_is_accepted_is_a_schema(schema: dict[str, Any]) -> None:
+    """What passes here passes the draft's own schema for schemas, in another validator."""
     try:
         check_schema(schema)
     except Refused:

@@ -30,7 +30,19 @@ def test_everything_of_the_library_is_documented() -> None:
 
     kinds = ("library", Library), ("call", LibrarySession), ("call.working_memory", Documents)
     for name, kind in kinds:
-        methods = [
-            each for each, one in vars(kind).items() if iscoroutinefunction(one) and each not in ("change", "select")
-        ]
+        methods = [each for each, one in vars(kind).items() if iscoroutinefunction(one) and not each.startswith("_")]
         assert [method for method in methods if f"`await {name}.{method}(" not in DOCS["library.md"]] == []
+
+
+async def test_a_session_is_shown_as_over_rest() -> None:
+    """`info`, `update` and `end` return REST's fields, and no others."""
+    from voicemem import open
+    from voicemem.server.rest.sessions import Session
+
+    async with open() as library:
+        call = await library.create("call-1", name="Desk")
+        assert (await call.info()).__struct_fields__ == Session.__struct_fields__
+        assert (await call.update(labels={"desk": "front"})).config["labels"] == {"desk": "front"}
+        ended = await call.end(reason="hangup")
+        assert (ended.session_id, ended.state, ended.reason) == ("call-1", "ended", "hangup")
+        assert await call.info() == ended

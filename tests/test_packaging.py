@@ -31,7 +31,7 @@ PACKAGE = ROOT / "voicemem"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 NAME = "voicemem-core"
-CLIENT = ("__init__", "errors", "version", "protocol", "client", "integrations")
+CLIENT = ("__init__", "errors", "version", "backoff", "protocol", "client", "integrations")
 """The part of the package that works without the extra `server`."""
 
 

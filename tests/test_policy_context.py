@@ -164,7 +164,7 @@ async def test_tool_calls_stay_with_their_results(api: Caller) -> None:
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("policy=windw", "There is no policy of this name"),
+        ("policy=windw", "The policy must be one of full, recent"),
         ("policy=window&max_messages=3", "The policy window has no parameter `max_messages`."),
         ("policy=window&max_tokens=0", "max_tokens"),
         ("policy=", "policy"),
@@ -224,7 +224,7 @@ async def test_a_policy_that_fails_does_not_end_the_call(
     await talk(api, 1)
     body = await api.context("?usage=true")
     assert (["Q1", "A1"], "recent") == (shown(body), body["policy"])
-    assert "Session s is shown its newest messages, not by broken" in caplog.text
+    assert "The policy broken failed; session s is shown its newest messages" in caplog.text
 
 
 class Choosy:

@@ -64,7 +64,7 @@ async def test_refused_events_are_listed(app: App) -> None:
 )
 async def test_a_recording_that_does_not_fit_is_an_error(app: App, events: list[JsonObject]) -> None:
     """What can never be stored ends the replay with a sentence."""
-    with pytest.raises(ReplayFailed, match="cannot go on"):
+    with pytest.raises(ReplayFailed, match="cannot continue"):
         await replay(app, events)
 
 

@@ -252,6 +252,29 @@ async def test_without_an_llm_it_says_so(serve: Serve) -> None:
     assert "llm_not_configured" == (await api.context("?usage=true"))["summary"]["error"]
 
 
+async def test_the_summary_is_written_by_the_model_of_the_chat(serve: Serve) -> None:
+    """A model in `llm.params` alone comes before the operator's, for the chat and for summaries."""
+    async with llm_server(Script(["They spoke of words."]), Script(["Hi."])) as llm:
+        api = Caller(await serve(llm_url=llm.url, llm_model="the-operators"))
+        await api.create(memory=SMALL, llm={"params": {"model": "the-sessions"}})
+        await talk(api, 1, 6)
+        await summed_up(api)
+        await api.post("/v1/sessions/s/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]})
+        assert ["the-sessions", "the-sessions"] == [request.body["model"] for request in llm.requests]
+
+
+async def test_the_pause_is_bounded_after_any_number_of_failures(serve: Serve) -> None:
+    """An LLM that has been away for days is still asked once a minute."""
+    app = await serve()
+    await Caller(app).create()
+    stream = await app.services.store.stream("default", "s")
+    assert stream is not None
+    job = summaries.SummaryJob(stream, failures=5_000)
+    app.services.summaries.schedule_retry(job, "refused")
+    assert job.failures == 5_001
+    assert 0 < job.not_before - asyncio.get_running_loop().time() <= 1.5 * summaries.MAX_RETRY_S
+
+
 async def test_nothing_is_done_for_other_policies(serve: Serve) -> None:
     """No LLM is asked where no summary is wanted."""
     async with llm_server() as llm:

@@ -1,4 +1,4 @@
-"""voicemem: the memory of voice agents. What was really said, and what was really heard, recorded durably."""
+"""voicemem: the memory of voice agents. It durably records what was really said, and what was really heard."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["__version__", "open", "open_sync"]
 
 
 def open(store: str = "memory:", **options: Any) -> Any:
-    """The library: `async with voicemem.open("sqlite:calls.db") as library`; see `library.sessions.open_library`."""
+    """Open the library: `async with voicemem.open("sqlite:calls.db") as library`. See `library/sessions.py`."""
     return _library("sessions").open_library(store, **options)
 
 
 def open_sync(store: str = "memory:", **options: Any) -> Any:
-    """The library for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
+    """The same for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
     return _library("sync").open_library_sync(store, **options)
 
 

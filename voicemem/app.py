@@ -1,4 +1,4 @@
-"""The service: its edges and its background work, started, and stopped in reverse."""
+"""The service as a whole: starts the servers and background tasks, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG = logging.getLogger("voicemem")
 
 
 class App:
-    """The whole service, running."""
+    """The whole service: its use cases, its servers, and its background tasks."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self.settings = settings
@@ -50,14 +50,14 @@ class App:
         )
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
-        """Set when the service cannot go on."""
+        """Set when the service cannot continue and must end."""
         self.tasks: list[asyncio.Task[None]] = []
         self.rest_server: asyncio.Server | None = None
         self.rest_address = settings.rest
         self.ingest_address = settings.ingest
 
     async def start(self) -> None:
-        """Take up what the last process left, then listen. Raises `CannotStart`, `OSError`."""
+        """Recover what the last process left unfinished, then listen. Raises `CannotStart`, `OSError`."""
         services, now = self.services, self.services.runtime.clock()
         rules.check_binding(self.settings, await services.access.needed())
         await services.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
@@ -76,6 +76,7 @@ class App:
             self.ingest_address = await self.ingest.start(self.settings.ingest)
 
     def open_connections(self) -> dict[str, int]:
+        """The number of open connections, by port."""
         rest = self.runner.server
         return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
 
@@ -85,18 +86,18 @@ class App:
         self.tasks.append(task)
 
     def on_background_end(self, task: asyncio.Task[None]) -> None:
-        """Background work never ends by itself; without it the service must not go on as if all were well."""
+        """End the service when a background task has failed; none of them ends by itself."""
         if task.cancelled():
             return
         error = task.exception()
         if isinstance(error, StoreRuined):
-            LOG.critical("%s Nothing more is acknowledged; the service ends.", error.detail)
+            LOG.critical("%s Nothing more is acknowledged, and the service ends.", error.detail)
         else:
             LOG.critical("Background work has failed", exc_info=error)
         self.failed.set()
 
     async def stop(self) -> None:
-        """Drain: nothing new, everything received stored and acknowledged, exports kept for the next process."""
+        """Drain: take nothing new, store and acknowledge what was received, leave exports to the next process."""
         self.services.draining.set()
         await self.services.gateway.drain()
         await self.ingest.drain()
@@ -111,7 +112,7 @@ class App:
 
 @contextlib.contextmanager
 def naming_flag(flag: str) -> Iterator[None]:
-    """Says which setting is to be changed when the service cannot listen. Raises `OSError`."""
+    """Add to an error of listening the flag whose address is at fault. Raises `OSError`."""
     try:
         yield
     except OSError as error:
@@ -120,7 +121,7 @@ def naming_flag(flag: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer | None = None) -> AsyncIterator[App]:
-    """The service, from here to the end of the block. Raises `CannotStart`, `OSError`."""
+    """Run the service until the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check_service_settings(settings)
     policies = load_policies(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)

@@ -1,4 +1,4 @@
-"""What is not pure, handed in: the clock, randomness, and the making of ids and secrets."""
+"""What is not pure, passed in: the clock, randomness, and new ids and secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 LETTERS = string.ascii_letters + string.digits
 Clock = Callable[[], int]
-"""Gives Unix ms."""
+"""Returns Unix ms."""
 
 
 def now_ms() -> int:
@@ -27,12 +27,12 @@ def new_secret(length: int) -> str:
 
 
 class Runtime(NamedTuple):
-    """The world outside; a test replaces what it wants to decide."""
+    """The sources of everything that is not pure; tests replace what they want to control."""
 
     clock: Clock = now_ms
     new_id: Callable[[], str] = new_id
-    """Gives a fresh random text of safe characters."""
+    """Returns a new random id of hexadecimal digits."""
     new_secret: Callable[[int], str] = new_secret
-    """Gives a secret of so many letters and digits."""
+    """Returns a new secret of this many letters and digits."""
     random: Callable[[], float] = random.random
-    """Gives a number in [0, 1)."""
+    """Returns a number in [0, 1)."""

@@ -1,4 +1,4 @@
-"""The use cases, put together once: the service and the library both use them."""
+"""The use cases, put together once, for the service and for the library."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ LOG = logging.getLogger("voicemem")
 CONCURRENT_RESTORES = 2
 """Each may have a body of up to 64 MiB."""
 GRACE_S = 2.0
-"""For what is under way when the services are closed."""
+"""How long work that is under way may take when the services are closed."""
 
 
 class Services:
-    """Every use case of one store. Nothing runs by itself before `background` is started."""
+    """Every use case of one store. Nothing runs on its own until the coroutines of `background` are started."""
 
     def __init__(
         self,
@@ -53,13 +53,17 @@ class Services:
         telemetry: Telemetry,
         check_memory: Callable[[Any], None] | None = None,
     ) -> None:
-        """`check_memory` raises `Refused` for a section `memory` that cannot be; by default a cause is only logged."""
+        """Wire the use cases.
+
+        `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
+        the cause of a refusal goes to the log only.
+        """
         self.store = store
         self.runtime = runtime
         self.telemetry = telemetry
         self.policies = policies
         self.draining = asyncio.Event()
-        """Set when the service is about to end."""
+        """Set when the service begins to shut down."""
         self.restore_slots = asyncio.Semaphore(CONCURRENT_RESTORES)
         check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
@@ -86,7 +90,7 @@ class Services:
         self.recorder.feed.subscribe(self.summaries.on_commit)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
-        """What must run all the time while the service does; none of it ends by itself."""
+        """The background tasks of the service; none of them ends by itself."""
         return [
             sweep_forever(self.presence),
             self.outbox.run(self.sessions.notices_due),
@@ -97,7 +101,7 @@ class Services:
         ]
 
     async def close(self) -> None:
-        """Let what is under way come to its end, once nothing new can come in."""
+        """Finish the work that is under way. Call it once nothing new can come in."""
         await self.summaries.stop()
         await self.outbox.finish_running(GRACE_S)
         await self.memories.save_all(GRACE_S)
@@ -108,7 +112,7 @@ class Services:
 def patch_check(
     check_address: Callable[[str], None], check_memory: Callable[[Any], None]
 ) -> Callable[[SessionPatch], None]:
-    """Refuses what only this service can tell: policies that it does not have, URLs that it may not call."""
+    """A check for what depends on this service: policies that it does not have, and URLs that it must not call."""
 
     def check(patch: SessionPatch) -> None:
         for url in (webhook_url(patch), llm_url(patch)):
@@ -120,7 +124,7 @@ def patch_check(
 
 
 def logged(check_memory: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same check, whose cause goes to the log: what a policy of the operator's own says is not for callers."""
+    """The same check, but with the cause in the log: what an operator's own policy reports is not for callers."""
 
     def check(memory: Any) -> None:
         try:
@@ -134,13 +138,13 @@ def logged(check_memory: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def default_llm(settings: Settings) -> LlmEndpoint | None:
-    """The LLM of sessions that name none, if the operator has one."""
+    """The operator's LLM, for sessions that name none; None when there is none."""
     if settings.llm_url is None:
         return None
     return LlmEndpoint(settings.llm_url, settings.llm_api_key, public_only=False, model=settings.llm_model)
 
 
 def make_address_check(settings: Settings) -> Callable[[str], None]:
-    """Refuses a URL that came through the API and may not be called, as far as its text shows."""
+    """A check that refuses URLs from the API that the service must not call, as far as their text shows."""
     allowed = allowed_networks(settings.allow_addresses)
     return lambda url: check_url(url, allowed)

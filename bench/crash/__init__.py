@@ -1,1 +1,1 @@
-"""Kills of the service while producers and readers go on, and what must hold afterwards."""
+"""Kills the service while producers and readers continue, and checks what must hold afterwards."""

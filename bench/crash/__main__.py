@@ -2,8 +2,8 @@
 
 Real processes on a real file: `voicemem serve` is ended with SIGKILL at random points (in time, right after an ack or
 an end, when a webhook has arrived or was answered, while it starts, while it drains) and started again on the same
-ports. Producers resume, readers read, a receiver takes webhooks; everything goes into a history, and a checker goes
-over it (`crash_checker`). The program ends with a table, one line of JSON, and 1 if anything was found.
+ports. Producers resume, readers read, a receiver takes webhooks; everything goes into a history, which a checker goes
+through (`checker.py`). The program ends with a table, one line of JSON, and exit code 1 if anything was found.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOMENTS = {
 }
 """When a round ends, and how often."""
 LONGEST_S = 1.5
-"""A round whose moment does not come ends after this."""
+"""Seconds after which a round ends whose moment does not come."""
 DRAIN_S = 10.0
 READERS = 6
 SHOW_EVERY = 25
@@ -59,12 +59,12 @@ class Plan(NamedTuple):
 
     moment: str
     times: int
-    """At the so-manieth moment of this kind."""
+    """How many moments of this kind to wait for."""
     seconds: float
 
 
 def plan(seed: int, number: int) -> Plan:
-    """Drawn from the seed and the round alone, so that it can be repeated (but for what the machine does)."""
+    """Drawn from the seed and the round alone, so that it can be repeated (except for the machine's scheduling)."""
     rng = random.Random(f"{seed}/round/{number}")
     moment = rng.choices([*MOMENTS], [*MOMENTS.values()])[0]
     seconds = rng.uniform(0.1, 0.5) if moment == "start" else rng.uniform(0.05, 1.0)
@@ -132,7 +132,7 @@ class Run:
             self.show_progress(number + 1)
 
     async def drain(self, killed: bool) -> None:
-        """SIGTERM under load; half of them are killed while they drain."""
+        """Send SIGTERM under load; half of the services are killed while they drain."""
         began = time.monotonic()
         stopping = asyncio.create_task(self.server.stop())
         if killed:
@@ -145,7 +145,7 @@ class Run:
                 self.history.find("", f"a drain ended with {code} after {time.monotonic() - began:.1f} s")
 
     async def settle(self, world: World, sessions: Sessions, slots: Sequence[asyncio.Task[None]]) -> None:
-        """Let everything come to its end, and go over all journals once more."""
+        """Let everything finish, and check all journals once more."""
         sessions.stopping = True
         self.trigger.arm(self.server, "", 0)
         await self.server.spawn()
@@ -209,7 +209,7 @@ async def list_sessions(world: World) -> set[str]:
 
 
 def sound(store: Path) -> list[str]:
-    """What SQLite's own check finds wrong with a database."""
+    """The errors that SQLite's own check finds in a database."""
     connection = apsw.Connection(str(store))
     try:
         return [text for (text,) in connection.execute("pragma integrity_check") if text != "ok"]
@@ -250,11 +250,11 @@ def show(run: Run, seconds: float, folder: Path, options: argparse.Namespace) ->
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.crash", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=100, help="how often the service is killed")
-    parser.add_argument("--seed", type=int, default=1, help="what everything random is drawn from")
-    parser.add_argument("--sessions", type=int, default=40, help="so many stream at a time")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first round, to repeat a later one")
-    parser.add_argument("--store", type=Path, help="a folder for the database and the log, which are kept")
-    parser.add_argument("--prove", action="store_true", help="show instead that planted faults are found")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices")
+    parser.add_argument("--sessions", type=int, default=40, help="sessions that stream at a time")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round, to repeat a later one")
+    parser.add_argument("--store", type=Path, help="folder for the database and the log, which are kept")
+    parser.add_argument("--prove", action="store_true", help="show that planted faults are found, instead of a run")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first finding")
     options = parser.parse_args(arguments)
     if options.prove:
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "crash.db").exists():
         parser.error(f"{folder / 'crash.db'} is there already")
-    logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client tells of the refusals that are wanted here
+    logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client logs refusals, which are intended here
     run, began = Run(options, folder), time.monotonic()
     asyncio.run(run.run())
     show(run, time.monotonic() - began, folder, options)

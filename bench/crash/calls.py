@@ -1,4 +1,4 @@
-"""What the sessions of a crash run do: each is drawn from the seed and its number alone."""
+"""What the sessions of a crash run do, each drawn from the seed and its number alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ silence in the middle that closes it and a return that opens it again."""
 
 
 class Part(NamedTuple):
-    """What one producer sends; `refused` are the seqs of events that must be refused."""
+    """What one producer sends; `refused` are the seqs of events that the service must refuse."""
 
     producer: str
     transport: str
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     events: list[JsonObject]
     refused: frozenset[int]
     pause_after: int | None = None
-    """The seq after which it goes, and stays away until the session is closed as idle."""
+    """The seq after which it leaves, until the session is closed as idle."""
 
 
 class Script(NamedTuple):
@@ -71,7 +71,7 @@ def part(rng: random.Random, name: str, transport: str, given: list[JsonObject],
     if not over_rest:
         last_seq = {"last_seq": len(events)} if rng.random() < 0.5 or transport == "client" else {}
         events.append({"type": "session.end", "reason": "left", **last_seq})
-    if transport == "client":  # it would add the time itself, as it would the end's last_seq
+    if transport == "client":  # the client would add the time itself, as well as the end's last_seq
         events = [{"ts": calls.BEGIN_MS, **event} for event in events]
     numbered = [{**event, "seq": seq} for seq, event in enumerate(events, 1)]
     refused = frozenset(event["seq"] for event in numbered if event["type"] == "no.such.type")

@@ -1,4 +1,4 @@
-"""What must hold of a session: everything that was seen of it, compared with what the service has of it in the end.
+"""What must hold for a session: everything that was seen of it, compared with what the service has in the end.
 
 Nothing here talks to the service.
 """
@@ -21,9 +21,9 @@ from voicemem.transcript.turns import turns
 
 JsonObject = dict[str, Any]
 PLACE = frozenset({"session_id", "producer", "seq"})
-"""Fields of an event that only say where it belongs."""
+"""Fields of an event that only say where the event belongs."""
 OWN = frozenset({"session.closed", "session.reopened", "session.update"})
-"""Types of the service's own events that may stand in a journal here: nobody declares a gap."""
+"""The service's own events that a journal may contain here; no producer declares a gap."""
 
 
 class Line:
@@ -32,7 +32,7 @@ class Line:
     def __init__(self) -> None:
         self.sent: dict[int, JsonObject] = {}
         self.refusals: dict[int, str] = {}
-        """The codes with which some of what was sent must be refused."""
+        """By seq: the codes with which events must be refused."""
         self.acked = 0
         self.epoch = 0
         self.next_seq = 1
@@ -44,11 +44,11 @@ class Read(NamedTuple):
     position: int
     seen: str
     acked: dict[str, int]
-    """What was acknowledged to each producer before the read began."""
+    """By producer: what was acknowledged before the read began."""
 
 
 class Notice(NamedTuple):
-    """One notice as it first came."""
+    """One notice, as it first arrived."""
 
     payload: bytes
     stop_ts: int
@@ -57,24 +57,24 @@ class Notice(NamedTuple):
 
 
 class Call:
-    """What was seen of one session."""
+    """Everything that was seen of one session."""
 
     def __init__(self, config: JsonObject) -> None:
         self.config = config
         self.lines: dict[str, Line] = {}
         self.patches: dict[str, bool] = {}
-        """The label that each PATCH set, and whether it was answered with success."""
+        """The label that each PATCH set, and whether its answer was a success."""
         self.rows: dict[int, str] = {}
         """Digests of journal entries, by position, as they were read while the session ran."""
         self.reads: list[Read] = []
         self.position = 0
-        """The highest that any read has shown."""
+        """The highest position that any read has shown."""
         self.turns = 0
         self.notices: dict[str, Notice] = {}
 
 
 class Final(NamedTuple):
-    """What the service says of a session that has ended for good."""
+    """What the service reports about a session that has ended for good."""
 
     rows: list[JsonObject]
     """`GET …/events`"""
@@ -84,12 +84,12 @@ class Final(NamedTuple):
 
 
 def digest(value: Any) -> str:
-    """The same for what is equal as JSON."""
+    """The same digest for values that are equal as JSON."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
 def check(call: Call, final: Final) -> Iterator[str]:
-    """What is wrong with a session, in sentences."""
+    """The faults of a session, as sentences."""
     yield from check_entries(call, final.rows)
     yield from check_rows_read(call, final.rows)
     yield from check_memory(call, final)
@@ -97,7 +97,7 @@ def check(call: Call, final: Final) -> Iterator[str]:
 
 
 def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
-    """Everything that was acknowledged is stored exactly once and in order, and nothing else."""
+    """Check that everything acknowledged is stored exactly once and in order, and nothing else."""
     stored: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     for position, row in enumerate(rows, 1):
@@ -106,7 +106,7 @@ def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
         event = row["event"]
         if row["producer"] is None:
             if event["type"] not in OWN:
-                yield f"the journal holds a {event['type']} of the service's own"
+                yield f"the journal contains a {event['type']} of the service's own"
             if event["type"] == "session.update":
                 labels.update(event["labels"].keys())
             continue
@@ -123,7 +123,7 @@ def check_entries(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
         if labels[label] > 1 or (answered and not labels[label]):
             yield f"the change {label} is there {labels[label]} times"
     if set(labels) - set(call.patches):
-        yield "there is a change that nobody asked for"
+        yield "there is a change that was never requested"
 
 
 def check_entry(row: JsonObject, sent: JsonObject | None, refusal: str | None) -> Iterator[str]:
@@ -142,7 +142,7 @@ def placeless(event: JsonObject) -> JsonObject:
 
 
 def check_rows_read(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
-    """Whatever a read showed is there in the end."""
+    """Check that whatever a read showed is there in the end."""
     for position, seen in call.rows.items():
         if position > len(rows) or digest(rows[position - 1]) != seen:
             yield f"a read showed another position {position}"
@@ -151,7 +151,7 @@ def check_rows_read(call: Call, rows: Sequence[JsonObject]) -> Iterator[str]:
 
 
 def check_memory(call: Call, final: Final) -> Iterator[str]:
-    """Every history that was read or sent is the fold of a prefix of the journal: of the right one."""
+    """Check that every history that was read or sent is the fold of a prefix of the journal, and of the right one."""
     reads: dict[int, list[Read]] = {}
     for read in call.reads:
         reads.setdefault(read.position, []).append(read)
@@ -175,7 +175,7 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
             key = (row["received_ms"] // 1000, shown(state))
             notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
             if notice is None:
-                yield f"the close at position {row['position']} reached the receiver not, or with other contents"
+                yield f"the close at position {row['position']} did not reach the receiver, or with other contents"
             else:
                 del wanted[notice]
     if wanted:
@@ -199,7 +199,7 @@ def shown(state: State) -> str:
 
 
 def check_config(call: Call, final: Final) -> Iterator[str]:
-    """The configuration is what the journal's updates make of the first one; the state is that of the last event."""
+    """Check that the configuration follows from the journal's updates, and the state from its last event."""
     config = call.config
     for row in final.rows:
         if row["event"]["type"] == "session.update":

@@ -1,4 +1,4 @@
-"""A producer of a crash run that leaves all to `voicemem.client`: it sends each event once, and awaits its ack."""
+"""A producer of a crash run that leaves everything to `voicemem.client`: it sends an event once, and awaits its ack."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.crash.producers import Producer, World
 from voicemem.client import Ack, Client, EventRefused, Options, ProducerSession, SessionEnded
 
 OPTIONS = Options(first_delay_s=0.02, longest_delay_s=0.2, connect_timeout_s=2.0, websocket_every_s=1.0)
-"""The service is away for about a second at a time."""
+"""The service is down for about a second at a time."""
 
 
 class ClientProducer(Producer):
-    """Streams with a client of its own, which is not told that the service is killed."""
+    """Streams with a client of its own, which does not know that the service is killed."""
 
     def __init__(self, world: World, script: Script, part: Part, rng: random.Random) -> None:
         super().__init__(world, script, part, rng)

@@ -1,6 +1,6 @@
 """The history of a crash run: what producers, readers and the webhook receiver did and saw.
 
-What must hold at once is checked at once, the rest when a session has ended for good (`crash_checker`).
+What can be checked at once is checked at once, the rest when a session has ended for good (`checker.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, che
 
 
 class Finding(NamedTuple):
-    """Something that must not be."""
+    """A fault."""
 
     round: int
     session: str
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Envelope(msgspec.Struct):
-    """A webhook's body; the payload stays the bytes that came."""
+    """A webhook's body; the payload stays as the bytes that came."""
 
     noticeId: str  # noqa: N815 (as it is on the wire)
     sid: str
@@ -35,20 +35,20 @@ class Envelope(msgspec.Struct):
 
 
 class History:
-    """Everything that was seen, with what must hold at once checked at once."""
+    """Everything that was seen, checked as far as it can be at once."""
 
     def __init__(self, told: Callable[[Finding], object] = lambda finding: None) -> None:
         self.told = told
-        """Hears of every finding at once."""
+        """Called with every finding."""
         self.calls: dict[str, Call] = {}
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
         self.round = 0
         self.incarnation: str | None = None
         self.settled: dict[str, tuple[int, str]] = {}
-        """Position and digest of the journals of sessions that were checked."""
+        """Position and digest of the journal, by session that was checked."""
         self.payloads: dict[str, tuple[str, str]] = {}
-        """Session and digest of every notice that ever came, by its id."""
+        """Session and digest of every notice, by its id."""
 
     def find(self, session: str, what: str) -> None:
         self.findings.append(Finding(self.round, session, what))
@@ -66,7 +66,7 @@ class History:
     # What producers did and saw
 
     def sent(self, session: str, producer: str, event: JsonObject, refusal: str | None = None) -> None:
-        """An event that goes out now, for the first time or again."""
+        """Note an event that is sent now, for the first time or again."""
         line, seq = self.line(session, producer), event["seq"]
         self.counts["events_resent" if seq in line.sent else "events_sent"] += 1
         if line.sent.setdefault(seq, event) != event:
@@ -75,7 +75,7 @@ class History:
             line.refusals[seq] = refusal
 
     def ready(self, session: str, producer: str, frame: JsonObject) -> None:
-        """A `session.ready`."""
+        """Note a `session.ready`."""
         line = self.line(session, producer)
         self.incarnation = self.incarnation or frame["incarnation"]
         if frame["incarnation"] != self.incarnation:
@@ -86,7 +86,7 @@ class History:
         self.next_seq(session, producer, frame["next_seq"])
 
     def next_seq(self, session: str, producer: str, next_seq: int) -> None:
-        """What the service expects next; what is below it counts as acknowledged."""
+        """Note what the service expects next; everything below it counts as acknowledged."""
         line = self.line(session, producer)
         if next_seq < max(line.next_seq, line.acked + 1):
             self.find(session, f"next_seq of {producer} went back to {next_seq}, acknowledged were {line.acked}")
@@ -96,7 +96,7 @@ class History:
         self.acknowledged(session, producer, next_seq - 1)
 
     def acknowledged(self, session: str, producer: str, seq: int) -> None:
-        """Everything up to `seq` is on disk, the service says."""
+        """Note that the service has acknowledged everything up to `seq`."""
         line = self.line(session, producer)
         if seq > max(line.sent, default=0):
             self.find(session, f"seq {seq} of {producer} was acknowledged and never sent")
@@ -104,7 +104,7 @@ class History:
         line.acked = max(line.acked, seq)
 
     def refused(self, session: str, producer: str, seq: int, code: str) -> None:
-        """An error that counts as an ack."""
+        """Note an error that counts as an ack."""
         expected = self.line(session, producer).refusals.get(seq)
         if expected != code:
             self.find(session, f"seq {seq} of {producer} was refused with {code}, expected was {expected}")
@@ -115,13 +115,13 @@ class History:
     # What readers saw
 
     def read_history(self, session: str, shown: JsonObject, acked: dict[str, int], floor: int) -> None:
-        """A history; `floor` is the highest position that was seen before the read began."""
+        """Check a history; `floor` is the highest position that was seen before the read began."""
         call = self.calls[session]
         call.reads.append(Read(shown["position"], digest(shown["contents"]), acked))
         self.moved(session, shown["position"], floor)
 
     def read_rows(self, session: str, after: int, rows: Sequence[JsonObject], floor: int, whole: bool) -> None:
-        """Entries of the journal above `after`; `whole` when all that there were were asked for."""
+        """Check entries of the journal after `after`; `whole` means that the read was not limited."""
         call = self.calls[session]
         for position, row in enumerate(rows, after + 1):
             if row["position"] != position:
@@ -132,7 +132,7 @@ class History:
             self.moved(session, max(after, rows[-1]["position"] if rows else 0), floor)
 
     def read_turns(self, session: str, shown: Sequence[JsonObject], floor: int) -> None:
-        """The turns; there are never fewer than before (`floor`)."""
+        """Check the turns; there are never fewer than before (`floor`)."""
         self.counts["reads"] += 1
         if len(shown) < floor:
             self.find(session, f"a read shows {len(shown)} turns after one that showed {floor}")
@@ -149,7 +149,7 @@ class History:
     # What the receiver saw
 
     def noticed(self, webhook_id: str | None, body: bytes, verified: bool) -> str:
-        """A webhook arrived; the id of its notice."""
+        """Check a webhook that arrived; returns the id of its notice."""
         envelope = msgspec.json.decode(body, type=Envelope)
         session, notice = envelope.sid, envelope.noticeId
         payload = bytes(envelope.payload)
@@ -168,7 +168,7 @@ class History:
             told = msgspec.json.decode(payload)
             call.notices[notice] = Notice(payload, told["stop_ts"], digest(told["contents"]))
         elif call is None and session not in self.settled:
-            self.find(session, "a notice came for a session that nobody began")
+            self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:
             self.find(session, "a notice came for which there was no close")
         return notice
@@ -176,7 +176,7 @@ class History:
     # The end of a session
 
     def settle(self, session: str, final: Final) -> None:
-        """Check a session that has ended for good, and keep of it what must never change again."""
+        """Check a session that has ended for good, and remember what must never change again."""
         call = self.calls.pop(session)
         closes = sum(row["event"]["type"] == "session.closed" for row in final.rows)
         self.counts["closes"] += closes
@@ -187,6 +187,6 @@ class History:
         self.settled[session] = (len(final.rows), digest(final.rows))
 
     def settled_again(self, session: str, rows: Sequence[JsonObject]) -> None:
-        """The journal of a session that was checked before, read once more at the end of the run."""
+        """Check a journal again that was checked before, at the end of the run."""
         if self.settled.get(session) != (len(rows), digest(rows)):
             self.find(session, "the journal is not what it was when the session was checked")

@@ -1,5 +1,5 @@
-"""The producers of a crash run. They come back after every kill, and do on the way what producers do wrong: they send
-again what was acknowledged, leave a gap, or keep an old connection beside the new one."""
+"""The producers of a crash run. They come back after every kill, and make the mistakes that producers make: they resend
+what was acknowledged, leave a gap, or keep an old connection alongside the new one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bench.crash.server import Server, Trigger
 
 JsonObject = dict[str, Any]
 PATIENCE_S = 20.0
-"""No answer of a service that lives takes longer."""
+"""A live service answers within this many seconds."""
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
-"""How it shows that the service was killed, or is not there yet."""
+"""Errors that mean that the service was killed, or is not ready yet."""
 
 
 class World:
-    """What everybody in a run needs."""
+    """What all participants of a run share."""
 
     def __init__(self, server: Server, history: History, trigger: Trigger, http: aiohttp.ClientSession) -> None:
         self.server = server
@@ -34,13 +34,13 @@ class World:
         self.http = http
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """One request. Raises one of `GONE`."""
+        """Send one request. Raises one of `GONE`."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         async with self.http.request(method, self.server.rest + path, json=body, timeout=timeout) as answer:
             return answer.status, await answer.read()
 
     async def insist(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON of an answer with success, however often that needs to be asked for."""
+        """The JSON of a successful answer, however many attempts that takes."""
         while True:
             with suppress(*GONE):
                 status, answer = await self.ask(method, path, body)
@@ -55,12 +55,12 @@ class World:
 
     async def closed(self, session: str) -> None:
         """Wait until a session has ended."""
-        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service tells nobody)
+        while await self.state(session) != "ended":  # noqa: ASYNC110 (the service does not notify)
             await asyncio.sleep(0.05)
 
 
 class Producer:
-    """One part of a session on its way; `over` when nothing more of it can be stored."""
+    """Sends one part of a session; `over` when nothing more of it can be stored."""
 
     def __init__(self, world: World, script: Script, part: Part, rng: random.Random) -> None:
         self.world = world
@@ -95,7 +95,7 @@ class Producer:
         raise NotImplementedError
 
     def take(self, begin: int, count: int) -> list[JsonObject]:
-        """The events from a seq on, which are noted as sent."""
+        """The events from a seq on; they are noted as sent."""
         events = self.part.events[begin - 1 : begin - 1 + count]
         for event in events:
             refusal = UNKNOWN if event["seq"] in self.part.refused else None
@@ -103,11 +103,11 @@ class Producer:
         return events
 
     def begin_at(self, next_seq: int) -> int:
-        """Where to send from: sometimes before what is expected."""
+        """Where to send from: sometimes before the expected seq."""
         return max(1, next_seq - self.rng.randint(1, 9)) if self.rng.random() < 0.3 else next_seq
 
     def complain(self, problem: JsonObject) -> None:
-        """An error about one of our events."""
+        """Handle an error about one of our events."""
         code, seq = problem["code"], problem.get("seq")
         if code == "session_ended":
             self.over = True
@@ -117,7 +117,7 @@ class Producer:
         elif isinstance(seq, int):
             self.history.refused(self.session, self.name, seq, code)
         else:
-            self.history.find(self.session, f"{self.name} was told {code}")
+            self.history.find(self.session, f"{self.name} got {code}")
 
 
 class SocketProducer(Producer):
@@ -134,7 +134,7 @@ class SocketProducer(Producer):
             ready = await self.open(socket)
             if ready["state"] == "ended":
                 self.over = True
-            elif self.rng.random() < 0.1:  # a connection that did not notice that it was replaced
+            elif self.rng.random() < 0.1:  # as a connection that has not noticed that it was replaced
                 newer = await self.connection(sockets)
                 ready = await self.open(newer)
                 await self.haunt(socket, ready["next_seq"])
@@ -165,7 +165,7 @@ class SocketProducer(Producer):
         return frame
 
     async def haunt(self, old: ClientConnection, next_seq: int) -> None:
-        """Send the next event over a replaced connection: it must be told so, and nothing else."""
+        """Send the next event over a replaced connection: `superseded` must be the only answer."""
         with suppress(ConnectionClosed, TimeoutError):
             for event in self.take(next_seq, 1):
                 await old.send(msgspec.json.encode(event), text=True)
@@ -174,7 +174,7 @@ class SocketProducer(Producer):
             if frame.get("code") == "superseded":
                 self.history.counts["superseded"] += 1
             elif frame["type"] != "goaway":
-                self.history.find(self.session, f"a replaced connection of {self.name} was told {frame['type']}")
+                self.history.find(self.session, f"a replaced connection of {self.name} got {frame['type']}")
 
     async def stream(self, socket: ClientConnection, next_seq: int) -> None:
         listening = asyncio.create_task(self.listen(socket))
@@ -229,10 +229,10 @@ class SocketProducer(Producer):
 
 
 class HttpProducer(Producer):
-    """Posts batches; the session exists already."""
+    """Posts batches to an existing session."""
 
     async def attempt(self) -> None:
-        await self.world.ask("GET", "/livez")  # what is not sent shall not count as sent
+        await self.world.ask("GET", "/livez")  # so that events do not count as sent while the service is down
         next_seq = self.acked + 1
         events = self.take(self.begin_at(next_seq), self.rng.randint(1, 12))
         if events[-1]["type"] == "session.end":

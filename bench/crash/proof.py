@@ -1,4 +1,4 @@
-"""Shows that the checker of `bench.crash` finds faults: each is planted into a history in which all is well.
+"""Shows that the checker of `bench.crash` finds faults: each one is planted into a sound history.
 
 python -m bench.crash --prove
 """
@@ -56,12 +56,12 @@ class Seen:
         self.notice("n1", self.contents)
 
     def read(self, position: int, floor: int = 0) -> None:
-        """Somebody reads the history, which stands at this position."""
+        """Note that the history was read at this position."""
         answer = {"position": position, "contents": contents(self.rows[:position])}
         self.history.read_history(SESSION, answer, self.history.acked(SESSION), floor)
 
     def notice(self, notice: str, told: list[JsonObject], verified: bool = True, session: str = SESSION) -> None:
-        """A webhook arrives."""
+        """Note that a webhook arrived."""
         payload = {"stop_ts": BEGIN_MS // 1000, "contents": told}
         body = msgspec.json.encode({"noticeId": notice, "sid": session, "payload": payload})
         self.history.noticed(notice, body, verified)
@@ -179,7 +179,7 @@ def change_the_memory_after_the_check(seen: Seen) -> None:
 
 
 class Fault(NamedTuple):
-    """A planted fault, and words of the sentence that must be found."""
+    """A planted fault, and words of the sentence that must report it."""
 
     name: str
     plant: Callable[[Seen], Any]
@@ -191,11 +191,11 @@ FAULTS = (
     Fault("an event in the middle is lost", lose_one, "seq 3 of main stands where 2 should be"),
     Fault("an event is there twice", double_one, "seq 2 of main stands where 3 should be"),
     Fault("two events are swapped", swap_two, "seq 2 of main stands where 1 should be"),
-    Fault("an event is there that nobody sent", make_one_up, "was never sent"),
+    Fault("an event is there that was never sent", make_one_up, "was never sent"),
     Fault("an event has another content", change_one, "is not what was sent"),
     Fault("a position is left out", forget_a_position, "stands where 6 should be"),
     Fault("a refused event is stored", store_the_refused, "should stand there as refused"),
-    Fault("a hole is declared that nobody declared", leave_a_gap, "holds a session.gap"),
+    Fault("a gap is declared that no producer declared", leave_a_gap, "contains a session.gap"),
     Fault("a read shows what never was", read_what_never_was, "was not the fold up to there"),
     Fault("a read lacks what was acknowledged", read_without_the_acknowledged, "did not show seq 5 of main"),
     Fault("a read of the journal shows other entries", read_other_rows, "a read showed another position 4"),
@@ -208,11 +208,11 @@ FAULTS = (
     Fault("the session is closed twice", close_twice, "closes and reopenings do not take turns"),
     Fault("the memory is not the fold", lambda seen: seen.contents.pop(), "the history is not the fold"),
     Fault("the turns are not the fold's", lambda seen: seen.turns.pop(), "the turns are not"),
-    Fault("a close reaches nobody", lose_the_notice, "reached the receiver not"),
+    Fault("a close does not reach the receiver", lose_the_notice, "did not reach the receiver"),
     Fault("a notice comes with another payload", lambda seen: seen.notice("n1", []), "with two different payloads"),
     Fault("a close has two notices", lambda seen: seen.notice("n2", seen.contents), "notices came for which there was"),
     Fault("a notice is not signed", lambda seen: seen.notice("n1", seen.contents, False), "is not signed"),
-    Fault("a notice comes from nowhere", lambda seen: seen.notice("n3", [], session="x"), "that nobody began"),
+    Fault("a notice comes from nowhere", lambda seen: seen.notice("n3", [], session="x"), "that does not exist"),
     Fault(
         "next_seq goes back",
         lambda seen: seen.history.ready(SESSION, "main", {"epoch": 3, "next_seq": 4, "incarnation": "a"}),
@@ -246,7 +246,7 @@ FAULTS = (
 
 
 def prove() -> list[tuple[str, bool]]:
-    """Each fault, and whether it was found; first the history without any, in which nothing may be found."""
+    """Each fault, and whether it was found; first the sound history, in which nothing may be found."""
     sound = Seen()
     assert shown(state(sound.rows)), "the history is empty"
     proved = [("no fault", sound.found() == [])]

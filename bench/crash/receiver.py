@@ -1,4 +1,4 @@
-"""The webhook receiver of a crash run: it answers well or badly, and tells when a kill would hurt most."""
+"""The webhook receiver of a crash run: it answers well or badly, and reports when a kill would hurt most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW_S = 0.2
 
 
 class Receiver:
-    """Keeps what came in the history. A notice fails at most once on purpose, so that its retry is soon."""
+    """Records webhooks in the history. It fails a notice on purpose at most once, so that its retry comes soon."""
 
     def __init__(self, history: History, trigger: Trigger, rng: random.Random) -> None:
         self.history = history

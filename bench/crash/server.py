@@ -1,4 +1,4 @@
-"""The service as a process that is killed and started again, always on the same ports and the same file."""
+"""The service as a process that is killed and restarted, always on the same ports and the same file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench.harness.servers import ROOT
 START_S = 60.0
 STOP_S = 30.0
 PORTS = range(20_000, 32_000)
-"""Below those that the system gives to clients: one of them could otherwise take a port while the service is down."""
+"""Below the ports that the system gives to clients, one of which could otherwise take it while the service is down."""
 
 
 def free_ports(count: int, rng: random.Random) -> list[int]:
-    """Ports on which nobody listens."""
+    """Free ports."""
     found: list[int] = []
     while len(found) < count:
         port = rng.choice(PORTS)
@@ -32,7 +32,7 @@ def free_ports(count: int, rng: random.Random) -> list[int]:
 
 
 class Trigger:
-    """Does something at the n-th moment of one kind, in that very moment."""
+    """Does something at exactly the n-th moment of one kind."""
 
     def __init__(self) -> None:
         self.kind = ""
@@ -46,7 +46,7 @@ class Trigger:
         self.fired.clear()
 
     def hit(self, kind: str) -> None:
-        """Such a moment is now."""
+        """Note a moment of this kind."""
         if kind != self.kind or self.fired.is_set():
             return
         self.left -= 1
@@ -71,7 +71,7 @@ class Server:
         self.process: asyncio.subprocess.Process | None = None
 
     async def spawn(self) -> None:
-        """Start a process, which is not ready yet."""
+        """Start a process, without waiting until it is ready."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -79,7 +79,7 @@ class Server:
             )
 
     async def ready(self) -> bool:
-        """Wait until it listens; False when it was killed before. Raises `RuntimeError` when it ends by itself."""
+        """Wait until it listens; False if it was killed before that. Raises `RuntimeError` if it ends by itself."""
         assert self.process is not None
         assert self.process.stdout is not None
         async with asyncio.timeout(START_S):
@@ -92,22 +92,22 @@ class Server:
         return False
 
     def kill(self) -> None:
-        """SIGKILL, now: nothing that it has not written yet is written."""
+        """Send SIGKILL, now: it writes nothing more."""
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)  # the library's own way would take the exit code from who waits
+                os.kill(self.process.pid, number)  # asyncio's method would take the exit code from the task that waits
 
     async def ended(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end of the process; returns its exit code."""
         assert self.process is not None
         async with asyncio.timeout(STOP_S):
             return await self.process.wait()
 
     async def stop(self) -> int:
-        """SIGTERM: it drains; its exit code."""
+        """Send SIGTERM, so that it drains; returns its exit code."""
         self.send(signal.SIGTERM)
         return await self.ended()

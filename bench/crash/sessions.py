@@ -19,12 +19,12 @@ from voicemem.client import ClientError
 
 CLOSE_S = 60.0
 NOTICE_S = 120.0
-"""Longer than a lease of the outbox: a notice that has not come by then will not."""
+"""Longer than a lease of the outbox: a notice that has not come by then never will."""
 TRANSPORTS: dict[str, type[Producer]] = {"websocket": SocketProducer, "http": HttpProducer, "client": ClientProducer}
 
 
 class Sessions:
-    """So many sessions at a time; a new one begins when the producers of another are done."""
+    """Runs so many sessions at a time; a new one begins when another's producers are done."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -35,7 +35,7 @@ class Sessions:
         self.finishing: set[asyncio.Task[bool]] = set()
 
     async def slot(self) -> None:
-        """One session after the other, until the run stops."""
+        """Run one session after the other, until the run stops."""
         while not self.stopping:
             drawn = script(self.seed, next(self.numbers))
             if await self.watched(drawn, self.stream(drawn)):
@@ -44,7 +44,7 @@ class Sessions:
                 task.add_done_callback(self.finishing.discard)
 
     async def watched(self, drawn: Script, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether work on a session came to its end; what the service should never have answered is a finding."""
+        """Whether the work on a session was completed; an answer that the service must never give is a finding."""
         done = True
         try:
             await work
@@ -54,7 +54,7 @@ class Sessions:
         return done
 
     async def stream(self, drawn: Script) -> None:
-        """Everything that the producers of a session do, and the changes from outside."""
+        """Run the producers of a session, and the changes from outside."""
         rng = random.Random(f"{self.seed}/{drawn.session}")
         self.history.begin(drawn.session, drawn.config)
         if any(part.transport == "http" for part in drawn.parts) or rng.random() < 0.2:
@@ -66,7 +66,7 @@ class Sessions:
             group.create_task(self.patch(drawn, rng))
 
     async def patch(self, drawn: Script, rng: random.Random) -> None:
-        """Changes of the configuration, each asked for once."""
+        """Change the configuration, each change requested once."""
         for number in range(drawn.patches):
             await asyncio.sleep(rng.uniform(0.1, 0.8))
             label = f"patch-{number}"

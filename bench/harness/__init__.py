@@ -1,1 +1,1 @@
-"""What the benches share: servers, load, baselines, reports."""
+"""Shared by the benches: servers, load, baselines, reports."""

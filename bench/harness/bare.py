@@ -1,8 +1,8 @@
-"""The bare loop: the least that a durable ingest can be, as the baseline of `bench.ingest`.
+"""The bare loop: the least that a durable ingest must do, as the baseline of `bench.ingest`.
 
 websockets' own iteration, one typed decode per event, a group commit with executemany into SQLite (WAL,
-synchronous=FULL, a table and an index as voicemem's journal has them), one cumulative ack per connection and commit.
-No fold, no sessions, no order, no limits, no answer to anything that is wrong.
+synchronous=FULL, with a table and an index like voicemem's journal), one cumulative ack per connection and commit.
+No fold, no sessions, no order, no limits, no error messages.
 
     python -m bench.harness.bare PATH     prints where it listens; at SIGTERM, how many events are stored
 """
@@ -37,7 +37,7 @@ Row = tuple[int, int, bytes]
 
 
 class Bare:
-    """Everything that came waits in one list; a commit takes all of it."""
+    """Everything received waits in one list; a commit takes all of it."""
 
     def __init__(self, path: str) -> None:
         self.database = apsw.Connection(path)
@@ -62,7 +62,7 @@ class Bare:
             self.wake.set()
 
     async def commit_forever(self) -> None:
-        """One commit at a time, in a thread; what arrives meanwhile is the next one's."""
+        """Commit in a thread, one commit at a time; what arrives meanwhile goes into the next one."""
         while True:
             await self.wake.wait()
             self.wake.clear()
@@ -79,7 +79,7 @@ class Bare:
         self.database.execute("commit")
 
     def stored(self) -> int:
-        """Events in the journal."""
+        """Number of events in the journal."""
         return int(self.database.execute("select count(*) from journal").get)
 
 

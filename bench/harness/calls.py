@@ -1,7 +1,7 @@
-"""Calls as a voice engine would send them: the same events in every run, of about 120 bytes each.
+"""Calls as a voice engine sends them: the same events in every run, of about 120 bytes each.
 
 The turns of a call repeat every `CYCLE` turns in everything but their numbers and times, so any `CYCLE` turns in a row
-are the same work wherever in a call they stand.
+are the same work, wherever in a call they are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAID = (
 
 
 def events(variant: int = 0) -> Iterator[JsonObject]:
-    """A call without end, numbered by `seq`; variants begin at different places of the cycle."""
+    """An endless call, numbered by `seq`; variants begin at different points of the cycle."""
     clock, seq = BEGIN_MS, count(1)
     for turn in count(1):
         for event in one_turn(turn, (turn + variant) % CYCLE):
@@ -46,12 +46,12 @@ def events(variant: int = 0) -> Iterator[JsonObject]:
 
 
 def encoded(variant: int = 0) -> Iterator[bytes]:
-    """The same call, each event as it goes over the wire."""
+    """The same call, each event as sent over the wire."""
     return map(msgspec.json.encode, events(variant))
 
 
 def cycle(index: int = 0, variant: int = 0) -> list[bytes]:
-    """The events of the turns `CYCLE * index + 1` and on, for one whole cycle."""
+    """The events of one whole cycle, from turn `CYCLE * index + 1` on."""
     return list(take_turns(events(variant), CYCLE * index + 1, CYCLE * (index + 1)))
 
 
@@ -107,7 +107,7 @@ def tool_use(turn: int) -> Iterator[JsonObject]:
 
 
 def reply(turn: int, place: int, text: str) -> Iterator[JsonObject]:
-    """One delta a word with playback beside it, the rest of the playback, and its end or an interruption."""
+    """One delta per word with playback in between, then the rest of the playback, and its end or an interruption."""
     words = text.split()
     about = {"turn_id": turn, "item": f"reply-{turn}"}
     for index, word in enumerate(words):
@@ -127,12 +127,12 @@ def reply(turn: int, place: int, text: str) -> Iterator[JsonObject]:
 
 
 def playback(about: JsonObject, place: int, words: list[str], heard: int) -> JsonObject:
-    """Progress by time; in every fourth reply by text."""
+    """Playback progress by time; in every fourth reply, by text."""
     said = {"heard_text": " ".join(words[:heard])} if place % 4 == 2 else {"audio_ms": heard * MS_PER_WORD}
     return {"type": "tts", **about, **said, "total_audio_ms": len(words) * MS_PER_WORD, "after": 120}
 
 
 def evidence(place: int, words: list[str]) -> JsonObject:
-    """How the engine says where it was cut: by audio position, or by the text."""
+    """How the engine reports where the reply was cut: by audio position, or by text."""
     heard = len(words) * 3 // 4
     return {"heard_text": " ".join(words[:heard])} if place % 2 else {"audio_end_ms": heard * MS_PER_WORD}

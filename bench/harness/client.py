@@ -1,4 +1,4 @@
-"""One connection of the load generator, and what all of them count together."""
+"""One connection of the load generator, and the counters that all connections share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.harness import calls
 from bench.harness.frames import CLOSE, NORMAL, PING, PONG, TEXT, UPGRADE, client_frame, server_frame
 
 READY_AHEAD = 4_000
-"""Events made before the start; more are made when a connection gets that far."""
+"""Events made before the start; more are made if a connection gets that far."""
 
 
 class Plan(Struct, kw_only=True):
@@ -25,7 +25,7 @@ class Plan(Struct, kw_only=True):
     seconds: float
     warm_up: float
     frame: int
-    """Events in one frame."""
+    """Events per frame."""
     window: int
     rate: float
     """Events per second and connection; 0 for as fast as they are acknowledged."""
@@ -42,7 +42,7 @@ ANSWER = msgspec.json.Decoder(Answer)
 
 
 class Frames:
-    """One call as frames ready to be written, made as far as they are needed."""
+    """One call as frames ready to be written, made as needed."""
 
     def __init__(self, variant: int, size: int) -> None:
         self.events = calls.encoded(variant)
@@ -62,12 +62,12 @@ class Frames:
 
 
 class Tally:
-    """What all connections count together."""
+    """Counters that all connections share."""
 
     def __init__(self) -> None:
         self.measuring = False
         self.samples: list[tuple[float, int]] = []
-        """Seconds from send to ack, and of how many events."""
+        """Seconds from send to ack, and the number of events."""
         self.late: list[tuple[float, int]] = []
         self.acks = 0
         self.errors: list[str] = []
@@ -95,11 +95,11 @@ class Client(asyncio.Protocol):
         self.sent = 0
         self.acked = 0
         self.times: deque[tuple[int, float]] = deque()
-        """The last seq of each write, and when it was."""
+        """The last seq and the time of each write."""
         self.sending = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own kind, of no common base
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own has no common base
         self.transport.write(UPGRADE.format(path=self.plan.path, host=self.plan.host, port=self.plan.port).encode())
 
     def data_received(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class Client(asyncio.Protocol):
         self.fill()
 
     def fill(self) -> None:
-        """Send what the window has room for."""
+        """Send as much as the window has room for."""
         room = (self.plan.window - (self.sent - self.acked)) // self.plan.frame
         if self.sending and not self.plan.rate and room > 0:
             self.send(room)
@@ -169,7 +169,7 @@ class Client(asyncio.Protocol):
             self.ready.set_exception(ConnectionError(why))
 
     def leave(self) -> None:
-        """Say goodbye; the server closes."""
+        """Send a close frame; the server closes the connection."""
         self.leaving = True
         self.transport.write(client_frame(NORMAL, CLOSE))
 

@@ -1,4 +1,4 @@
-"""aiohttp answering from constants: the least that an answer over HTTP can be, as the baseline of `bench.history`.
+"""aiohttp answering from constants: the least work an HTTP answer can be, as the baseline of `bench.history`.
 
     python -m bench.harness.constant < ANSWERS     a list of `Constant` as JSON; prints its port
 

@@ -2,14 +2,14 @@
 
     python -m bench.harness.crowd PLAN     a `Plan` as JSON
 
-It opens the sessions, sends each the beginning of a call (or what of it is missing), waits for the acks, and prints a
-`Filled` as JSON. For each line that it is then given on its standard input, it does what that says and prints
-what came of it:
+It opens the sessions, sends each the beginning of a call (or what is missing of it), waits for the acks, and prints a
+`Filled` as JSON. Then it executes each line of its standard input, and prints
+the result:
 
     rate SECONDS EVENTS_PER_SECOND    single events, evenly spread over all sessions: a `Paced`
     end NUMBER GAP_SECONDS            that many sessions end, at once or with a pause after each: an `Ended`
 
-At the end of its input it leaves.
+It exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from bench.harness.websocket import Line
 
 VARIANTS = 4
 FILLING = 100
-"""Sessions that are filled at the same time, and connections that are made."""
+"""Sessions that are filled, and connections that are made, at the same time."""
 CHUNK = 128
-"""Events in one frame while filling."""
+"""Events per frame while filling."""
 AHEAD = 2_000
-"""Events of a call that are there to be sent after it was filled."""
+"""Events of a call that are kept for sending after it was filled."""
 TICK_S = 0.001
 OPENS, SESSION = b'{"type":', b'{"session_id":"%s","type":'
 
@@ -48,14 +48,14 @@ class Plan(Struct, kw_only=True):
     path: str
     sessions: int
     connections: int
-    """The sessions are spread over them evenly."""
+    """Connections; the sessions are spread over them evenly."""
     turns: int
-    """Of each session, sent before `Filled`."""
+    """Turns of each session, sent before `Filled`."""
     long_sessions: int = 0
-    """The first of the sessions, which are longer."""
+    """How many of the first sessions are longer."""
     long_turns: int = 0
     settings: list[dict[str, Any]] = []
-    """Configurations, for the sessions in turn."""
+    """Configurations, used for the sessions in turn."""
     server_pid: int
 
 
@@ -75,7 +75,7 @@ class Paced(Struct, kw_only=True):
 
 
 class Ended(Struct, kw_only=True):
-    """When the ends were written, and when the last of them was acknowledged, by the clock of `time.monotonic`."""
+    """When the ends were written, and when the last was acknowledged, by the clock of `time.monotonic`."""
 
     sent: dict[str, float]
     acked: float
@@ -121,7 +121,7 @@ class Crowd:
         self.calls = [list(islice(calls.encoded(variant), longest)) for variant in range(VARIANTS)]
 
     def size(self, number: int) -> int:
-        """Events of a session when it is filled."""
+        """Number of events of a filled session."""
         return self.events[number < self.plan.long_sessions][number % VARIANTS]
 
     async def open(self) -> None:
@@ -161,7 +161,7 @@ class Crowd:
         return Filled(seconds=took, events=events, server_rss_mib=usage(self.plan.server_pid).server_rss or 0.0)
 
     async def pace(self, seconds: float, rate: float) -> Paced:
-        """Single events, one session after the other, whether the server keeps up or not."""
+        """Send single events, one session after the other, whether or not the server keeps up."""
         self.samples.clear()
         late: list[tuple[float, int]] = []
         before, begin, sent = usage(self.plan.server_pid), time.perf_counter(), 0
@@ -185,7 +185,7 @@ class Crowd:
         )
 
     async def end(self, number: int, gap: float) -> Ended:
-        """End the next of the sessions; without a gap all those of a connection in one frame."""
+        """End the next sessions; without a gap, all of one connection in one frame."""
         ending, self.senders = self.senders[:number], self.senders[number:]
         sent: dict[str, float] = {}
         for group in [[one] for one in ending] if gap else by_connection(ending):

@@ -1,4 +1,4 @@
-"""The crowd of `bench.harness.crowd` as the measuring program has it: started, asked, and let go."""
+"""The measuring program's handle on `bench.harness.crowd`: start it, give it commands, stop it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Crowd:
         self.process.stdin.flush()
 
     def hear(self, kind: type[T]) -> T:
-        """What the process prints next. Raises `RuntimeError` when it ends instead."""
+        """The next line that the process prints. Raises `RuntimeError` if it ends instead."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

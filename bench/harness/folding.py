@@ -1,4 +1,4 @@
-"""The work on events that is measured: decoding, checking and folding them, as it is done with what arrives."""
+"""The measured work on events: decoding, checking and folding them, as the ingest does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(texts: Iterable[bytes]) -> None:
 
 
 def fold_into(state: State, texts: Iterable[bytes]) -> State:
-    """Check, decode and fold, as it is done with what arrives."""
+    """Check, decode and fold, as the ingest does."""
     for position, text in enumerate(texts, state.position + 1):
         arrived: Any = codec.decode_event(text)
         fold(state, DecodedRow(position, calls.BEGIN_MS, arrived.event))

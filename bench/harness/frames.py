@@ -1,4 +1,4 @@
-"""Websocket frames by hand, for a load generator that must cost far less than the servers that it loads."""
+"""Hand-made websocket frames, for a load generator that must cost far less than the servers under load."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 FINAL, MASKED = 0x80, 0x80
 NORMAL = (1000).to_bytes(2, "big")
-"""The code of a close without a reason."""
+"""The close code of a close frame without one."""
 NO_MASK = bytes(4)
-"""A mask of zeros leaves the payload as it is; the server's work to take it off is the same."""
+"""A mask of zeros leaves the payload unchanged; unmasking it is the same work for the server."""
 
 UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -21,7 +21,7 @@ class Frame(NamedTuple):
     opcode: int
     payload: bytes
     end: int
-    """Where the next one begins."""
+    """Where the next frame begins."""
 
 
 def client_frame(payload: bytes, opcode: int = TEXT) -> bytes:
@@ -36,7 +36,7 @@ def client_frame(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def server_frame(data: bytes, at: int) -> Frame | None:
-    """The frame that begins there; None while it is not all there. Servers mask nothing, and split nothing so small."""
+    """The frame that begins at `at`; None while it is incomplete. Servers neither mask nor split such small frames."""
     if len(data) < at + 2:
         return None
     size, begin = data[at + 1], at + 2

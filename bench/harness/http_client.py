@@ -1,4 +1,4 @@
-"""HTTP by hand, for load generators that must cost far less than the servers that they load."""
+"""Hand-made HTTP, for load generators that must cost far less than the servers under load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Answer(NamedTuple):
 
     @property
     def etag(self) -> str:
-        """The `ETag` header; empty when there is none."""
+        """The `ETag` header; empty if there is none."""
         for line in self.headers.split(b"\r\n"):
             if line.lower().startswith(b"etag:"):
                 return line.partition(b":")[2].strip().decode()
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 def request(host: str, path: str, *, body: bytes | None = None, headers: str = "") -> bytes:
-    """A GET, or a POST when there is a body; `headers` are whole lines."""
+    """A GET, or a POST if there is a body; `headers` are whole lines."""
     if body is None:
         return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
     about = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -32,7 +32,7 @@ def request(host: str, path: str, *, body: bytes | None = None, headers: str = "
 
 
 class Caller(asyncio.Protocol):
-    """One connection that is kept alive, with one request under way at a time."""
+    """One keep-alive connection, with one request under way at a time."""
 
     transport: asyncio.Transport
     waiting: asyncio.Future[Answer] | None = None
@@ -41,14 +41,14 @@ class Caller(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.have = 0
         self.needed = 0
-        """Bytes of the whole answer; 0 until its headers are there."""
+        """Size of the whole answer in bytes; 0 until its headers have come."""
         self.body_at = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own kind, of no common base
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own has no common base
 
     def call(self, text: bytes) -> asyncio.Future[Answer]:
-        """Send a request. The future raises `ConnectionError` when the connection is lost before the answer."""
+        """Send a request. The future raises `ConnectionError` if the connection is lost before the answer."""
         self.waiting = asyncio.get_running_loop().create_future()
         self.transport.write(text)
         return self.waiting

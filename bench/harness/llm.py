@@ -1,4 +1,4 @@
-"""An LLM that answers at once, as OpenAI's API streams: what `bench.gateway` calls, through voicemem and without it.
+"""An LLM that answers at once and streams as OpenAI's API does, for `bench.gateway`.
 
 python -m bench.harness.llm CHUNKS PAUSE_S     prints its port
 """

@@ -3,7 +3,7 @@
     python -m bench.harness.load PLAN     a `Plan` as JSON; prints a `Loaded` as JSON
 
 Each connection carries one session. Without a `rate` it keeps `window` events unacknowledged, and sends more as soon
-as an ack makes room; with one, every event has its time, whether the server keeps up or not.
+as an ack makes room; with one, every event has its time, whether or not the server keeps up.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from bench.harness.client import Client, Frames, Plan, Tally
 from bench.harness.report import percentile
 
 VARIANTS = 4
-"""Different calls; connections share them."""
+"""Number of different calls; connections share them."""
 OPENING = 50
 """Connections that are opened at the same time."""
 OPEN_S = 30.0
 TICK_S = 0.001
 DRAIN_S = 30.0
-"""For the acks of what was sent, after the end."""
+"""Seconds to wait after the end for the acks of what was sent."""
 
 
 class Loaded(Struct, kw_only=True):
-    """What was measured between the warm-up and the end; `acked` and `sent` count from the first event."""
+    """Measured between the warm-up and the end; `acked` and `sent` count from the first event."""
 
     seconds: float
     events: int
@@ -45,7 +45,7 @@ class Loaded(Struct, kw_only=True):
     server_rss_mib: float | None
     generator_cpu_s: float
     late_p99_ms: float
-    """By how much the generator itself was behind its times, with a rate."""
+    """How late the generator itself was, with a rate."""
     event_bytes: float
     sent: int
     acked: dict[str, int]
@@ -54,7 +54,7 @@ class Loaded(Struct, kw_only=True):
 
 
 async def run(plan: Plan) -> Loaded:
-    """Open everything, send for a while, then wait for the acks of all that was sent."""
+    """Open everything, send for a while, then wait for the acks of everything sent."""
     tally = Tally()
     frames = [Frames(variant, plan.frame) for variant in range(VARIANTS)]
     clients = await asyncio.wait_for(connected(plan, frames, tally), OPEN_S)
@@ -80,7 +80,7 @@ async def run(plan: Plan) -> Loaded:
 
 
 async def connected(plan: Plan, frames: Sequence[Frames], tally: Tally) -> list[Client]:
-    """All connections, with their sessions open."""
+    """Make all connections, and open their sessions."""
     places = asyncio.Semaphore(OPENING)
     loop = asyncio.get_running_loop()
 
@@ -95,7 +95,7 @@ async def connected(plan: Plan, frames: Sequence[Frames], tally: Tally) -> list[
 
 
 async def pace(clients: Sequence[Client], plan: Plan, tally: Tally) -> None:
-    """With a rate: one event after the other, spread evenly over connections and time."""
+    """Send at a rate: one event after the other, spread evenly over connections and time."""
     if not plan.rate:
         return
     per_second, begin, sent = plan.rate * len(clients), time.perf_counter(), 0
@@ -125,7 +125,7 @@ class Usage(Struct):
 
 
 def usage(pid: int) -> Usage:
-    """CPU seconds and memory of the server, where the system tells, and this process's CPU seconds."""
+    """CPU seconds and memory of the server, where they are known, and this process's CPU seconds."""
     try:
         # After the name in brackets, user and system time are the 12th and 13th field, resident pages the 22nd.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

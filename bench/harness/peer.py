@@ -1,8 +1,8 @@
-"""One peer at its work, for `bench.peers`: in a process of an interpreter that has it, with the standard library alone.
+"""Runs one peer for `bench.peers`, in an interpreter that has it, with the standard library alone.
 
     python -m bench.harness.peer NAME FOLDER MESSAGES SESSIONS READS     prints its `figures` as JSON
 
-Each is used by its public interface, with its settings as they come; an append is one message. Synchronous libraries
+Each is used through its public interface, with its default settings; an append is one message. Synchronous libraries
 run on 32 threads when many sessions append at once, asynchronous ones on one event loop.
 """
 
@@ -21,23 +21,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 APPENDS = 20
-"""Of each of the sessions at once."""
+"""Messages for each of the sessions at once."""
 HISTORY = 200
 AROUND = 10
-"""Appends whose median stands for the one in their middle."""
+"""How many appends around one give its median."""
 THREADS = 32
 NOT_INSTALLED = 3
 ROLES = ("assistant", "user")
 SENTENCE = "The booking for two nights in the harbour hotel begins on the fourteenth, and the parking is paid for"
 
 Append = Callable[[int], Awaitable[object]]
-"""Appends the message of this number, from 1; done when it is durable."""
+"""Append the message with this number, from 1; returns when it is durable."""
 Read = Callable[[], Awaitable[int]]
-"""Reads the whole history; how many messages it has."""
+"""Read the whole history; returns the number of messages."""
 
 
 def text(number: int) -> str:
-    """About 115 characters."""
+    """A message of about 115 characters."""
     return f"{SENTENCE}, number {number:05}."
 
 
@@ -45,7 +45,7 @@ def text(number: int) -> str:
 
 
 async def growing(append: Append, messages: int) -> list[float]:
-    """Seconds of each append of one session."""
+    """Append to one session; returns the seconds of each append."""
     took = []
     for number in range(1, messages + 1):
         begin = time.perf_counter()
@@ -55,7 +55,7 @@ async def growing(append: Append, messages: int) -> list[float]:
 
 
 class Many(NamedTuple):
-    """Many sessions at once: seconds of all together, of each append, and how many appends failed."""
+    """Append to many sessions at once; returns seconds in all, seconds of each append, and how many failed."""
 
     seconds: float
     took: list[float]
@@ -69,7 +69,7 @@ async def at_once(appends: Sequence[Append]) -> Many:
         async def one(number: int) -> None:
             try:
                 await append(number)
-            except Exception as error:  # every system has its own; which of them it was is shown
+            except Exception as error:  # each system has errors of its own; the type is reported
                 errors.append(error)
 
         return one
@@ -94,7 +94,7 @@ async def reading(read: Read, reads: int) -> list[float]:
 
 
 def figures(alone: list[float], many: Many, reads: list[float], kib: float) -> dict[str, float]:
-    """Everything that is told of a system; times in milliseconds, `kib` of memory for each of the many sessions."""
+    """All figures of a system: times in milliseconds, and `kib` of memory for each of the many sessions."""
     return {
         "appends_s": len(alone) / sum(alone),
         "at_10_ms": around(alone, 10),
@@ -111,7 +111,7 @@ def figures(alone: list[float], many: Many, reads: list[float], kib: float) -> d
 
 
 def around(took: Sequence[float], number: int) -> float:
-    """The median of the appends around one, or of the last ones."""
+    """The median of the appends around one, or of the last few."""
     end = min(len(took), number + AROUND // 2)
     return statistics.median(took[max(0, end - AROUND) : end]) * 1000
 
@@ -175,7 +175,7 @@ PEERS = {"openai-agents": openai_agents, "langchain-community": langchain_commun
 
 
 def rss_kib() -> float:
-    """Resident memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process; 0 where it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
     except OSError:

@@ -1,4 +1,4 @@
-"""Bare aiohttp client POSTs: the least that delivering webhooks can be, as the baseline of `bench.webhooks`.
+"""Bare POSTs by aiohttp's client: the least work that delivering webhooks can be, as the baseline of `bench.webhooks`.
 
 python -m bench.harness.poster < PLAN     a `Plan` as JSON; prints a `Posted` as JSON
 """
@@ -19,13 +19,13 @@ from msgspec import Struct
 class Plan(Struct, kw_only=True):
     urls: list[str]
     posts: int
-    """Of all together."""
+    """Requests in flight, in all."""
     in_flight: int
-    """To one URL at a time."""
+    """Requests in flight, per URL."""
     body: str
     """`SESSION` in it stands for the number of the POST."""
     gap: float = 0.0
-    """Seconds after each POST."""
+    """Seconds to wait after each POST."""
 
 
 class Posted(Struct, kw_only=True):

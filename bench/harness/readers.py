@@ -20,7 +20,7 @@ from bench.harness.report import percentile
 
 
 class Ingest(Struct):
-    """Where events go to."""
+    """Port that takes events."""
 
     host: str
     port: int
@@ -30,23 +30,23 @@ class Ingest(Struct):
 class Plan(Struct, kw_only=True):
     port: int
     path: str
-    """`{number}` in it stands for the number of the connection."""
+    """`{number}` stands for the number of the connection."""
     status: int
-    """Of a right answer."""
+    """Status of a right answer."""
     headers: list[str]
-    """Whole lines, for each connection in turn."""
+    """Whole header lines, for each connection in turn."""
     connections: int
     seconds: float
     warm_up: float
     server_pid: int
     changing: Ingest | None = None
-    """With it, an event is acknowledged in the connection's session before each read, so that the read finds it."""
+    """If given, an event is acknowledged in the connection's session before each read, which must then show it."""
     changed: str = ""
-    """The event; `{seq}` in it stands for its number."""
+    """The event; `{seq}` stands for its number."""
 
 
 class Read(Struct, kw_only=True):
-    """What was measured between the warm-up and the end."""
+    """Measured between the warm-up and the end."""
 
     seconds: float
     requests: int
@@ -54,12 +54,12 @@ class Read(Struct, kw_only=True):
     p99_ms: float
     server_cpu_s: float
     body_bytes: int
-    """Of the last answer."""
+    """Size of the last answer."""
     errors: list[str]
 
 
 class Tally:
-    """What all connections count together."""
+    """Counters that all connections share."""
 
     def __init__(self) -> None:
         self.running = True

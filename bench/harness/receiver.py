@@ -2,8 +2,8 @@
 
     python -m bench.harness.receiver PLAN     a `Plan` as JSON; prints where it listens, a list of URLs as JSON
 
-Every POST is answered with 200, and the time noted when its last byte came. `GET /count` tells how many different
-notices came; `GET /report` tells everything as a `Report`, and forgets it.
+It answers every POST with 200, and notes when its last byte came. `GET /count` returns how many different
+notices have come; `GET /report` returns everything as a `Report`, and starts again.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Plan(Struct, kw_only=True):
     receivers: int
     secret: str
     sample: int
-    """Of so many requests the signatures of one are verified; 0 for none."""
+    """The signatures of one of this many requests are verified; 0 for none."""
 
 
 class Report(Struct, kw_only=True):
     arrived: dict[str, float]
-    """By session, when it came first by the clock of `time.monotonic`."""
+    """By session: when its webhook first came, by the clock of `time.monotonic`."""
     notices: int
-    """Different notices."""
+    """Number of different notices."""
     requests: int
     verified: int
     wrong: int
-    """Requests of the sample with a signature that is not right."""
+    """Requests of the sample with a wrong signature."""
     bodies: list[str]
-    """The first one, as an example."""
+    """The first body, as an example."""
 
 
 class Received:
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self.data = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own kind, of no common base
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own has no common base
 
     def data_received(self, data: bytes) -> None:
         self.data += data

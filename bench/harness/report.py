@@ -1,4 +1,4 @@
-"""What the benches tell: the machine they ran on, a table, and one line of JSON at the end."""
+"""What the benches report: the machine, a table, and one line of JSON at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Goal(NamedTuple):
     """A goal of the design's section 13, and whether a figure has reached it."""
 
     text: str
-    ever_connected: bool
+    reached: bool
 
 
 def at_most(value: float, limit: float) -> Goal:
@@ -35,7 +35,7 @@ def at_least(value: float, limit: float) -> Goal:
 
 
 class Measured(NamedTuple):
-    """One figure, the baseline of the same run beside it, and its goal where there is one."""
+    """One figure, with the baseline of the same run and the goal, if there are any."""
 
     key: str
     """Its name in the JSON line."""
@@ -60,7 +60,7 @@ def show(bench: str, facts: dict[str, Any], measured: Sequence[Measured], **more
 
 
 def cells(one: Measured) -> tuple[str, ...]:
-    goal, verdict = (one.goal.text, "reached" if one.goal.ever_connected else "NOT YET") if one.goal else ("", "")
+    goal, verdict = (one.goal.text, "reached" if one.goal.reached else "NOT YET") if one.goal else ("", "")
     return (one.what, number(one.value), one.unit, number(one.baseline), number(one.ratio), goal, verdict)
 
 
@@ -69,7 +69,7 @@ def as_json(one: Measured) -> dict[str, Any]:
     if one.baseline is not None:
         told |= {"baseline": one.baseline, "ratio": one.ratio}
     if one.goal is not None:
-        told |= {"goal": one.goal.text, "reached": one.goal.ever_connected}
+        told |= {"goal": one.goal.text, "reached": one.goal.reached}
     return told
 
 
@@ -80,7 +80,7 @@ def number(value: float | None) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns of the widths that they need, the first flush left and all others flush right."""
+    """A table with columns as wide as they need, the first aligned left and all others right."""
     lines = [tuple(heading), *(tuple(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = [
@@ -97,7 +97,7 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def machine(folder: Path | None = None) -> dict[str, Any]:
-    """What the figures depend on; of a folder only its file system and how long it takes to make a write safe."""
+    """What the figures depend on; of a folder, its file system and how long it takes to make a write durable."""
     facts: dict[str, Any] = {
         "cores": os.cpu_count(),
         "cpu": cpu_name(),
@@ -120,7 +120,7 @@ def cpu_name() -> str:
 
 
 def filesystem(folder: Path) -> str:
-    """The type of the file system that a folder is on; `unknown` where the system does not tell."""
+    """The type of the file system that a folder is on, or `unknown`."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
@@ -130,13 +130,13 @@ def filesystem(folder: Path) -> str:
 
 
 def disk_folder() -> Path:
-    """A folder for temporary files that is on a disk, when there is one."""
+    """A folder for temporary files, on a disk if possible."""
     candidates = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
     return next((folder for folder in candidates if filesystem(folder) not in IN_MEMORY), candidates[0])
 
 
 def sync_ms(folder: Path) -> float:
-    """The median time to write 4 KiB and have them on the disk."""
+    """The median time to write 4 KiB durably."""
     took = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(SYNCS):
@@ -152,7 +152,7 @@ def sync_ms(folder: Path) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of this process, so that what else the machine does counts little."""
+    """CPU seconds of this process, which depend little on other work of the machine."""
     begin = time.process_time()
     work()
     return time.process_time() - begin

@@ -1,4 +1,4 @@
-"""The servers that are measured, each a process of its own: started, asked what it has stored, and stopped."""
+"""The servers under measurement, each a process of its own: start them, ask what they have stored, stop them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_S = 20.0
 STOP_S = 30.0
 LOG_LINES = 30
 MADE = ("", "-wal", "-shm", ".lock")
-"""What the files beside a database end in."""
+"""Suffixes of the files that belong to a database."""
 
 
 class Server(NamedTuple):
@@ -47,9 +47,9 @@ class Stopped(NamedTuple):
 
 @contextlib.contextmanager
 def started(module: str, *arguments: str, told: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A program of this repository, given `told` on its standard input; killed if it does not stop by itself.
+    """Run a program of this repository, with `told` as its standard input; it is killed if it does not stop by itself.
 
-    What it logs is shown only when something has gone wrong.
+    Its log is shown only if something goes wrong.
     """
     command = [sys.executable, "-m", module, *arguments]
     env = {key: value for key, value in os.environ.items() if not key.startswith("VOICEMEM_")}
@@ -73,7 +73,7 @@ def started(module: str, *arguments: str, told: str | None = None) -> Iterator[s
 
 @contextlib.contextmanager
 def serving(name: str, store: str, *more: str) -> Iterator[Server]:
-    """`voicemem` on a store, with `more` arguments, or the `bare` loop on the same kind of one."""
+    """Run `voicemem` on a store, with `more` arguments, or the `bare` loop on a similar one."""
     module, *arguments = command(name, store)
     try:
         with started(module, *arguments, *more) as process:
@@ -92,7 +92,7 @@ def command(name: str, store: str) -> list[str]:
 
 
 def listening(process: subprocess.Popen[str], with_rest: bool) -> Server:
-    """Read where it listens. Raises `RuntimeError` when it ends instead."""
+    """Read where the server listens. Raises `RuntimeError` if it ends instead."""
     assert process.stdout is not None
     watchdog = threading.Timer(START_S, process.kill)
     watchdog.start()
@@ -109,7 +109,7 @@ def listening(process: subprocess.Popen[str], with_rest: bool) -> Server:
 
 
 def port_of(process: subprocess.Popen[str]) -> int:
-    """The port that a helper program prints as its first line. Raises `RuntimeError` when it ends instead."""
+    """The port that a helper program prints as its first line. Raises `RuntimeError` if it ends instead."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -118,7 +118,7 @@ def port_of(process: subprocess.Popen[str]) -> int:
 
 
 def stop(process: subprocess.Popen[str]) -> Stopped:
-    """Ask it to stop, and wait; its code, and what it had still to say."""
+    """Ask a process to stop, and wait; returns its exit code and the rest of its output."""
     process.terminate()
     try:
         output, _ = process.communicate(timeout=STOP_S)
@@ -129,7 +129,7 @@ def stop(process: subprocess.Popen[str]) -> Stopped:
 
 
 def raise_file_limit(files: int) -> None:
-    """Let this process and the ones that it starts open so many files, as far as the system allows."""
+    """Let this process and its children open so many files, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files if hard < 0 else min(hard, files)), hard))
 
@@ -140,7 +140,7 @@ def remove(store: str) -> None:
             Path(store.removeprefix(SQLITE_PREFIX) + ending).unlink(missing_ok=True)
 
 
-# What voicemem has stored, by its REST
+# What voicemem has stored, over REST
 
 
 def get(url: str) -> bytes:

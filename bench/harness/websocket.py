@@ -1,4 +1,4 @@
-"""One websocket connection of a load generator, and the sessions on it."""
+"""One websocket connection of a load generator, and its sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Noted = Callable[[float], None]
 
 
 class Told(Struct):
-    """What of a server's frame is looked at."""
+    """The fields of a server's frame that matter here."""
 
     type: str
     session_id: str | None = None
@@ -30,34 +30,34 @@ TOLD = msgspec.json.Decoder(Told)
 
 
 class Line:
-    """One session on a connection; `note` is given the seconds from send to ack of single events."""
+    """One session on a connection; `note` gets the seconds from send to ack of single events."""
 
     def __init__(self, websocket: Websocket, session_id: str, note: Noted | None = None) -> None:
         self.websocket = websocket
         self.session_id = session_id
         self.note = note
         self.next_seq = 1
-        """Where the session goes on, as the server said."""
+        """The next seq, as the server reported."""
         self.acked = 0
         self.times: deque[tuple[int, float]] = deque()
         self.waiting: tuple[int, asyncio.Future[None]] | None = None
 
     def open(self, settings: dict[str, Any]) -> asyncio.Future[None]:
-        """Open the session; done with its `session.ready`. Raises `ConnectionError`."""
+        """Open the session, and wait for its `session.ready`. Raises `ConnectionError`."""
         opening = {"type": "session.open", "session_id": self.session_id, "session": settings}
         self.waiting = (0, asyncio.get_running_loop().create_future())
         self.websocket.send(msgspec.json.encode(opening))
         return self.waiting[1]
 
     def send(self, payload: bytes, last_seq: int) -> None:
-        """A frame of which the last event has this seq. Raises `ConnectionError` when the connection is gone."""
+        """Send a frame whose last event has this seq. Raises `ConnectionError` if the connection is lost."""
         if self.websocket.error is not None:
             raise ConnectionError(self.websocket.error)
         self.times.append((last_seq, time.perf_counter()))
         self.websocket.send(payload)
 
     def until(self, seq: int) -> asyncio.Future[None]:
-        """Done when everything up to this seq was acknowledged."""
+        """Wait until everything up to this seq is acknowledged."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting = (seq, future)
         if self.acked >= seq:
@@ -89,7 +89,7 @@ class Line:
 
 
 class Websocket(asyncio.Protocol):
-    """The connection itself; frames that name no session are for its only one."""
+    """The connection itself; frames without a session are for its only one."""
 
     transport: asyncio.Transport
 
@@ -108,7 +108,7 @@ class Websocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         host, port, path = self.address
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own kind, of no common base
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own has no common base
         self.transport.write(UPGRADE.format(path=path, host=host, port=port).encode())
 
     def data_received(self, data: bytes) -> None:
@@ -152,7 +152,7 @@ class Websocket(asyncio.Protocol):
             line.fail(why)
 
     def leave(self) -> None:
-        """Say goodbye; the server closes."""
+        """Send a close frame; the server closes the connection."""
         self.leaving = True
         self.transport.write(client_frame(NORMAL, CLOSE))
 
@@ -162,7 +162,7 @@ class Websocket(asyncio.Protocol):
 
 
 async def connect(host: str, port: int, path: str) -> Websocket:
-    """An upgraded connection. Raises `ConnectionError`, `OSError`."""
+    """Connect and upgrade. Raises `ConnectionError`, `OSError`."""
     loop = asyncio.get_running_loop()
     _, websocket = await loop.create_connection(lambda: Websocket(host, port, path), host, port)
     await websocket.upgraded

@@ -1,1 +1,1 @@
-"""Power cuts under the embedded store: what was acknowledged is there, whatever the disk made of the rest."""
+"""Power cuts under the embedded store: what was acknowledged is there, whatever the disk did with the rest."""

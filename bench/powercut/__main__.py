@@ -1,9 +1,9 @@
-"""Cut the power again and again, and check what is there afterwards.
+"""Cuts the power again and again, and checks what is left afterwards.
 
     python -m bench.powercut --rounds 2000 --seed 1
 
-Ends with a line of JSON, and with 1 when something was found. `--prove` cuts the power of stores that do not keep the
-rules, and ends with 1 when nothing was found.
+Ends with a line of JSON, and with exit code 1 if anything was found. `--prove` cuts the power of stores that break the
+rules, and exits with 1 if nothing was found.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200, help="power cuts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help=f"begin at this round; a multiple of {LIVES_OF}")
-    parser.add_argument("--steps", type=int, default=40, help="at most so many calls of each caller before a cut")
-    parser.add_argument("--sync-errors", action="store_true", help="before each cut a sync fails, and the server exits")
-    parser.add_argument("--prove", action="store_true", help="break the rules, and find it")
+    parser.add_argument("--steps", type=int, default=40, help="at most so many steps of each worker before a cut")
+    parser.add_argument("--sync-errors", action="store_true", help="let a sync fail before each cut: the server exits")
+    parser.add_argument("--prove", action="store_true", help="break the rules, and show that it is found")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="powercut-") as folder:
         if options.prove:
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def prove(options: argparse.Namespace, folder: Path) -> int:
-    """Losses under synchronous=NORMAL, damage on a disk that forgets to sync the database before the log is reused."""
+    """Find losses under synchronous=NORMAL, and damage if the database is not synced before the log is reused."""
     normal = run(options, folder, "normal")
     lying = run(options, folder, "lying")
     print(json.dumps({"bench": "powercut", "prove": {"synchronous=NORMAL": normal, "unsynced database": lying}}))
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, folder: Path, broken: str | None) -> dict[s
 
 
 def hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """SQLite tells nobody that a dead disk cannot be tidied up; apsw prints it."""
+    """apsw prints the errors of cleaning up on a dead disk, since SQLite cannot return them."""
     if not isinstance(error, NoPower):
         sys.__excepthook__(kind, error, trace)
 

@@ -1,4 +1,4 @@
-"""Goes over a store that was opened again, and compares it with what was acknowledged."""
+"""Checks a reopened store against what was acknowledged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAR_MS = 10**9
 
 
 def check_file(path: str, ledger: Ledger) -> None:
-    """The file by itself."""
+    """Check the file by itself."""
     connection = apsw.Connection(path)
     try:
         told = connection.execute("pragma integrity_check").fetchall()
@@ -29,7 +29,7 @@ def check_file(path: str, ledger: Ledger) -> None:
 
 
 async def check_store(store: Store, ledger: Ledger) -> None:
-    """All sessions, exports and producers. Changes the store (epochs rise, exports are claimed)."""
+    """Check all sessions, exports and producers. Changes the store: epochs rise, exports are claimed."""
     claimed = await store.claim_exports(ledger.now_ms + FAR_MS, 1, [], 1_000_000)
     bodies = {export.notice_id: export.payload for export in claimed}
     for sent in ledger.exports.values():
@@ -56,7 +56,7 @@ class Checker:
         self.ledger = ledger
         self.call = call
         self.expected = dict.fromkeys(call.producers, 1)
-        """What the journal should have next of each producer."""
+        """The seq that the journal should have next, by producer."""
         self.closes = 0
         self.version = 0
 

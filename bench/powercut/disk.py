@@ -1,8 +1,8 @@
 """A disk that loses its power: of what was not synced, each write is kept, dropped or torn.
 
 `Disk` is an SQLite VFS on top of the machine's own. Files are written through, so that a running store sees what it
-wrote; beside them the disk keeps what has reached the platter: the content as of the last sync, and the writes and
-truncations since. The same holds for the directory: a name that was made or removed is there, or gone, for certain
+wrote; in addition the disk keeps what has reached the platter: the content as of the last sync, and the writes and
+truncations since. The same holds for the directory: a name that was created or removed is certainly there, or gone,
 only once the directory was synced, which SQLite's own VFS does with the first sync of a new log and with some deletes.
 """
 
@@ -27,11 +27,11 @@ KINDS = (
     (apsw.SQLITE_OPEN_SUPER_JOURNAL, "journal"),
 )
 FATES = {"kept": 40, "dropped": 30, "torn at sectors": 15, "torn at a byte": 10, "garbage": 5}
-"""Of an unsynced write, by weight. Garbage stays inside the write's own range (SQLite counts on no more)."""
+"""Fates of an unsynced write, by weight. Garbage stays within the write's own range (SQLite relies on no more)."""
 
 
 class SyncFailed(apsw.IOError):
-    """As SQLite has it of its own VFS."""
+    """The value that SQLite's own VFS reports."""
 
     extendedresult = apsw.SQLITE_IOERR_FSYNC
 
@@ -76,9 +76,9 @@ def apply(content: bytearray, change: Change) -> None:
 
 
 class Disk(apsw.VFS):
-    """Stands under every connection that is opened while it is registered.
+    """Serves every connection that is opened while it is registered.
 
-    `choice` decides all fates. With `lying` the disk forgets to sync files of that kind.
+    `choice` decides all fates. With `lying`, the disk does not sync files of that kind.
     """
 
     def __init__(self, choice: random.Random, lying: str | None = None) -> None:
@@ -89,19 +89,19 @@ class Disk(apsw.VFS):
         self.files: dict[str, Content] = {}
         """What the running system sees, by path."""
         self.known: set[str] = set()
-        """Every path that was ever opened; other files are on the platter as they are."""
+        """Every path that was ever opened; all other files are on the platter as they are."""
         self.entries: dict[str, Content] = {}
         """The directory on the platter."""
         self.renamed: list[tuple[str, Content | None]] = []
-        """Changes of the directory that are not synced, in order: a name, and what it stands for from then on."""
+        """Unsynced changes of the directory, in order: a name, and the file it stands for from then on."""
         self.aim = ""
         self.countdown = 0
         self.cut = True
         self.dead = False
         self.image: dict[str, bytes] | None = None
-        """What a machine without power has on its disk."""
+        """What is on the disk of the machine without power."""
         self.sync_error = 0
-        """The n-th sync of the log from now on fails, and what it should have synced never reaches the platter."""
+        """Let the n-th sync of the log from now on fail; what it should have synced never reaches the platter."""
         self.failed = False
         self.seen: Counter[str] = Counter()
         self.fates: Counter[str] = Counter()
@@ -110,11 +110,11 @@ class Disk(apsw.VFS):
     # When it ends
 
     def arm(self, aim: str, countdown: int, cut: bool) -> None:
-        """Let the power go, or (without `cut`) the process die, at the n-th operation whose name begins so."""
+        """Cut the power, or (without `cut`) kill the process, at the n-th operation with this prefix."""
         self.aim, self.countdown, self.cut = aim, countdown, cut
 
     def step(self, operation: str, content: Content, change: Change | None = None) -> None:
-        """Before an operation. Raises `NoPower` when the power goes with it, or went before."""
+        """Called before an operation. Raises `NoPower` if the power fails at it, or has failed."""
         self.refuse_dead()
         name = f"{content.kind} {operation}"
         self.seen[name] += 1
@@ -123,12 +123,12 @@ class Disk(apsw.VFS):
         self.countdown -= 1
         if self.countdown == 0:
             if self.cut and change is not None:
-                content.unsynced.append(change)  # the power goes in the middle of it
+                content.unsynced.append(change)  # the power fails in the middle of it
             self.end(f"at a {name}")
             self.refuse_dead()
 
     def fail_sync(self, content: Content) -> None:
-        """As Linux does it: the pages that could not be written count as clean, and are gone with the power."""
+        """As in Linux: pages that could not be written count as clean, and are lost with the power."""
         self.sync_error -= content.kind == "wal"
         if self.sync_error == 0 and content.kind == "wal":
             content.unsynced.clear()
@@ -148,11 +148,11 @@ class Disk(apsw.VFS):
                 self.image = self.after_cut()
 
     def revive(self) -> None:
-        """Another process, on the same machine: what was not synced still is not."""
+        """Let another process start on the same machine: what was not synced still is not."""
         self.dead = False
 
     def after_cut(self) -> dict[str, bytes]:
-        """Files by path, as they are found when the power is back."""
+        """The files by path, as they are found once the power is back."""
         entries = dict(self.entries)
         for name, content in self.renamed:
             if self.choice.random() < 0.5:
@@ -165,7 +165,7 @@ class Disk(apsw.VFS):
         return {name: self.found(content, how) for name, content in entries.items()}
 
     def found(self, content: Content, how: str) -> bytes:
-        """What is on the platter of a file. Of two writes to one place the later one stays the later."""
+        """What is on the platter of a file. Two writes to one place keep their order."""
         found = bytearray(content.platter)
         first = self.choice.randrange(len(content.unsynced) + 1)
         for number, change in enumerate(content.unsynced):
@@ -198,7 +198,7 @@ class Disk(apsw.VFS):
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         kind = next((kind for bit, kind in KINDS if flags[0] & bit), None)
-        if name is None or kind is None:  # a temporary file needs to outlive nothing
+        if name is None or kind is None:  # a temporary file need not survive anything
             return apsw.VFSFile(BASE, name, flags)
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         with self.lock:
@@ -206,7 +206,7 @@ class Disk(apsw.VFS):
             return File(self, name, flags, self.content(path, kind))
 
     def content(self, path: str, kind: str) -> Content:
-        """The file of this name; it is made when there is none."""
+        """The file of this name; it is created if there is none."""
         self.known.add(path)
         if path in self.files:
             return self.files[path]
@@ -265,7 +265,7 @@ class File(apsw.VFSFile):
             self.content.unsynced.append(Change(newsize, None))
 
     def xSync(self, flags: int) -> None:
-        with self.disk.lock:  # the machine's own disk need not sync: nobody pulls its plug
+        with self.disk.lock:  # the real disk need not sync: only this one loses its power
             self.disk.step("sync", self.content)
             if self.content.kind == self.disk.lying:
                 return

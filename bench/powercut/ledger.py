@@ -1,4 +1,4 @@
-"""What was asked of the store, and what it acknowledged: the yardstick of every check."""
+"""What was asked of the store, and what it acknowledged: the reference of every check."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from voicemem.store.records import Attempt, Export
 
 PROJECT = "p"
 SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)
-"""Characters of an event's text, the rarer ones over more than a page of the database."""
+"""Lengths of an event's text; the rarer ones exceed a page of the database."""
 
 
 def payload(session_id: str, producer: str, seq: int) -> bytes:
-    """The one event that this producer ever offers under this seq."""
+    """The only event that this producer ever offers under this seq."""
     name = f"{session_id}/{producer}/{seq}"
     size = random.Random(name).choice(SIZES)
     text = hashlib.shake_256(name.encode()).hexdigest(max(8, size // 2))
@@ -33,29 +33,29 @@ class Producing:
 
     name: str
     next_seq: int = 1
-    """What it sends next."""
+    """The seq that it sends next."""
     offered: int = 0
     """The highest seq that it ever sent."""
     acked: int = 0
     epoch: int | None = None
-    """Of its open connection."""
+    """The epoch of its open connection."""
     epoch_acked: int = 0
     positions: dict[int, int] = field(default_factory=dict)
-    """Of acknowledged events, by seq."""
+    """Positions of acknowledged events, by seq."""
     ends: set[int] = field(default_factory=set)
     """Seqs under which it sent its end."""
     from_seqs: set[int] = field(default_factory=set)
     finished: bool = False
-    """Whether it is told that its session takes nothing more."""
+    """Whether it knows that its session takes nothing more."""
 
 
 @dataclass
 class Call:
-    """A session. Of pairs, the first is the newest that was asked for, the second the newest acknowledged."""
+    """A session. In pairs, the first item is the newest that was requested, the second the newest acknowledged."""
 
     id: str
     key: int = 0
-    """0 until an open was acknowledged."""
+    """0 until an open is acknowledged."""
     producers: dict[str, Producing] = field(default_factory=dict)
     asked_closes: set[str] = field(default_factory=set)
     closes: set[str] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass
 class Sent:
-    """What became of one export. `frozen` and `delivered` are acknowledged facts."""
+    """The state of one export. `frozen` and `delivered` are acknowledged facts."""
 
     export: Export
     asked_bodies: set[bytes] = field(default_factory=set)
@@ -82,14 +82,14 @@ class Sent:
 
 @dataclass
 class Ledger:
-    """All of it, over as many cuts as one database lives through."""
+    """Everything, over all the cuts that one database goes through."""
 
     now_ms: int = 1_800_000_000_000
     calls: dict[str, Call] = field(default_factory=dict)
     exports: dict[str, Sent] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     checked: int = 0
-    """Acknowledged events that were looked for, each time that they were."""
+    """How often acknowledged events were looked up."""
     made: int = 0
 
     def tick(self) -> int:

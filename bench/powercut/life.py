@@ -1,4 +1,4 @@
-"""The life of one database: work, a power cut (perhaps kills before), a check, and on from what the cut has left."""
+"""The life of one database: work, a power cut (perhaps after kills), a check, and more work on what is left."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ AIMS = {
     "journal": (1, 6),
 }
 WEIGHTS = (4, 8, 4, 4, 2, 1, 1, 1)
-"""Where the power goes, and after how many operations of the kind; at the end of the work where none came."""
+"""Where the power fails, and after how many operations of the kind; at the end of the work if they do not come."""
 
 
 @dataclass
 class Summary:
-    """What came out, over many databases."""
+    """The results, over many databases."""
 
     cuts: int = 0
     kills: int = 0
@@ -77,7 +77,7 @@ class Life:
         self.ended = ""
 
     async def run(self, rounds: range) -> None:
-        """Until a finding, or to the last round."""
+        """Run until a finding, or to the last round."""
         self.folder.mkdir()
         for number in rounds:
             self.choice = random.Random(f"{self.seed} {number}")
@@ -95,7 +95,7 @@ class Life:
         shutil.rmtree(self.folder)
 
     async def cut(self) -> dict[str, bytes]:
-        """Work on the disk until its power goes; what is on it then."""
+        """Work on the disk until its power fails; returns what is on it then."""
         disk = Disk(self.choice, "database" if self.broken == "lying" else None)
         try:
             for _ in range(1 if self.sync_errors else self.choice.choice((0, 0, 1, 2))):
@@ -117,7 +117,7 @@ class Life:
         return untouched | {Path(path).name: content for path, content in disk.image.items()}
 
     def files(self) -> list[Path]:
-        """Those of the database that are there, but for the index of the log, which is made anew."""
+        """The existing files of the database, except the index of the log, which is rebuilt."""
         names = (NAME, *(f"{NAME}{suffix}" for suffix in SIDE_FILES if suffix != "-shm"))
         return [self.folder / name for name in names if (self.folder / name).exists()]
 
@@ -126,7 +126,7 @@ class Life:
         disk.arm(aim, self.choice.randint(*AIMS[aim]), cut)
 
     async def live(self, disk: Disk) -> None:
-        """One process: it opens the store, works, and ends with the disk."""
+        """Run one process: it opens the store, works, and ends with the disk."""
         for call in self.ledger.calls.values():
             for producer in call.producers.values():
                 producer.epoch = None
@@ -154,12 +154,12 @@ class Life:
             disk.end("after the close")
 
     def note(self, disk: Disk, error: Exception) -> None:
-        """An error is no finding once there is no power."""
+        """Ignore errors once the power has failed: they are not findings."""
         if not (disk.dead or disk.failed):
             self.ledger.findings.append(f"without cause: {error!r} {error.__cause__!r}")
 
     async def check(self, image: dict[str, bytes]) -> None:
-        """Open a copy of what the cut has left, on a healthy disk."""
+        """Open a copy of what the cut has left, on a sound disk."""
         with tempfile.TemporaryDirectory(dir=self.folder) as copy:
             self.lay(image, Path(copy))
             path = f"{copy}/{NAME}"
@@ -179,11 +179,11 @@ class Life:
             (folder / name).unlink(missing_ok=True)
         for name, content in image.items():
             (folder / name).write_bytes(content)
-        if self.choice.random() < 0.3:  # the index of the log is rebuilt, whatever it says
+        if self.choice.random() < 0.3:  # the index of the log is rebuilt in any case
             (folder / f"{NAME}-shm").write_bytes(self.choice.randbytes(32 * 1024))
 
     def keep(self, number: int, first: int, image: dict[str, bytes]) -> None:
-        """The findings, with what it takes to see them again."""
+        """The findings, with the arguments that repeat them."""
         where = "" if self.broken else f" (files kept in {self.keep_files(image)})"
         how = f"Cut {self.ended}, --seed {self.seed} --first {first} --rounds {number - first + 1}{where}"
         self.summary.findings += [f"{how}: {finding}" for finding in self.ledger.findings]

@@ -1,4 +1,4 @@
-"""What the store is kept busy with, by several callers at once: the things that a service does to its store."""
+"""Keeps the store busy from several workers at once, with everything that a service does to its store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OVER = ("session_ended", "session_erased", "superseded")
 
 
 async def keep_busy(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
-    """Until every caller has done so many things. Raises `StoreUnavailable`, with the others at their next step."""
+    """Work until every worker has taken so many steps. Raises `StoreUnavailable` once the others have stopped too."""
     calls = [Call(ledger.fresh("s")) for _ in range(PAIRS)]
     for number, resumed in enumerate([call for call in ledger.calls.values() if not call.closes][-PAIRS:]):
         calls[number] = resumed
@@ -37,7 +37,7 @@ async def keep_busy(store: Store, ledger: Ledger, choice: random.Random, steps: 
 
 
 class Caller:
-    """One producer's process: it opens, sends, sends again, and ends; now and then it does what a server does."""
+    """Be one producer: open, send, resend, and end; now and then do what a server does."""
 
     def __init__(
         self, store: Store, ledger: Ledger, choice: random.Random, name: str, calls: list[Call], pair: int
@@ -68,7 +68,7 @@ class Caller:
             self.calls[self.pair] = Call(self.ledger.fresh("s"))
 
     async def do(self, call: Call, producer: Producing) -> None:
-        """Something of what a service does, mostly an append."""
+        """Do one of the things that a service does, mostly an append."""
         dice = self.choice.random()
         if dice < 0.75:
             await self.send(call, producer, self.choice.choice((0, 0, 0, 2)))
@@ -102,11 +102,11 @@ class Caller:
         producer.epoch = producer.epoch_acked = opened.epoch
         producer.next_seq = opened.next_seq
         if opened.stream.state == "running":
-            # What a seq that was jumped over said is not known to the store, so nobody may offer it again.
+            # The store does not know what a skipped seq contained, so no producer may offer it again.
             producer.offered = max(producer.offered, opened.next_seq - 1)
 
     async def send(self, call: Call, producer: Producing, again: int) -> None:
-        """A few events, the first of them perhaps sent before."""
+        """Send a few events, the first of them perhaps again."""
         first = max(1, producer.next_seq - again)
         if any(seq not in producer.positions for seq in range(first, producer.next_seq)):
             first = producer.next_seq
@@ -145,7 +145,7 @@ class Caller:
         return [Outcome(appended.position + index) for index in range(len(offers))]
 
     async def resend(self) -> None:
-        """What a producer does over HTTP that does not know whether its last events arrived: it opens nothing."""
+        """Do what a producer over HTTP does when it does not know whether its last events arrived: it opens nothing."""
         call = self.calls[self.pair]
         producer = call.producers.get(self.name)
         if producer is None or not call.key or call.erase_asked or producer.finished:
@@ -157,7 +157,7 @@ class Caller:
 
     async def end(self, call: Call, producer: Producing) -> None:
         seq = producer.next_seq
-        if producer.offered >= seq:  # under this seq it has sent something else
+        if producer.offered >= seq:  # it has sent something else under this seq
             return
         producer.ends.add(seq)
         now = self.ledger.tick()
@@ -204,7 +204,7 @@ class Caller:
 
 
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
-    """The outbox's part: claim, freeze, attempt, finish."""
+    """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
         for export in await store.claim_exports(ledger.tick(), LEASE_MS, [], 4):
             sent = ledger.exports.setdefault(export.notice_id, Sent(export))

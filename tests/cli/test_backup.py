@@ -164,7 +164,7 @@ def test_a_log_that_a_killed_server_left_does_not_meet_the_restored_file(store: 
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"", "no database of voicemem"), (b"not a database" * 500, "not a database")],
+    [(b"", "not a voicemem database"), (b"not a database" * 500, "not a database")],
     ids=["empty", "text"],
 )
 def test_what_is_no_backup_is_not_restored(store: str, file: Path, content: bytes, why: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -56,6 +57,31 @@ async def test_history_without_json_is_for_reading(serve: Serve) -> None:
     assert (code, "~~win an award?" in output) == (0, True)
 
 
+async def test_history_asks_for_the_session_that_it_was_given(serve: Serve) -> None:
+    """An id with a slash or a question mark is not taken for another path."""
+    app = await serve()
+    await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
+    for session in ("seed/history?x=", "../sessions/seed"):
+        code, output, errors = await voicemem("history", session, "--url", f"http://{app.rest_address}")
+        assert (code, output, errors.count("\n")) == (1, "", 1), errors
+
+
+@pytest.mark.parametrize("action", [signal.SIG_DFL, signal.SIG_IGN])
+async def test_receive_ends_at_ctrl_c(action: signal.Handlers) -> None:
+    """Quietly, also where it was started in the background."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "voicemem", "receive", "--listen", "127.0.0.1:0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, action),
+    )
+    assert process.stdout is not None
+    assert (await asyncio.wait_for(process.stdout.readline(), 20)).startswith(b"listening on http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    assert (process.returncode, errors.decode()) == (0, "")
+
+
 async def test_an_unknown_session_is_one_sentence(serve: Serve) -> None:
     """An error ends the command with exit code 1 and one sentence."""
     app = await serve()
@@ -91,11 +117,11 @@ async def test_a_wrong_key_is_one_sentence(serve: Serve) -> None:
     """Whoever is not let in is told so."""
     app = await serve(admin_key="0123456789abcdef")
     code, _, errors = await voicemem("replay", str(SEED), "--url", ingest(app), "--key", "wrong")
-    assert (code, "did not let us in" in errors, "Traceback" in errors) == (1, True, False)
+    assert (code, "refused the connection" in errors, "Traceback" in errors) == (1, True, False)
 
 
 @pytest.mark.parametrize("command", [("history", "s"), ("tail", "s")], ids=lambda command: command[0])
-@pytest.mark.parametrize(("url", "said"), [("127.0.0.1:8080", "write http://HOST:PORT"), ("ws://x:1", "the ingest")])
+@pytest.mark.parametrize(("url", "said"), [("127.0.0.1:8080", "write http://HOST:PORT"), ("ws://x:1", "an ingest")])
 async def test_an_address_of_another_kind_is_told(command: tuple[str, ...], url: str, said: str) -> None:
     """Without a scheme, or with the ingest's, nothing is called, and the right form is shown."""
     code, _, errors = await voicemem(*command, "--url", url)
@@ -107,7 +133,7 @@ async def test_a_file_that_is_no_recording_is_named_with_its_line(tmp_path: Path
     file = tmp_path / "notes.md"
     file.write_text('{"type":"asr","turn_id":1,"text":"Hello?"}\n\n# Notes\n')
     code, _, errors = await voicemem("replay", str(file))
-    assert (code, f"{file} is no recorded call, in line 3." in errors) == (1, True)
+    assert (code, f"{file} is not a recorded call: error in line 3." in errors) == (1, True)
 
 
 async def test_open_needs_messages() -> None:

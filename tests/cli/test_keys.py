@@ -71,7 +71,7 @@ def test_a_new_store_is_announced_and_private(tmp_path: Path) -> None:
         made, again = (CliRunner().invoke(main, ["keys", "create", "--store", store]) for _ in range(2))
     finally:
         os.umask(before)
-    new = f"{tmp_path}/calls.db does not exist yet; it is made, as a new store."
+    new = f"{tmp_path}/calls.db does not exist yet; it is created, as a new store."
     assert (new in made.stderr, new in again.stderr, made.stdout.count("\n")) == (True, False, 1)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
 import signal
+import struct
 import sys
-from collections.abc import AsyncIterator
+import termios
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -44,12 +48,25 @@ class Command:
         return self.process.returncode or 0, output.decode(), errors.decode()
 
 
+def interruptible() -> None:
+    """Give a child the SIGINT of a terminal, however the shell started this run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def uninterruptible() -> None:
+    """Give a child the SIGINT of `command &` in a shell without job control."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @asynccontextmanager
-async def running_tail(api: Caller, *arguments: str) -> AsyncIterator[Command]:
+async def running_tail(
+    api: Caller, *arguments: str, prepare: Callable[[], None] = interruptible, stdout: int = asyncio.subprocess.PIPE
+) -> AsyncIterator[Command]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "voicemem", "tail", "--url", api.base, *arguments),
-        stdout=asyncio.subprocess.PIPE,
+        stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=prepare,
     )
     try:
         yield Command(process)
@@ -98,21 +115,53 @@ async def test_messages_are_shown_as_they_change(serve: Serve) -> None:
         assert (0, "") == (await command.end())[::2]
 
 
-async def test_calls_with_a_label_are_followed(serve: Serve) -> None:
-    """Without a session the calls that match are followed, and the command goes on until Ctrl-C, quietly."""
+@pytest.mark.parametrize("prepare", [interruptible, uninterruptible])
+async def test_calls_with_a_label_are_followed(serve: Serve, prepare: Callable[[], None]) -> None:
+    """Without a session the calls that match are followed until Ctrl-C, which ends it quietly, also in background."""
     app = await serve()
     api = Caller(app, await make_key(app, "admin"))
     await api.create("front", labels={"desk": "front"})
     await api.create("back", labels={"desk": "back"})
     await api.send(final(1, "Back."), session_id="back")
     await api.send(final(1, "Front."), session_id="front")
-    async with running_tail(api, "--label", "desk:front", "--key", api.headers["Authorization"][7:]) as command:
+    flags = ("--label", "desk:front", "--key", api.headers["Authorization"][7:])
+    async with running_tail(api, *flags, prepare=prepare) as command:
         assert ["front      1 asr              turn 1   Front."] == await command.lines(1)
         command.process.send_signal(signal.SIGINT)
         assert (0, "", "") == await command.end()
 
 
-async def test_a_restart_of_the_service_is_passed_over(tmp_path: Path) -> None:
+def unread(pipe: int) -> int:
+    """Bytes in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
+
+
+async def test_ctrl_c_ends_a_tail_that_cannot_write(serve: Serve) -> None:
+    """One SIGINT is enough while the command waits for a reader of its output, such as a pager."""
+    api = Caller(await serve())
+    await api.create()
+    await api.send(*(delta(1, f"word {seq} ", seq) for seq in range(1, 2_001)))
+    reading, writing = os.pipe()
+    try:
+        async with running_tail(api, "s", "--json", stdout=writing) as command:
+            waiting = [-1, 0]
+            while waiting[-1] == 0 or waiting[-1] != waiting[-2]:
+                waiting.append(unread(reading))
+                await asyncio.sleep(0.5)
+            assert unread(reading) > 32_768
+            command.process.send_signal(signal.SIGINT)
+            assert (0, "") == (await asyncio.wait_for(command.process.wait(), TIMEOUT_S), await errors_of(command))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def errors_of(command: Command) -> str:
+    assert command.process.stderr is not None
+    return (await command.process.stderr.read()).decode()
+
+
+async def test_a_restart_of_the_service_is_survived(tmp_path: Path) -> None:
     """While the service is away the command tries again; then it goes on, without missing or showing anything twice."""
     rest = Address("127.0.0.1", free_ports(1)[0])
     settings = {"store": f"sqlite:{tmp_path / 'calls.db'}", "rest": rest}

@@ -336,6 +336,11 @@ async def test_reading_what_was_acknowledged(app: App) -> None:
         assert [{"role": "assistant", "content": "Well"}] == opened["contents"]
         body = await session.context(style="anthropic", max_history=1, enrich=["timestamps", "users"])
         assert ("m", "user", 1) == (body["model"], body["messages"][0]["role"], len(body["messages"]))
+        recent = await session.context(policy="recent", max_messages=2, data=True)
+        assert 2 == len(recent["messages"])
+        window = await session.context(policy="window", max_tokens=1_000, context_window=8_000, usage=True)
+        assert ("window", 8_000, []) == (window["policy"], window["context_window"], window["left_out"])
+        assert [1, 2, 3] == [turn["turn_id"] for turn in await session.turns()]
         await session.end()
 
         async def state() -> Any:

@@ -336,7 +336,7 @@ async def test_the_client_says_when_it_has_failed() -> None:
         session = await client.open("s")
         transport: Any = client._transport
         ack = session.send(line(1))
-        transport.opening.append(None)
+        transport.to_open.append(None)
         with pytest.raises(ClientError, match="internal"):
             await ack
         with pytest.raises(ClientError, match="internal"):

@@ -205,9 +205,10 @@ FIRST_VERSION = """
         (1, 'default', 'session', 'on', 'running', 3, :now, null, null, x'7b7d', null),
         (2, 'default', 'session', 'over', 'ended', 4, :now, :now, 'left', x'7b7d', null);
     insert into producers values (1, 'main', 3, 4, 0, 0), (2, 'main', 1, 4, 0, 1);
-    insert into journal values (2, 4, null, null, :now, :closed);
-    insert into endpoints values (1, null, :hook, null, 'full', 0, null);
-    insert into exports values (1, 2, 1, 'n1', 103, 4, :closing, null, 'pending', 1, :now, 1, :now);
+    insert into journal (stream, position, received_ms, payload) values (2, 4, :now, :closed);
+    insert into endpoints (key, url, contents, public_only) values (1, :hook, 'full', 0);
+    insert into exports (key, stream, endpoint, notice_id, event_type, position, closing, state, attempts, due_ms,
+        lease, leased_until_ms) values (1, 2, 1, 'n1', 103, 4, :closing, 'pending', 1, :now, 1, :now);
     insert into attempts values (1, 1, :now, 10, 500, null, 'no');
 """
 
@@ -227,7 +228,10 @@ def older_database(path: Path, hook: str) -> None:
     for key in (1, 2):
         for seq, event in enumerate(HELLO, 1):
             row = (key, seq, "main", seq, 1000 + seq, json.dumps({**event, "seq": seq}).encode())
-            connection.execute("insert into journal values (?, ?, ?, ?, ?, ?)", row)
+            connection.execute(
+                "insert into journal (stream, position, producer, seq, received_ms, payload) values (?, ?, ?, ?, ?, ?)",
+                row,
+            )
     connection.close()
 
 
@@ -236,7 +240,7 @@ HELLO: list[JsonObject] = [final(1, "Hi.", 1001), delta(1, "Good day.", 1002), d
 
 @pytest.mark.fault(26)
 async def test_a_file_of_the_first_version(store: Path) -> None:
-    """A newer program migrates it and goes on: memories, seqs, epochs and the export that was under way."""
+    """A program goes on with it, whatever its own version: memories, seqs, epochs and the export under way."""
     async with receiving() as hook:
         older_database(store, hook.url())
         async with running_process(store, "--webhook-url", hook.url()) as process:

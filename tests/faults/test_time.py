@@ -23,7 +23,7 @@ from voicemem.services import Services
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 from voicemem.store.streams import Ending
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS

@@ -108,4 +108,4 @@ def test_unknown_name_is_refused() -> None:
     """A name that is not in the table is the caller's mistake."""
     with pytest.raises(Refused) as caught:
         enriched([], ["translations"])
-    assert caught.value.detail == "enrich takes the names timestamps, users, originals."
+    assert caught.value.detail == "Each name in enrich must be one of timestamps, users, originals."

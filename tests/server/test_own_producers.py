@@ -36,7 +36,7 @@ async def test_they_are_refused(serve: Serve, name: str) -> None:
     async with connected(app) as producer:
         await producer.send({"type": "session.open", "session_id": "s", "producer": name})
         error = await producer.expect_error("invalid_field")
-        assert f"The service itself is the producer {name}; take another name." == error["detail"]
+        assert f"The producer name {name} is reserved for the service; use another one." == error["detail"]
         assert (404, "unknown_session") == (await api.get("/v1/sessions/s")).told
         await producer.open()
     answer = await api.post(f"/v1/sessions/s/events?producer={name}", [final(1, "Hi.", seq=1)])
@@ -75,6 +75,6 @@ async def test_they_are_refused_in_the_library() -> None:
     """Which has the same ways in."""
     async with open_library() as library:
         call = await library.create("s")
-        with pytest.raises(Refused, match="The service itself is the producer api"):
+        with pytest.raises(Refused, match="The producer name api is reserved"):
             await call.record(final(1, "Hi."), producer="api")
         await call.add(USER)

@@ -371,7 +371,7 @@ async def test_an_answer_to_no_call_is_refused(serve: Serve, identity: str | Non
         with pytest.raises(APIStatusError) as raised:
             await answered(client, [*user("?"), {"role": "assistant", "content": None}, rain, strange], True)
         assert (400, "invalid_field") == (raised.value.status_code, told(raised.value))
-        assert str(raised.value).endswith("no tool call of this id: `messages[3].tool_call_id`")
+        assert str(raised.value).endswith("no tool call with this id: `messages[3].tool_call_id`")
         assert "tool.result" not in [row["event"]["type"] for row in await api.journal()]
         assert 1 == len(llm.requests)
         for _ in range(2):

@@ -17,7 +17,7 @@ from services import Serve
 
 PATH = "/v1/sessions/s/chat/completions"
 HI = {"messages": [{"role": "user", "content": "Hi."}]}
-NOT_READ = "The LLM could not be called, or gave no answer that can be read"
+NOT_READ = "The LLM request failed, or its answer could not be read"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -267,8 +267,8 @@ async def test_system_messages_are_pointed_to_the_configuration(api: Caller) -> 
     """The sentence says where they belong, and which of a list it was."""
     await api.create()
     answered = await api.post("/v1/sessions/s/messages", [USER, {"role": "system", "content": "Be kind."}])
-    assert "In number 2: System messages are configuration" in answered.json["detail"]
-    assert "set system_messages" in answered.json["detail"]
+    assert "In entry 2: System messages are configuration" in answered.json["detail"]
+    assert "llm.system_messages" in answered.json["detail"]
 
 
 async def test_a_session_that_has_ended_takes_no_messages(api: Caller) -> None:

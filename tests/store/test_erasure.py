@@ -292,46 +292,6 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     assert "ok" == store.database.writer.pragma("integrity_check")
 
 
-ADDED_INDEXES = (
-    "endpoints_by_project",
-    "endpoints_of_operator",
-    "exports_waiting",
-    "exports_failed",
-    "streams_by_name",
-)
-ADDED_COLUMNS = {
-    "streams": "name",
-    "endpoints": "id project description event_types created_ms old_secret old_secret_until_ms failing_since_ms"
-    " disabled_reason",
-    "exports": "made_ms restarted_at",
-}
-"""What the sixth and the seventh migration add."""
-
-
-async def test_sessions_of_an_older_version_are_retained_likewise(store: SqliteStore, path: str) -> None:
-    """What had ended before this schema is compacted and expires by its configuration, or by the default."""
-    keys = []
-    for name, given in (("plain", {}), ("short", {"ttl_seconds": 1.5, "reopen_window": 7}), ("running", {})):
-        keys.append(await begin(store, name, 1, dict(given)))
-        if name != "running":
-            assert await store.close(keys[-1], END, f"notice {name}", NOW) is not None
-    await store.close_store()
-    with closing(apsw.Connection(path)) as older:
-        for index in ADDED_INDEXES:
-            older.execute(f"drop index {index}")
-        for table, columns in ADDED_COLUMNS.items():
-            for column in columns.split():
-                older.execute(f"alter table {table} drop column {column}")
-        older.execute("drop index journal_waypoints; alter table journal drop column waypoint")
-        older.execute("create unique index journal_by_seq on journal (stream, producer, seq) where seq is not null")
-        older.execute("drop table archives; drop table retention; pragma user_version = 2")
-    store = SqliteStore(path)
-    assert [[], keys[1:2]] == [await store.to_compact(NOW + ms, 9) for ms in (6_999, 7_000)]
-    assert [keys[1:2], [*keys[1:2], keys[0]]] == [await store.to_compact(NOW + ms, 9) for ms in (HOUR_MS - 1, HOUR_MS)]
-    assert [[], keys[1:2]] == [await store.expired(NOW + ms, 9) for ms in (1_499, 1_500)]
-    await store.close_store()
-
-
 async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
     """Whoever reads it is told; the other sessions are well."""
     keys = [await archive(store, await end(store, await begin(store, name), attempts=0)) for name in ("bad", "good")]

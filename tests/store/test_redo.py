@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from voicemem.store.sqlite.files import CHUNK_BYTES, REDO, SCHEMA, secure_log
+from voicemem.store.sqlite.database_files import CHUNK_BYTES, REDO, SCHEMA, secure_log
 
 ROWS = 40
 

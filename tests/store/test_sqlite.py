@@ -7,9 +7,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import Batch, Offer, Outcome
 from voicemem.store.records import Attempt, Key
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
-from voicemem.store.sqlite.files import lock_file
+from voicemem.store.sqlite.database_files import lock_file
+from voicemem.store.sqlite.schema import Migration, migrations, newest_version
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Ending
 
@@ -34,8 +34,8 @@ WAIT_S = 10
 
 RECORDER = """
 import asyncio, sys
-from voicemem.store.admission import Batch, Offer
 from voicemem.config.session import validate_config
+from voicemem.store.admission import Batch, Offer
 from voicemem.store.sqlite import SqliteStore
 
 async def record(store, name):
@@ -242,22 +242,8 @@ async def test_a_newer_schema_is_refused(path: str) -> None:
         pass
     set_version(path, +1)
 
-    with pytest.raises(CannotStart, match="newer"):
+    with pytest.raises(CannotStart, match=r"schema version \d+, newer than this program's version \d+\."):
         SqliteStore(path)
-
-
-async def test_names_of_an_older_version_are_taken(path: str) -> None:
-    """Who runs under a name when the schema changes is found by it; a damaged row is nobody's trouble."""
-    async with opened(path) as store:
-        for number, name in enumerate(("desk", "door", "damaged")):
-            await begin(store, f"s{number}", {"name": name})
-        await store.close(2, Ending(NOW, "over"), "n1", NOW)
-    connection = apsw.Connection(path)
-    connection.execute("update streams set config = cast('{\"name\":' as blob) where id = 's2'")
-    connection.execute("drop index streams_by_name; alter table streams drop column name; pragma user_version = 6")
-    connection.close()
-    async with opened(path) as store:
-        assert [True, False, False] == [await store.is_running("p", name) for name in ("desk", "door", "damaged")]
 
 
 def test_what_is_no_database_is_refused(path: str) -> None:
@@ -270,22 +256,45 @@ def test_what_is_no_database_is_refused(path: str) -> None:
     assert other == Path(path).read_bytes()
 
 
-def test_a_schema_is_not_changed_under_an_older_server(path: str) -> None:
-    """Who opens an older file beside its server is told to restart that; without a server it is migrated."""
-    schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
-    older = apsw.Connection(path)
-    older.execute(f"{schema}; pragma user_version = 1")
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes this program a newer one, whose schema has two more versions."""
+    steps = [
+        *migrations(),
+        Migration(newest_version() + 1, "create table added (name text) strict"),
+        Migration(newest_version() + 2, "alter table added add column more text; insert into added values ('a', 'b')"),
+    ]
+    return lambda: monkeypatch.setattr(schema, "migrations", lambda: steps)
+
+
+async def test_an_older_schema_is_migrated(path: str, newer_program: Callable[[], None]) -> None:
+    """What the file holds stays, and each migration is made once, in order."""
+    version = newest_version()
+    async with opened(path) as store:
+        await send(store, await begin(store), offer(1))
+    newer_program()
+    for _ in range(2):
+        async with opened(path) as store:
+            writer = store.database.writer
+            assert version + 2 == writer.pragma("user_version")
+            assert [("a", "b")] == writer.execute("select name, more from added").fetchall()
+            assert [1] == await seqs(store, 1)
+
+
+def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program: Callable[[], None]) -> None:
+    """A command that opens an older file while its server runs is refused; without a server the file is migrated."""
+    version = newest_version()
+    SqliteStore(path).database.close()
+    newer_program()
     lock = lock_file(path)
     try:
         with pytest.raises(CannotStart, match="older version"):
             SqliteStore(path, exclusive=False)
-        assert 1 == older.pragma("user_version")
     finally:
         os.close(lock)
-        older.close()
     store = SqliteStore(path, exclusive=False)
     try:
-        assert store.database.writer.pragma("user_version") > 1
+        assert version + 2 == store.database.writer.pragma("user_version")
         os.close(lock_file(path))
     finally:
         store.database.close()

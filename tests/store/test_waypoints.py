@@ -7,8 +7,9 @@ import apsw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voicemem.store.sqlite.database import IN_MEMORY, connect, migrate
-from voicemem.store.sqlite.runs import STRIDE, Run, Waypoints, insert, last_seq, run_at, seq_after
+from voicemem.store.sqlite.database import IN_MEMORY, connect
+from voicemem.store.sqlite.journal_runs import STRIDE, Run, Waypoints, insert, last_seq, run_at, seq_after
+from voicemem.store.sqlite.schema import migrate
 
 STREAM = 7
 PRODUCERS = ["main", "asr", None]

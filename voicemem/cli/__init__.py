@@ -1,4 +1,4 @@
-"""The command line: each command's help teaches what it is for, each setting has an environment variable."""
+"""The command line. Each command's help teaches what it is for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ from voicemem.version import __version__
 def main() -> None:
     """The memory of voice agents: what was really said, and what was really heard.
 
-    Try `voicemem demo` first. Then `voicemem serve`, and send it a recorded call with `voicemem replay`.
+    Start with `voicemem demo`. Then run `voicemem serve`, and send it a recorded call with `voicemem replay`.
+
+    \b
+    Examples:
+      voicemem serve --store sqlite:calls.db
+      voicemem replay fixtures/voicemem/seed_call.jsonl --session call-1
+      voicemem history call-1
+
+    `voicemem COMMAND --help` explains a command.
     """
 
 
-for command in (demo, serve, replay, history, tail, receive, keys, backup, restore, check_config):
+for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore):
     main.add_command(command)

@@ -7,25 +7,28 @@ from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, setting, sqlite_path
-from voicemem.config.service import Settings
+from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path, store_option
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, opened, refuse_existing
 from voicemem.store.sqlite.backup import restore as restore_copy
 
-STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
-FORCE = click.option("--force", is_flag=True, help="Replace what is there already.")
+FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
 
 
-@click.command()
-@STORE
+@click.command(short_help="Copy the store into a file, also while the server runs.")
+@store_option
 @FORCE
 @click.argument("file", type=click.Path(dir_okay=False))
 def backup(store: str, force: bool, file: str) -> None:
-    """Copy the store into FILE, as it is at one moment; the server may be running.
+    """Copy the store into FILE, also while the server runs.
 
-    The file holds everything, keys (hashed) and webhook secrets included: only its owner may read it.
+    The copy is the store at one moment. It contains everything, including keys (hashed) and the secrets of webhooks, so
+    only its owner may read it.
+
+    \b
+    Example:
+      voicemem backup --store sqlite:calls.db calls-2026-11-21.db
     """
     path = store_path(store)
     copy_with_progress("copying", lambda progress: back_up(path, file, force, progress))
@@ -33,20 +36,24 @@ def backup(store: str, force: bool, file: str) -> None:
     click.echo(f"{file} is a backup of {path}")
 
 
-@click.command()
-@STORE
+@click.command(short_help="Restore the store from a backup, while no server runs on it.")
+@store_option
 @FORCE
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def restore(store: str, force: bool, file: str) -> None:
-    """Make the store of the backup FILE, while no server runs on it.
+    """Restore the store from the backup FILE, while no server runs on it.
 
-    Producers see another incarnation then, and send on from what they still have.
+    The restored store is a new incarnation: producers notice it, and resend what they still have.
+
+    \b
+    Example:
+      voicemem restore --store sqlite:calls.db --force calls-2026-11-21.db
     """
     path = store_path(store)
 
     def work(progress: Progress) -> None:
         refuse_existing(path, force)
-        with opened(file):  # what is no backup is refused before the store is locked, which makes a file
+        with opened(file):  # refuses what is not a backup; locking the store, which comes next, creates a file
             pass
         restore_copy(file, path, force, progress)
 
@@ -56,11 +63,11 @@ def restore(store: str, force: bool, file: str) -> None:
 
 
 def store_path(store: str) -> str:
-    return sqlite_path(store, "A store in memory is gone with its server; there is nothing to copy.")
+    return sqlite_path(store, "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH.")
 
 
 def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
-    """Do it with a bar that shows the pages; `label` says what is being done, since it stands there when that fails."""
+    """Do the work with a progress bar that counts pages. The label also stands before the error, if there is one."""
     audit_to_terminal()
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 

@@ -5,45 +5,72 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import click
 from rich.console import Console
 
-from voicemem.cli.common import CommandFailed, rest_url, run
+from voicemem.cli.common import CommandFailed, end_on_interrupt, rest_options, run
 from voicemem.cli.demo import demo as run_demo
 from voicemem.cli.demo import render_message
+from voicemem.client import Options
+from voicemem.client.connection import PATH
 from voicemem.client.replay import Replay, load_recording
+from voicemem.client.rest import RestClient, query_params, session_path
 from voicemem.config.secrets import check_webhook_secret
-from voicemem.config.service import parse_address
+from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused
 from voicemem.webhooks.receiver import Notice, WebhookReceiver
 
-REST_URL = "http://127.0.0.1:8080"
-INGEST_URL = "ws://127.0.0.1:8765/v1/ingest"
+READ_ONCE = Options(read_attempts=1)
+"""A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
-@click.command()
-@click.option("--fast", is_flag=True, help="Play the call in a second or two.")
+@click.command(short_help="Show what voicemem does, with a recorded call.")
+@click.option("--fast", is_flag=True, help="Play the call in a second or two, instead of at its own speed.")
 def demo(fast: bool) -> None:
-    """Show everything at once: a recorded call plays, an interruption strikes out what was not heard,
-    both formats for the next LLM call, and the signed webhook arriving."""
+    """Show what voicemem does, with a recorded call.
+
+    Starts the real service on free ports with a temporary store, and plays a call into it. You see the caller interrupt
+    the agent, and what was never heard struck out; then the body of the next LLM request, in two formats; then the
+    signed webhook at the end of the call. It changes nothing on your machine and needs no network.
+
+    \b
+    Example:
+      voicemem demo --fast
+    """
     console = Console(width=None if sys.stdout.isatty() else 120)
     run(run_demo(console, fast))
 
 
-@click.command()
+@click.command(short_help="Send a recorded call to a running server.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--session", help="Session id; the server makes one when there is none.")
-@click.option("--url", envvar="VOICEMEM_INGEST_URL", default=INGEST_URL, show_default=True, show_envvar=True)
-@click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope ingest.")
-@click.option("--pace", type=click.FloatRange(min=0.01), help="1 is as fast as it happened; without, at once.")
+@click.option("--session", help="Session id; without it, a new one is made.")
+@click.option(
+    "--url",
+    envvar="VOICEMEM_INGEST_URL",
+    default=f"ws://{Settings().ingest}{PATH}",
+    show_default=True,
+    show_envvar=True,
+    help="Address of the ingest.",
+)
+@click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope ingest, if keys are used.")
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0.01),
+    help="Speed: 1 is that of the call, 2 twice as fast. Without it, as fast as the server takes it.",
+)
 def replay(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
-    """Send a recorded call (one event a line, such as fixtures/voicemem/*.jsonl) to a running server.
+    """Send a recorded call to a running server.
 
-    Replaying a file into the same session again sends only what the server does not have yet.
+    FILE has one event per line, as JSON. If the session has a part of it already, only the rest is sent, so a replay
+    may be repeated.
+
+    \b
+    Example:
+      voicemem replay fixtures/voicemem/seed_call.jsonl --session call-1 --pace 1
     """
     run(send_recording(file, session, url, key, pace))
 
@@ -51,21 +78,28 @@ def replay(file: Path, session: str | None, url: str, key: str | None, pace: flo
 async def send_recording(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
     events = load_recording(file)
     with click.progressbar(length=len(events), label="sending", file=sys.stderr) as bar:
-        done = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
-    for error in done.errors:
+        result = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
+    for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
-    skipped = f", {done.skipped} were there already" if done.skipped else ""
-    click.echo(f"session {done.session_id}: {done.sent} events sent{skipped}, {len(done.errors)} refused")
+    skipped = f", {result.skipped} were there already" if result.skipped else ""
+    click.echo(f"session {result.session_id}: {result.sent} events sent{skipped}, {len(result.errors)} refused")
 
 
-@click.command()
+@click.command(short_help="Show the memory of a session.")
 @click.argument("session")
-@click.option("--url", envvar="VOICEMEM_URL", default=REST_URL, show_default=True, show_envvar=True, callback=rest_url)
-@click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read.")
-@click.option("--open", "unfinished", is_flag=True, help="With replies and partials in progress.")
-@click.option("--json", "as_json", is_flag=True, help="The document as the API gives it.")
+@rest_options
+@click.option("--open", "unfinished", is_flag=True, help="Also show replies and transcripts in progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
 def history(session: str, url: str, key: str | None, unfinished: bool, as_json: bool) -> None:
-    """Show a session's memory; what an interruption kept from being heard is struck out."""
+    """Show the memory of a session, during the call or after it.
+
+    What an interruption kept from being heard is struck out.
+
+    \b
+    Examples:
+      voicemem history call-1
+      voicemem history call-1 --open --json
+    """
     body = run(fetch_history(session, url, key, unfinished))
     if as_json:
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
@@ -77,39 +111,46 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
 
 
 async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    query = "?open=true" if unfinished else ""
-    address = f"{url.rstrip('/')}/v1/sessions/{session}/history{query}"
-    async with aiohttp.ClientSession(headers=headers) as http, http.get(address) as response:
-        try:
-            body = await response.json(content_type=None)
-        except ValueError:
-            raise CommandFailed(
-                f"{url} is not the REST API: it answered HTTP {response.status} without JSON."
-            ) from None
-    if response.status != 200:
-        raise CommandFailed(f"{body.get('detail', response.reason)} ({body.get('reason', response.status)})")
-    return body
+    rest = RestClient(url, key, READ_ONCE)
+    try:
+        return await rest.get(session_path(session, "/history"), query_params({"open": unfinished or None}))
+    finally:
+        await rest.close()
 
 
-@click.command()
-@click.option("--listen", default="127.0.0.1:9000", show_default=True, help="HOST:PORT")
-@click.option("--secret", envvar="VOICEMEM_WEBHOOK_SECRET", show_envvar=True, help="What the webhooks are signed with.")
+@click.command(short_help="Receive webhooks, verify and print them.")
+@click.option("--listen", default="127.0.0.1:9000", show_default=True, help="Where to listen, HOST:PORT.")
+@click.option(
+    "--secret",
+    envvar="VOICEMEM_WEBHOOK_SECRET",
+    show_envvar=True,
+    help="The secret that the webhooks are signed with; without it, signatures are not verified.",
+)
 def receive(listen: str, secret: str | None) -> None:
-    """Receive webhooks, verify their three signatures, and print them."""
+    """Receive webhooks, verify their three signatures, and print them, until Ctrl-C.
+
+    For trying things out: start the service with --webhook-url and the same secret.
+
+    \b
+    Example:
+      voicemem receive --secret my-secret
+      voicemem serve --webhook-url http://127.0.0.1:9000/ --webhook-secret my-secret
+    """
     try:
         check_webhook_secret(secret)
     except Refused as refused:
         raise CommandFailed(refused.detail) from None
-    run(receive_until_stopped(listen, secret))
+    with suppress(KeyboardInterrupt):
+        run(receive_until_stopped(listen, secret))
 
 
 async def receive_until_stopped(listen: str, secret: str | None) -> None:
+    end_on_interrupt()
     receiver = WebhookReceiver(secret, print_notice)
     try:
         click.echo(f"listening on http://{await receiver.start(parse_address(listen))}/")
         if secret is None:
-            click.echo("no secret was given, so signatures cannot be verified (--secret)")
+            click.echo("signatures are not verified: there is no secret (--secret)")
         sys.stdout.flush()
         await asyncio.Event().wait()
     finally:
@@ -117,7 +158,7 @@ async def receive_until_stopped(listen: str, secret: str | None) -> None:
 
 
 def print_notice(notice: Notice) -> None:
-    for name, right in notice.verified.items():
-        click.secho(f"{'verified' if right else 'NOT VERIFIED':13}{name}", fg="green" if right else "red")
+    for name, valid in notice.verified.items():
+        click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
     click.echo(json.dumps(notice.body, ensure_ascii=False, indent=2))
     sys.stdout.flush()

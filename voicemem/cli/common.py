@@ -1,9 +1,10 @@
-"""What the commands share: how they fail, how flags and environment variables go together."""
+"""What the commands share: errors, Ctrl-C, flags and their environment variables."""
 
 from __future__ import annotations
 
 import logging
 import re
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -11,8 +12,9 @@ import aiohttp
 import click
 import uvloop
 
+from voicemem.client import ClientError
 from voicemem.client.replay import ReplayFailed
-from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
+from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.security.audit import LOG as AUDIT
 
@@ -20,14 +22,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class TerminalHandler(logging.Handler):
-    """Log lines on standard error, beside what a command prints."""
+    """Writes log lines to standard error, separate from what a command prints."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(self.format(record), err=True)
 
 
 def audit_to_terminal() -> None:
-    """Show the audit lines of this command, unless a log is set up already."""
+    """Show the audit lines of this command, unless logging is configured already."""
     if not AUDIT.hasHandlers():
         handler = TerminalHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -42,39 +44,70 @@ class CommandFailed(click.ClickException):
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a command's work; what can go wrong by fault of its surroundings becomes a sentence."""
+    """Run a command's coroutine. Errors that are not bugs become a `CommandFailed`."""
     try:
         return uvloop.run(work)
     except BrokenPipeError:
         raise
+    except ClientError as error:
+        raise CommandFailed(f"{error.detail} ({error.code})") from None
     except VoicememError as error:
         raise CommandFailed(error.detail) from None
-    except aiohttp.ClientConnectorError as error:  # whose own text speaks of "ssl:default"
-        why = error.os_error.strerror or error.os_error
-        raise CommandFailed(f"The connection to {error.host}:{error.port} failed: {why}.") from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:
         raise CommandFailed(str(error)) from None
 
 
-def rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
-    """The address of the REST API that a flag gives. Raises `BadParameter` for any other."""
+def end_on_interrupt() -> None:
+    """Let SIGINT raise `KeyboardInterrupt` at once, in a command whose only end is Ctrl-C.
+
+    Call it in the command's coroutine: the runner sets its own handler before that. The runner's handler only cancels
+    the task, which does not help while the task waits in a write to a full pipe (`voicemem tail | less`). And a shell
+    without job control starts `command &` with SIGINT ignored, in which case neither Python nor the runner handles it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
+    """A flag's address of the REST API. Raises `BadParameter` for any other."""
     if url.startswith(("ws://", "wss://")):
-        raise click.BadParameter(
-            f"{url} is an address of the ingest; the REST API has one of its own, http://HOST:PORT."
-        )
+        raise click.BadParameter(f"{url} is the address of an ingest; the REST API has its own, http://HOST:PORT.")
     if not re.match(r"https?://[^/\s]", url):
-        raise click.BadParameter(f"{url} is no address of the REST API; write http://HOST:PORT.")
+        raise click.BadParameter(f"{url} is not an address of the REST API; write http://HOST:PORT.")
     return url
 
 
+REST_OPTIONS = (
+    click.option(
+        "--url",
+        envvar="VOICEMEM_URL",
+        default=f"http://{Settings().rest}",
+        show_default=True,
+        show_envvar=True,
+        callback=check_rest_url,
+        help="Address of the REST API.",
+    ),
+    click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read, if keys are used."),
+)
+
+
+def rest_options(command: Command) -> Command:
+    """The flags of commands that read over REST."""
+    for option in reversed(REST_OPTIONS):
+        command = option(command)
+    return command
+
+
 def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
-    """A flag that can be set by its environment variable too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
+    """A flag that its environment variable can set too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
     variable = f"VOICEMEM_{flag.removeprefix('--').replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, show_envvar=True, help=text, **kind)
 
 
+store_option = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
+
+
 def sqlite_path(store: str, in_memory: str) -> str:
-    """The file of a --store, for commands that work on one; `in_memory` says why they cannot with one in memory."""
+    """The file of a --store. `in_memory` is the error for `memory:`, which has no file."""
     if store == MEMORY_STORE:
         raise CommandFailed(in_memory)
     path = store.removeprefix(SQLITE_PREFIX)

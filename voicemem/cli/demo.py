@@ -1,4 +1,4 @@
-"""`voicemem demo`: the whole main job in one go, on real sockets and a real file, shown as it happens."""
+"""`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from voicemem.webhooks.receiver import Notice, WebhookReceiver
 
 SESSION = "demo"
 FAST = 12.0
-"""How much faster than it happened `--fast` plays the call."""
+"""How many times faster `--fast` plays the call."""
 ANY_PORT = Address("127.0.0.1", 0)
 WEBHOOK_TIMEOUT_S = 15.0
+CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 
 async def demo(console: Console, fast: bool) -> None:
-    """Start the service, play a recorded call into it, show the memory, both formats and the webhook."""
+    """Start the service, play a recorded call into it, and show the memory, both formats and the webhook."""
     notices: asyncio.Queue[Notice] = asyncio.Queue()
     secret = new_webhook_secret()
     receiver = WebhookReceiver(secret, notices.put_nowait)
@@ -59,7 +60,7 @@ async def demo(console: Console, fast: bool) -> None:
 
 
 async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
-    """Stream the call, and read the memory over REST after every acknowledged event."""
+    """Stream the call, and read the memory over REST after each acknowledged event."""
     events = recorded_call()
     changed = asyncio.Event()
     replay = Replay(events, lambda event: changed.set())
@@ -93,7 +94,7 @@ async def get(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
 
 
 def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
-    """The call as it was heard: what an interruption kept from the caller is struck out."""
+    """The call as it was heard: what an interruption cut off is struck out."""
     lines: list[RenderableType] = [render_message(message, styled) for message in contents] or [Text("…", style="dim")]
     return Panel(
         Group(*lines),
@@ -103,9 +104,9 @@ def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: 
 
 
 def render_message(message: dict[str, Any], styled: bool) -> Text:
-    """One message; without styles, ~~ stands around what was never heard."""
-    who = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
-    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{who[0]}  ", f"bold {who[1]}"), message["content"])
+    """One message; without styles, ~~ marks what was never heard."""
+    name, colour = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
+    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{name}  ", f"bold {colour}"), message["content"])
     metadata = message.get("metadata", {})
     original = metadata.get("original", "")
     if metadata.get("interrupted"):
@@ -116,23 +117,20 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
 
 
 async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
-    """The body of the next LLM call, for a standard LLM and for a custom one."""
+    """Show the body of the next LLM request, for a standard LLM and for a custom one."""
     standard = await get(http, "context")
-    async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM}) as response:
+    async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM}) as response:
         response.raise_for_status()
     body = "\n".join(json.dumps(event) for event in recorded_call() if event["type"] != "session.end")
     async with http.post(f"/v1/sessions/{SESSION}-custom/events", data=body.encode()) as response:
         response.raise_for_status()
     async with http.get(f"/v1/sessions/{SESSION}-custom/context?max_history=4") as response:
         custom = await response.json()
-    table = Table(title="\nWhat the next LLM call gets", expand=True, show_lines=True)
+    table = Table(title="\nWhat the next LLM request contains", expand=True, show_lines=True)
     table.add_column("standard: role and content", ratio=2)
     table.add_column('llm.vendor "custom": every field (the newest 4 messages)', ratio=3)
     table.add_row(as_json(standard), as_json(custom))
     console.print(table)
-
-
-CUSTOM = {"vendor": "custom", "model": "my-model"}
 
 
 def as_json(value: Any) -> Syntax:
@@ -140,13 +138,13 @@ def as_json(value: Any) -> Syntax:
 
 
 def show_notice(console: Console, notice: Notice) -> None:
-    """The webhook as it arrived, and what its signatures are worth."""
+    """Show the webhook as it arrived, and whether its signatures are right."""
     payload = notice.body["payload"]
     lines = [
         Text(f"eventType {notice.body['eventType']}, noticeId {notice.body['noticeId']}"),
         Text(f"payload: agent_id {payload['agent_id']!r}, {len(payload['contents'])} messages in contents"),
     ]
-    for name, right in notice.verified.items():
-        mark = ("✓ verified", "bold green") if right else ("✗ wrong", "bold red")
+    for name, valid in notice.verified.items():
+        mark = ("✓ verified", "bold green") if valid else ("✗ wrong", "bold red")
         lines.append(Text.assemble(mark, f"  {name}: {notice.headers[name]}"))
     console.print(Panel(Group(*lines), title="The webhook at the end of the call"))

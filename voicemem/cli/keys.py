@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, run, setting, sqlite_path
-from voicemem.config.service import SQLITE_PREFIX, Settings
+from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path, store_option
+from voicemem.config.service import SQLITE_PREFIX
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -21,21 +21,25 @@ from voicemem.store.records import Key
 T = TypeVar("T")
 
 
-@click.group()
+@click.group(short_help="Create, list and revoke API keys.")
 def keys() -> None:
-    """Make, list and revoke API keys; may be used while the server runs.
+    """Create, list and revoke API keys, also while the server runs.
 
-    With the first key the service stops answering to callers without one.
+    Once there is a key, the service answers only requests with one.
+
+    \b
+    Examples:
+      voicemem keys create --store sqlite:calls.db --scope ingest --name engine
+      voicemem keys list --store sqlite:calls.db
     """
 
 
-STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
-
-
-@keys.command("create")
-@STORE
-@click.option("--project", default=DEFAULT_PROJECT, show_default=True, help="Projects do not see each other.")
-@click.option("--name", default="", help="What it is for, to find it again.")
+@keys.command("create", short_help="Create a key and show it, this one time.")
+@store_option
+@click.option(
+    "--project", default=DEFAULT_PROJECT, show_default=True, help="Its project; keys see only sessions of their own."
+)
+@click.option("--name", default="", help="What the key is for, as `keys list` shows it.")
 @click.option(
     "--scope",
     "scopes",
@@ -43,20 +47,25 @@ STORE = setting("--store", "The server's store, sqlite:PATH.", default=Settings(
     type=click.Choice(SCOPES),
     default=("ingest", "read"),
     show_default=True,
-    help="May be repeated; admin includes the others.",
+    help="What the key may do; may be repeated. admin includes the others.",
 )
 def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> None:
-    """Make a key. It is shown this once, and kept only as a hash.
+    """Create a key and show it, this one time: the store keeps only a hash.
 
-    A store that does not exist is made, for a service that is to start with keys.
+    A store that does not exist is created, for a service that is to start with keys.
+
+    \b
+    Example:
+      voicemem keys create --store sqlite:calls.db --scope read --name dashboard
     """
     path = store_path(store)
     if not os.path.exists(path):
-        click.echo(f"{path} does not exist yet; it is made, as a new store.", err=True)
+        click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
 
     async def work(opened: Store) -> str:
         key, text = await Access(opened).create_key(project, name, scopes)
-        await asyncio.sleep(ASK_AGAIN_MS / 1000)  # a service beside this knows of a first key when it is shown
+        # A service on the same store looks for a first key this often: wait until it requires the key that is shown.
+        await asyncio.sleep(ASK_AGAIN_MS / 1000)
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text
@@ -64,10 +73,15 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
     click.echo(run(with_store(path, work)))
 
 
-@keys.command("list")
-@STORE
+@keys.command("list", short_help="List the keys of all projects.")
+@store_option
 def list_keys(store: str) -> None:
-    """List keys: id, project, scopes, name; never the keys themselves."""
+    """List the keys of all projects: id, state, project, scopes and name, but never the keys themselves.
+
+    \b
+    Example:
+      voicemem keys list --store sqlite:calls.db
+    """
 
     async def work(opened: Store) -> list[Key]:
         return await opened.keys()
@@ -77,14 +91,17 @@ def list_keys(store: str) -> None:
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip())
 
 
-@keys.command("revoke")
-@STORE
+@keys.command("revoke", short_help="Revoke a key.")
+@store_option
 @click.argument("key_id")
 def revoke_key(store: str, key_id: str) -> None:
-    """Revoke a key by its id (the middle part of vm_ID_…).
+    """Revoke the key with the id KEY_ID, the middle part of vm_ID_…
 
-    It opens nothing more from then on, nor do its session tokens; connections that are open with it are closed within
-    a second.
+    It is refused from then on, and so are its session tokens. Connections that use it are closed within a second.
+
+    \b
+    Example:
+      voicemem keys revoke --store sqlite:calls.db 3f9a0c1d2e4b
     """
 
     async def work(opened: Store) -> bool:
@@ -104,7 +121,7 @@ def store_path(store: str) -> str:
 
 
 def existing_path(store: str) -> str:
-    """The path of a store that is there: a mistyped one must not be made by asking for its keys."""
+    """The path of an existing store: opening a mistyped one would create it."""
     path = store_path(store)
     if not os.path.exists(path):
         raise CommandFailed(f"There is no store {path}.")
@@ -112,7 +129,7 @@ def existing_path(store: str) -> str:
 
 
 async def with_store(path: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Do something with the store of a server that may be running."""
+    """Work with a store on which a server may be running."""
     audit_to_terminal()
     store = open_store(f"{SQLITE_PREFIX}{path}", exclusive=False)
     try:

@@ -1,7 +1,7 @@
-"""The log: lines of text, or of JSON for whoever collects them. What was said on a call never stands in it.
+"""The log: lines of text, or of JSON for log collectors. It never contains what was said on a call.
 
-Messages and fields are ours and hold no payload. What an exception says may quote what it failed on, so of exceptions
-there are the type and the place only, and the sentence where it comes from us or from the operating system.
+Messages and fields are voicemem's own, without payloads. The text of an exception may quote what it failed on, so an
+exception is logged by type and place, with its text only if that comes from voicemem or the operating system.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from voicemem.telemetry.tracing import Tracer
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", audit.FIELDS}
-"""What a record has by itself; the rest are fields given with `extra`."""
+"""Attributes that every record has; all others are fields passed as `extra`."""
 LOG = logging.getLogger("voicemem")
 FRAMES = 20
-"""Of a traceback, the innermost."""
+"""How many frames of a traceback are logged, the innermost ones."""
 
 
 def configure_logging(form: str, level: str, stream: TextIO | None = None) -> logging.Handler:
-    """Log to `stream` (stderr). Libraries tell warnings and worse only: below that some of them tell what is said."""
+    """Log to `stream` (stderr). Libraries log only warnings and errors: below that, some log what was said."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
@@ -40,17 +40,17 @@ def configure_logging(form: str, level: str, stream: TextIO | None = None) -> lo
 
 
 def name_traces(handler: logging.Handler, tracer: Tracer) -> None:
-    """Give what is logged inside a span the ids of its trace."""
+    """Add the ids of the trace to what is logged in a span."""
 
-    def name(record: logging.LogRecord) -> bool:
+    def add_ids(record: logging.LogRecord) -> bool:
         vars(record).update(tracer.ids())
         return True
 
-    handler.addFilter(name)
+    handler.addFilter(add_ids)
 
 
 def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """What nobody waited for is logged by us: asyncio quotes the error's text, and the arguments of callbacks."""
+    """Log errors of tasks that were not awaited, in place of asyncio, which quotes texts and arguments."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -67,12 +67,12 @@ class TextFormatter(logging.Formatter):
         line = f"{time_of(record)} {record.levelname} {record.name}: {record.getMessage()}{fields}"
         if record.exc_info and record.exc_info[1]:
             error = record.exc_info[1]
-            line += "".join(f"\n  {said}" for said in [*frames_of(error), *sentences_of(error)])
+            line += "".join(f"\n  {part}" for part in [*frames_of(error), *sentences_of(error)])
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: `time`, `level`, `logger`, `message`, fields by their names, `error` and `trace`."""
+    """One object per line: `time`, `level`, `logger`, `message`, fields by their names, `error` and `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
         audited = getattr(record, audit.FIELDS, None)
@@ -99,7 +99,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def sentences_of(error: BaseException) -> Iterator[str]:
-    """The error and what it came from, each by its type, with its sentence where that quotes nobody."""
+    """The error and its causes, each by its type, with its text if that cannot quote a payload."""
     seen: BaseException | None = error
     while seen is not None:
         name = type(seen).__qualname__
@@ -111,6 +111,6 @@ def sentences_of(error: BaseException) -> Iterator[str]:
 
 
 def frames_of(error: BaseException) -> Iterator[str]:
-    """Where it was, the innermost last; without the source lines' values."""
+    """Where it was raised: file, line and function of each frame, the innermost last."""
     for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
         yield f"{frame.filename}:{frame.lineno} {frame.name}"

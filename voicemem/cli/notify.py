@@ -1,4 +1,4 @@
-"""Tells a supervisor how far the service is (`Type=notify` of systemd; `man sd_notify`)."""
+"""Tells a supervisor about the service's state (`Type=notify` of systemd; `man sd_notify`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(state: str) -> None:
-    """Send `READY=1` or `STOPPING=1` to whoever supervises; nothing when nobody does."""
+    """Send `READY=1` or `STOPPING=1` to the supervisor, if there is one."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return

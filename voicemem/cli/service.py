@@ -29,63 +29,77 @@ from voicemem.config.service import (
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
-from voicemem.store.sqlite.files import check_place
+from voicemem.store.sqlite.database_files import check_place
 from voicemem.telemetry.otel import tracer_of, wanted
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
 SWITCH_S = 0.0005
-"""How long the loop may keep the interpreter from the committing thread; Python's own 5 ms are an ack's whole time."""
+"""How long the event loop may keep the committing thread waiting; Python's 5 ms are as long as a whole ack takes."""
 SERVE_OPTIONS = (
-    setting("--store", "sqlite:PATH, or memory: (nothing is kept).", default=Settings().store, show_default=True),
+    setting(
+        "--store", "sqlite:PATH, or memory: to keep nothing after the end.", default=Settings().store, show_default=True
+    ),
     setting("--rest", "Where the REST API listens, HOST:PORT.", default=str(Settings().rest), show_default=True),
     setting(
         "--ingest", "Where the websocket ingest listens, HOST:PORT.", default=str(Settings().ingest), show_default=True
     ),
-    setting("--webhook-url", "Receiver of every session's history when the session ends."),
-    setting("--webhook-secret", "Signs the webhooks; whsec_… as Standard Webhooks has it, or any text."),
+    setting("--webhook-url", "URL that gets the history of every session when it ends."),
+    setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
     setting(
         "--allow-address",
-        "Network that session webhooks and llm.url may be in though it is not public, such as 10.1.0.0/16. May be"
-        " repeated (in the variable: with spaces between).",
+        "Network that llm.url and the webhooks of sessions and projects may point to although it is not public, such as"
+        " 10.1.0.0/16. May be repeated (in the variable, separate with spaces).",
         multiple=True,
     ),
-    setting("--insecure", "Listen beyond loopback without any key: everybody may read and write.", is_flag=True),
     setting(
-        "--log-format", "How the log is written.", type=click.Choice(logs.FORMATS), default="text", show_default=True
+        "--insecure", "Listen beyond loopback without keys: anyone who can connect may read and write.", is_flag=True
     ),
-    setting("--log-level", "What is logged.", type=click.Choice(logs.LEVELS), default="warning", show_default=True),
+    setting(
+        "--log-format",
+        "Format of the log on stderr.",
+        type=click.Choice(logs.FORMATS),
+        default="text",
+        show_default=True,
+    ),
+    setting(
+        "--log-level",
+        "Lowest level that is logged.",
+        type=click.Choice(logs.LEVELS),
+        default="warning",
+        show_default=True,
+    ),
     setting(
         "--admin-key",
-        "A first key with every scope, where no command can be run; 16 characters at least, 32 random ones advised.",
+        "A first key with every scope, for where no command can be run. At least 16 characters; use 32 random ones.",
     ),
     setting(
         "--agora-contents",
-        "What messages carry on Agora's paths: full, or standard (role and content only, for strict readers).",
+        "What messages contain on Agora's paths: full, or standard (role and content only, for strict readers).",
         default=Settings().agora_contents,
         show_default=True,
     ),
-    setting("--llm-url", "The LLM of the gateway for sessions that give none: a base URL, or …/chat/completions."),
-    setting("--llm-api-key", "Its key; better given in the variable, since others may see a command's flags."),
+    setting("--llm-url", "The gateway's LLM for sessions without an llm.url: a base URL, or …/chat/completions."),
+    setting("--llm-api-key", "Its API key. Use the variable, since other users of the machine can see flags."),
     setting("--llm-model", "Its model, for sessions that name none."),
     setting(
         "--llm-timeout",
-        "Seconds that any LLM may take for the next bytes of its answer, the first ones too.",
+        "Seconds that any LLM may take for the next bytes of its answer, including the first ones.",
         type=float,
         default=Settings().llm_timeout,
         show_default=True,
     ),
     setting(
         "--request-rate",
-        "HTTP requests and handshakes per second and key; 0 is without limit.",
+        "HTTP requests and handshakes per second and key; 0 for no limit.",
         type=float,
         default=Settings().request_rate,
         show_default=True,
     ),
     setting(
         "--event-rate",
-        "Events per second and key; 0 is without limit.",
+        "Events per second and key; 0 for no limit.",
         type=float,
         default=Settings().event_rate,
         show_default=True,
@@ -93,31 +107,31 @@ SERVE_OPTIONS = (
     setting(
         "--memory",
         "Memory policy of sessions that choose none, as JSON, such as"
-        ' {"policy": "window", "max_tokens": 4000}. Without it: the newest llm.max_history messages.',
+        ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
     ),
     setting(
         "--policy",
-        "A memory policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable: with spaces between).",
+        "A memory policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
         multiple=True,
     ),
     setting(
         "--model-window",
         "How many tokens a model's context holds, MODEL=TOKENS; extends the built-in table. May be repeated (in the"
-        " variable: with spaces between).",
+        " variable, separate with spaces).",
         multiple=True,
     ),
 )
 
 
 def serve_options(command: Command) -> Command:
-    """The settings of the service, for the commands that take them."""
+    """The flags of the service's settings, for the commands that take them."""
     for option in reversed(SERVE_OPTIONS):
         command = option(command)
     return command
 
 
 def to_settings(options: dict[str, Any]) -> Settings:
-    """The checked settings of a command's options. Raises `CannotStart`."""
+    """The settings from a command's options, checked. Raises `CannotStart`."""
     settings = Settings(
         store=options["store"],
         rest=parse_address(options["rest"]),
@@ -148,19 +162,29 @@ def to_settings(options: dict[str, Any]) -> Settings:
     return settings
 
 
-@click.command()
+@click.command(short_help="Run the service.")
 @serve_options
 def serve(**options: Any) -> None:
-    """Run the service: ingest, REST and webhooks, until SIGTERM or Ctrl-C."""
+    """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
+
+    Every flag can be set by an environment variable instead. At the end, everything received is stored and
+    acknowledged first.
+
+    \b
+    Examples:
+      voicemem serve --store sqlite:calls.db
+      voicemem serve --webhook-url https://example.com/calls --webhook-secret my-secret
+      VOICEMEM_STORE=sqlite:calls.db VOICEMEM_LOG_LEVEL=info voicemem serve
+    """
     handler = logs.configure_logging(options["log_format"], options["log_level"])
     tune_interpreter()
     run(serve_until_stopped(options, handler))
 
 
 def tune_interpreter() -> None:
-    """For one busy loop beside one thread that commits: measured in bench/README.md."""
-    # What was imported is never garbage. What lives with its session is made without cycles, so going over all of it
-    # finds nothing, and takes longer than an ack may: it is done a hundred times less often.
+    """Tune Python for one busy event loop alongside one thread that commits (measured in bench/README.md)."""
+    # What was imported never becomes garbage. Objects that live as long as their session have no cycles, so a full
+    # collection finds nothing and takes longer than an ack may: make it a hundred times rarer.
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 10, 1_000)
@@ -188,26 +212,26 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
         click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.services.access.needed():
-            click.echo("  keys     none: whoever reaches these ports may do everything (voicemem keys create)")
+            click.echo("  keys     none: anyone who can reach these ports may do anything (voicemem keys create)")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
         LOG.info("Started", extra={"version": __version__, **addresses})
         notify("READY=1")
         await wait_for_first(stopped, app.failed)
         if app.failed.is_set():
-            raise CommandFailed("The service cannot go on; the log says why.")
+            raise CommandFailed("The service cannot continue; the log says why.")
         notify("STOPPING=1")
         LOG.info("Stopping")
         click.echo("stopping: everything received is stored and acknowledged first")
 
 
 def url_origin(url: str | None) -> str:
-    """A URL without its path, which may hold what is secret."""
+    """A URL without its path, which may contain a secret."""
     return "" if url is None else "://".join(urlsplit(url)[:2])
 
 
 def without_user(value: Any) -> Any:
-    """A URL without the name and password in it; anything else as it is."""
+    """A URL without user and password; anything else unchanged."""
     if not isinstance(value, str) or "@" not in value:
         return value
     parts = urlsplit(value)
@@ -215,18 +239,24 @@ def without_user(value: Any) -> Any:
 
 
 async def wait_for_first(*events: asyncio.Event) -> None:
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for one in waiting:
-        one.cancel()
+    waiters = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+    for waiter in waiters:
+        waiter.cancel()
 
 
-@click.command("check-config")
+@click.command("check-config", short_help="Check the settings of `serve`, and show them.")
 @serve_options
 def check_config(**options: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets.
 
-    Nothing is opened: whether a port is free, the store can be written, and a key is in it, only `serve` can tell.
+    Takes the flags and environment variables of `serve`. The exit code is 0 if the settings are valid, and 1 with one
+    sentence about the first error if not. Nothing is opened: only `serve` can tell whether the ports are free, whether
+    the store can be written, and whether it holds a key.
+
+    \b
+    Example:
+      voicemem check-config --store sqlite:calls.db --rest 0.0.0.0:8080
     """
     try:
         settings = to_settings(options)
@@ -240,6 +270,6 @@ def check_config(**options: Any) -> None:
         shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
-    click.echo("The settings are good.")
+    click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
-        click.echo("Beyond loopback `serve` needs a key in the store (voicemem keys create); only `serve` can tell.")
+        click.echo("Beyond loopback, a key in the store is required (voicemem keys create); only `serve` can tell.")

@@ -1,4 +1,4 @@
-"""A client for producers and backends: it keeps, resends and resumes, so that nothing acknowledged is ever doubted.
+"""A client for producers and backends. It buffers, resends and resumes, so that no event is lost or stored twice.
 
     async with Client("ws://127.0.0.1:8765", "http://127.0.0.1:8080") as client:
         session = await client.open("call-1")
@@ -6,7 +6,7 @@
         await ack
         await session.end(reason="hangup")
 
-`docs/client.md` teaches it.
+See `docs/client.md`.
 """
 
 from voicemem.client.buffer import Ack

@@ -1,4 +1,4 @@
-"""The events of one session that are not acknowledged yet."""
+"""The events of one producer that are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from voicemem.client.options import Options
 
 
 class Ack:
-    """What becomes of one event: awaiting it gives its seq once it is on disk, or raises `ClientError`."""
+    """The outcome of one event: awaiting it returns its seq once it is on disk, or raises `ClientError`."""
 
     __slots__ = ("error", "payload", "resolved", "seq", "waiters")
 
     def __init__(self, seq: int, payload: bytes) -> None:
         self.seq = seq
         self.payload = payload
-        """The event as it is sent; empty once it need not be sent again."""
+        """The event as it is sent; empty once it need not be resent."""
         self.resolved = False
         self.error: ClientError | None = None
         self.waiters: list[asyncio.Future[None]] = []
 
     def done(self) -> bool:
-        """Whether it is known what became of the event."""
+        """Whether the outcome is known."""
         return self.resolved
 
     def __await__(self) -> Generator[asyncio.Future[None], None, int]:
@@ -36,13 +36,13 @@ class Ack:
         return self.outcome()
 
     def outcome(self) -> int:
-        """The seq of an event that is on disk. Raises `ClientError`."""
+        """The seq of a stored event. Raises `ClientError` for a refused one."""
         if self.error is not None:
             raise self.error
         return self.seq
 
     def resolve(self, error: ClientError | None = None) -> None:
-        """Tell whoever waits; what is told first holds."""
+        """Set the outcome and wake all waiters; later outcomes are ignored."""
         if self.resolved:
             return
         self.error = error
@@ -56,7 +56,7 @@ class Ack:
 class Buffer:
     """Holds events in the order of their seqs until they are acknowledged or refused.
 
-    `add` may be called from any thread; everything else from the thread of the event loop.
+    `add` may be called from any thread, everything else only from the event loop's thread.
     """
 
     def __init__(self, options: Options) -> None:
@@ -66,7 +66,7 @@ class Buffer:
         self.size = 0
         """Bytes held."""
         self.sent: deque[Ack] = deque()
-        """On their way, in order; refused ones stay until those before them are settled."""
+        """Sent and not acknowledged, in order; a refused event stays until all before it are resolved."""
         self.unsent: deque[Ack] = deque()
         self.lock = threading.Lock()
 
@@ -75,14 +75,14 @@ class Buffer:
 
     @property
     def lowest_seq(self) -> int:
-        """The lowest seq that can still be sent; `next_seq` when nothing is held."""
+        """The lowest seq that can still be sent; `next_seq` if nothing is held."""
         for held in (self.sent, self.unsent):
             if held:
                 return held[0].seq
         return self.next_seq
 
     def add(self, encode: Callable[[int], bytes], ignore_limits: bool = False) -> Ack:
-        """Give an event the next seq. Raises `BufferFull`, and whatever `encode` raises; then nothing is taken."""
+        """Add an event under the next seq. Raises `BufferFull` and whatever `encode` raises; then nothing is added."""
         with self.lock:
             payload = encode(self.next_seq)
             full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
@@ -95,34 +95,34 @@ class Buffer:
             return ack
 
     def start(self, next_seq: int) -> None:
-        """Go on from what the server has of an earlier process, or of others."""
+        """Continue after what the server has stored, from an earlier process or from another one."""
         with self.lock:
             self.next_seq = max(self.next_seq, next_seq)
 
     def take_batch(self, max_bytes: int) -> list[Ack]:
-        """The next events to send, at least one if there is any, and no more than so many bytes otherwise."""
-        taken: list[Ack] = []
+        """Take the next events to send: at least one if there are any, otherwise at most `max_bytes`."""
+        batch: list[Ack] = []
         size = 0
         with self.lock:
-            while self.unsent and (not taken or size + len(self.unsent[0].payload) < max_bytes):
+            while self.unsent and (not batch or size + len(self.unsent[0].payload) < max_bytes):
                 ack = self.unsent.popleft()
                 size += len(ack.payload) + 1
-                taken.append(ack)
-            self.sent.extend(taken)
-        return taken
+                batch.append(ack)
+            self.sent.extend(batch)
+        return batch
 
     def rewind(self, seq: int = 0) -> None:
-        """Send again, from `seq` on."""
+        """Mark the sent events from `seq` on as unsent."""
         with self.lock:
             while self.sent and self.sent[-1].seq >= seq:
                 self.unsent.appendleft(self.sent.pop())
 
     def acknowledge(self, seq: int) -> None:
-        """Everything up to `seq` is on disk."""
+        """Resolve everything up to `seq` as stored."""
         self._resolve_front(lambda ack: ack.seq <= seq)
 
     def refuse(self, seq: int, error: ClientError) -> None:
-        """One event is refused. Those before it are not settled by that."""
+        """Resolve one event as refused. Events before it stay unresolved."""
         for ack in self.sent:
             if ack.seq >= seq:
                 if ack.seq == seq:
@@ -131,7 +131,7 @@ class Buffer:
         self._resolve_front(lambda _: False)
 
     def fail(self, error: ClientError, from_seq: int = 0) -> None:
-        """Nothing more will come of the events from `from_seq` on."""
+        """Fail all events from `from_seq` on."""
         with self.lock:
             held = [*self.sent, *self.unsent]
         for ack in held:
@@ -140,6 +140,7 @@ class Buffer:
         self._resolve_front(lambda _: False)
 
     def _resolve_front(self, is_done: Callable[[Ack], bool]) -> None:
+        """Drop events from the front for as long as they are done; events leave the buffer only in order."""
         with self.lock:
             for held in (self.sent, self.unsent):
                 while held and (held[0].resolved or is_done(held[0])):

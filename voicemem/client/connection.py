@@ -1,4 +1,4 @@
-"""One websocket connection: it opens lines, sends what they hold, and hands them what the server answers."""
+"""One websocket connection: it opens producers, sends their events, and passes them what the server answers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from voicemem.client.buffer import Ack
-from voicemem.client.errors import RequestRefused, Unreachable
+from voicemem.client.errors import LOST_STATE_CODES, TRANSIENT_CODES, RequestRefused, Unreachable
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.errors import CODES
 
 FRAME_BYTES = 16 * 1024
-"""Events that wait together share a frame up to this size; small, so that on a slow network answers come often."""
-LOST_STATE_CODES = frozenset({"not_open", "session_required"})
-"""Codes that no client gets from a server that remembers what was opened."""
+"""Events that wait together share a frame of up to this size; small, so that acks come often on a slow network."""
+PATH = "/v1/ingest"
+CLOSE_TIMEOUT_S = 2.0
+WIRE_LOG = logging.getLogger("voicemem.client.websockets")
+WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs what was said on the call
 
 
 class Disconnect(NamedTuple):
-    """How a connection ended; `close` is its websocket close code, `code` and `detail` what the server said before."""
+    """How a connection ended. `code` and `detail` are those of the server's last error, if it sent one."""
 
-    close: int
+    close_code: int
     code: str
     detail: str
 
 
 class WebsocketConnection:
-    """Runs until the connection ends. `lines` are those of the client, by session id and producer."""
+    """Runs until the connection ends. `producers` are the client's, by session id and name."""
 
     def __init__(
         self,
@@ -47,37 +49,39 @@ class WebsocketConnection:
         self.socket = socket
         self.producers = producers
         self.options = options
-        self.opening: deque[Producer] = deque()
+        self.to_open: deque[Producer] = deque()
+        """Producers whose `session.open` is to be sent."""
         self.open: set[Producer] = set()
-        """Lines that the server has answered on this connection."""
-        self.waiting: deque[Producer] = deque()
-        """Open lines with something to send, each once."""
+        """Producers that the server has opened on this connection."""
+        self.to_send: deque[Producer] = deque()
+        """Open producers with something to send, each once."""
         self.queued: set[Producer] = set()
-        """Those of `waiting`."""
+        """The producers in `to_send`."""
         self.wake = asyncio.Event()
         self.frames_received = 0
         """Frames from the server."""
         self.frame_bytes = frame_bytes
-        """What frames may hold now; acks let it grow again."""
+        """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
         self.made_progress = False
-        """Whether a line was opened, or an event acknowledged."""
+        """Whether a producer was opened, or an event acknowledged."""
         self.acked = False
+        """Whether an event was acknowledged."""
         self.server_leaving = False
-        """The server is about to close, and reads nothing more."""
+        """Whether the server is about to close; it reads nothing more."""
         self.connection_error: ServerFrame | None = None
-        """The last error that was about the connection as a whole."""
+        """The last error about the connection as a whole."""
 
-    # What the client says
+    # What producers ask for
 
     def open_producer(self, producer: Producer) -> None:
         self.open.discard(producer)
-        self.opening.append(producer)
+        self.to_open.append(producer)
         self.wake.set()
 
     def schedule(self, producer: Producer) -> None:
-        """A line has taken events."""
+        """Send the events of a producer when its turn comes."""
         if producer.buffer.unsent and producer in self.open and producer not in self.queued:
-            self.waiting.append(producer)
+            self.to_send.append(producer)
             self.queued.add(producer)
             self.wake.set()
 
@@ -87,7 +91,7 @@ class WebsocketConnection:
     # The life of a connection
 
     async def run(self) -> Disconnect:
-        """Send and hear until the connection ends."""
+        """Send and receive until the connection ends."""
         helpers = [asyncio.create_task(self.write()), asyncio.create_task(self.watch())]
         for helper in helpers:
             helper.add_done_callback(self.abort_on_exit)
@@ -103,7 +107,7 @@ class WebsocketConnection:
         return self.disconnect()
 
     def abort_on_exit(self, helper: asyncio.Task[None]) -> None:
-        """Without its helpers a connection is of no use."""
+        """End the connection when a helper ends: it cannot work without."""
         if not helper.cancelled():
             self.socket.transport.abort()
 
@@ -117,7 +121,7 @@ class WebsocketConnection:
             pass
         except msgspec.DecodeError:
             self.connection_error = ServerFrame(
-                "error", code="not_voicemem", detail="The answer is no frame of voicemem.v1."
+                "error", code="not_voicemem", detail="The answer is not a frame of voicemem.v1."
             )
 
     async def write(self) -> None:
@@ -125,17 +129,17 @@ class WebsocketConnection:
             while True:
                 await self.wake.wait()
                 self.wake.clear()
-                while (self.opening or self.waiting) and not self.server_leaving:
+                while (self.to_open or self.to_send) and not self.server_leaving:
                     await self.write_next()
 
     async def write_next(self) -> None:
-        """One frame; here, and only here, a slow network holds the client back."""
-        if self.opening:
-            producer = self.opening.popleft()
+        """Send one frame. Only here does a slow network hold the client back."""
+        if self.to_open:
+            producer = self.to_open.popleft()
             if not producer.finished:
                 await self.socket.send(msgspec.json.encode(producer.open_frame()), text=True)
             return
-        producer = self.waiting.popleft()
+        producer = self.to_send.popleft()
         self.queued.discard(producer)
         batch = producer.buffer.take_batch(self.frame_bytes) if producer in self.open else []
         if batch:
@@ -143,7 +147,7 @@ class WebsocketConnection:
             await self.socket.send(encode_batch(batch), text=True)
 
     async def watch(self) -> None:
-        """End a connection whose peer is gone without a word: neither an answer nor a pong comes any more."""
+        """Return, and so end the connection, when neither a frame nor a pong comes from the server any more."""
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(self.options.ping_after_s)
@@ -156,16 +160,16 @@ class WebsocketConnection:
                         return
 
     def next_frame_bytes(self) -> int:
-        """For the next connection: smaller frames where not one got through, down to single events."""
+        """Size limit for the next connection: smaller if no event got through, down to single events."""
         return self.frame_bytes if self.acked else max(1, self.frame_bytes // 4)
 
     def disconnect(self) -> Disconnect:
-        close = 1006 if self.socket.close_code is None else self.socket.close_code
+        close_code = 1006 if self.socket.close_code is None else self.socket.close_code
         if self.server_leaving:
-            close = 1012
+            close_code = 1012
         if self.connection_error is None:
-            return Disconnect(close, self.socket.close_reason or "", "The connection was lost.")
-        return Disconnect(close, self.connection_error.code, self.connection_error.detail)
+            return Disconnect(close_code, self.socket.close_reason or "", "The connection was lost.")
+        return Disconnect(close_code, self.connection_error.code, self.connection_error.detail)
 
     # What the server says
 
@@ -174,7 +178,7 @@ class WebsocketConnection:
         if frame.type == "goaway":
             self.server_leaving = True
         elif frame.code == "rate_limited":
-            pass  # nothing is lost: the server reads on by itself
+            pass  # nothing is lost: the server resumes reading by itself
         elif frame.type == "error" and (producer is None or frame.code in LOST_STATE_CODES):
             self.on_connection_error(frame)
         elif producer is None:
@@ -208,30 +212,18 @@ class WebsocketConnection:
 
 
 def encode_batch(batch: list[Ack]) -> bytes:
-    """A single event as it is, several as an array."""
+    """One event as it is, several as a JSON array."""
     if len(batch) == 1:
         return batch[0].payload
     return b"[" + b",".join(ack.payload for ack in batch) + b"]"
 
 
-WIRE_LOG = logging.getLogger("voicemem.client.websockets")
-
-
-WIRE_LOG.setLevel(logging.WARNING)  # below it the library logs what is said
-
-
-PATH = "/v1/ingest"
-TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
-"""Codes that are no reason to give up, whatever the connection was closed with."""
-CLOSE_TIMEOUT_S = 2.0
-
-
 class Blocked(Exception):
-    """Something that is not voicemem answered instead of the websocket server."""
+    """Something other than voicemem answered, such as a proxy that forbids websockets."""
 
 
 async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
-    """A new connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` when trying again is of no use."""
+    """A new connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` if trying again is useless."""
     try:
         return await connect(
             url,
@@ -240,7 +232,7 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
             open_timeout=options.connect_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,
             logger=WIRE_LOG,
-            ping_interval=None,  # `Link.watch` asks, and takes any answer for life
+            ping_interval=None,  # `watch` pings instead, and takes any frame as a sign of life
         )
     except InvalidStatus as error:
         raise handshake_error(error.response.status_code, error.response.body or b"") from None
@@ -249,23 +241,23 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
 
 
 async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
-    """Close the connection that a task makes or has made."""
+    """Close the connection that a task is making or has made."""
     connecting.cancel()
-    (made,) = await asyncio.gather(connecting, return_exceptions=True)
-    if isinstance(made, ClientConnection):
-        await made.close()
+    (result,) = await asyncio.gather(connecting, return_exceptions=True)
+    if isinstance(result, ClientConnection):
+        await result.close()
 
 
 def with_path(url: str) -> str:
-    """The ingest's URL with its path. Raises `ValueError` for what is no websocket URL."""
+    """The URL of the ingest, with its path. Raises `ValueError` unless it is a websocket URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ValueError("the ingest URL begins with ws:// or wss://, and a host follows")
+        raise ValueError("the ingest URL must begin with ws:// or wss:// and a host")
     return parts._replace(path=parts.path if parts.path.strip("/") else PATH).geturl()
 
 
 def handshake_error(status: int, body: bytes | bytearray) -> Exception:
-    """The exception for an answer that is no upgrade to a websocket."""
+    """The exception for an answer that is not an upgrade to a websocket."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,24 +1,54 @@
-"""What can go wrong for a client, each error with the code and the plain sentence that the server gave it.
+"""What can go wrong for a client. Each error has the code and the sentence that the server gave.
 
 ::
 
     ClientError
-    ├── BufferFull        send: the event was not taken, since too much is unacknowledged
+    ├── BufferFull        send: the event was not taken, because too much is unacknowledged
     ├── EventRefused      one event was refused; it is not stored
     │   ├── SessionEnded  the session takes no new events
     │   └── SessionErased the session was erased
-    ├── Superseded        another process has opened this producer; this one is out
+    ├── Superseded        another process has opened this producer; this one is locked out
     ├── RequestRefused    the server refused a request, an open, or the client as a whole
     ├── Unreachable       no answer came
     ├── Closed            the client was closed before the event was acknowledged
     └── Unacknowledged    close: some events were not acknowledged in time
+
+The sets below say what the client does about the codes and statuses of a server.
 """
 
 from __future__ import annotations
 
+# Try again later
+
+TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
+"""Never a reason to give up, whatever the HTTP status or close code that comes with them."""
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses that may change soon, also when a proxy sends them without a code."""
+
+# Open again
+
+LOST_STATE_CODES = frozenset({"not_open", "session_required"})
+"""The server no longer knows what this connection has opened: only a new connection helps."""
+
+# Give up
+
+PRODUCER_FATAL_CODES = frozenset({"superseded", "session_erased", "seq_required"})
+"""This producer can send nothing more into its session."""
+REPLAY_FATAL_CODES = PRODUCER_FATAL_CODES | {"seq_conflict", "seq_gap", "session_ended"}
+"""The recording and the session do not fit together, so the rest of it is not sent."""
+CLIENT_FATAL_CLOSES = frozenset({1003, 1007, 1008, 1009})
+"""Websocket close codes after which the client must not connect again, unless the error is transient."""
+CLIENT_FATAL_STATUSES = frozenset({401, 403})
+"""HTTP statuses that mean the same, once a producer has been opened."""
+
+
+def is_transient(code: str, status: int | None) -> bool:
+    """Whether a refused request may succeed later. `status` is None for an error that came without one."""
+    return code in TRANSIENT_CODES or status in TRANSIENT_STATUSES
+
 
 class ClientError(Exception):
-    """The base of all errors of the client. `code` is a code of the server's, or one of the client's own."""
+    """Base of all errors of the client. `code` is one of the server's codes, or one of the client's own."""
 
     def __init__(self, code: str, detail: str) -> None:
         self.code = code
@@ -27,14 +57,14 @@ class ClientError(Exception):
 
 
 class BufferFull(ClientError):
-    """So many events or bytes are unacknowledged that this one was not taken; its seq is still free."""
+    """Too many events or bytes are unacknowledged, so this event was not taken; its seq is still free."""
 
     def __init__(self, events: int, size: int) -> None:
         super().__init__("buffer_full", f"{events} events of {size} bytes are not acknowledged yet.")
 
 
 class EventRefused(ClientError):
-    """One event was refused, and nothing of it is stored. `seq` is None when it was refused before it had one."""
+    """One event was refused, and none of it is stored. `seq` is None if it was refused before it got one."""
 
     def __init__(self, code: str, detail: str, seq: int | None = None) -> None:
         super().__init__(code, detail)
@@ -46,18 +76,18 @@ class SessionEnded(EventRefused):
 
 
 class SessionErased(EventRefused):
-    """The session was erased; its id is not used again."""
+    """The session was erased; its id cannot be used again."""
 
 
 class Superseded(ClientError):
-    """Another process has opened this producer. What was not acknowledged may or may not be stored."""
+    """Another process has opened this producer. Unacknowledged events may or may not be stored."""
 
     def __init__(self) -> None:
         super().__init__("superseded", "Another process has opened this producer.")
 
 
 class RequestRefused(ClientError):
-    """The server's answer to a request is an error. `status` is its HTTP status, None when it came by websocket."""
+    """The server answered a request with an error. `status` is the HTTP status, None over a websocket."""
 
     def __init__(self, code: str, detail: str, status: int | None = None) -> None:
         super().__init__(code, detail)
@@ -65,21 +95,21 @@ class RequestRefused(ClientError):
 
 
 class Unreachable(ClientError):
-    """No answer came: the connection failed, or the time was over."""
+    """No answer came: the connection failed, or the request timed out."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("unreachable", detail)
 
 
 class Closed(ClientError):
-    """The client was closed; what was not acknowledged until then may or may not be stored."""
+    """The client was closed. Events unacknowledged by then may or may not be stored."""
 
     def __init__(self) -> None:
         super().__init__("closed", "The client is closed.")
 
 
 class Unacknowledged(ClientError):
-    """The client is closed, and some events were not acknowledged. `events` is their number by session id."""
+    """The client is closed, and some events were not acknowledged. `events` counts them by session id."""
 
     def __init__(self, events: dict[str, int]) -> None:
         super().__init__("unacknowledged", f"{sum(events.values())} events were not acknowledged in time.")

@@ -1,4 +1,4 @@
-"""Events over HTTP, for as long as the websocket cannot be reached: the same lines, the same acks."""
+"""Events over HTTP while the websocket cannot be reached: the same producers, the same acks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from typing import Any
 import msgspec
 
 from voicemem.client.buffer import Ack
-from voicemem.client.errors import ClientError, RequestRefused, SessionErased, Unreachable
+from voicemem.client.errors import (
+    CLIENT_FATAL_STATUSES,
+    ClientError,
+    RequestRefused,
+    SessionErased,
+    Unreachable,
+    is_transient,
+)
 from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer, ServerFrame
-from voicemem.client.rest import TRANSIENT_STATUSES, RestClient, session_path
+from voicemem.client.rest import RestClient, session_path
 
 BODY_BYTES = 256 * 1024
+"""Events that wait together share a request body of up to this size."""
 MAX_CONCURRENT_POSTS = 8
-"""Sessions that are posted for at the same time."""
-FATAL_STATUSES = frozenset({401, 403})
+"""Producers whose events are posted at the same time."""
 
 
 class HttpFallback:
-    """Posts what lines hold.
+    """Posts the events of producers.
 
-    `answered` is called whenever the server answers, `failed` when it does not; what that raises ends the posting.
+    `on_answer` is called whenever the server answers, `on_failure` when it does not; what that raises ends `run`.
     """
 
     def __init__(
@@ -34,9 +41,9 @@ class HttpFallback:
         self.on_answer = on_answer
         self.on_failure = on_failure
         self.pending: dict[Producer, None] = {}
-        """Lines to be opened or with something to send, in the order in which they came."""
+        """Producers to open or with something to send, in the order in which they came."""
         self.blocked: set[Producer] = set()
-        """Lines with a hole that only a websocket's `from_seq` can tell of."""
+        """Producers with a gap that only the `from_seq` of a websocket can declare."""
         self.wake = asyncio.Event()
         self.slots = asyncio.Semaphore(MAX_CONCURRENT_POSTS)
 
@@ -52,7 +59,7 @@ class HttpFallback:
         self.pending.pop(producer, None)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Post until told to stop, and then finish what is under way. Raises `ClientError` when nothing may go on."""
+        """Post until `stopping` is set, then finish the requests under way. Raises `ClientError`."""
         stop = asyncio.create_task(stopping.wait())
         try:
             while not stopping.is_set():
@@ -68,7 +75,7 @@ class HttpFallback:
             stop.cancel()
 
     async def post_round(self, stop: asyncio.Task[Any]) -> None:
-        """Everything that waits, once; after a failure there is a pause."""
+        """Post once for each pending producer; pause after a failure."""
         producers, self.pending = list(self.pending), {}
         outcomes = await asyncio.gather(*(self.post(producer) for producer in producers), return_exceptions=True)
         lost: Unreachable | None = None
@@ -85,7 +92,7 @@ class HttpFallback:
             self.backoff.reset()
 
     async def post(self, producer: Producer) -> None:
-        """Open a line if need be, and post one body of its events."""
+        """Open a producer if necessary, and post one body of its events."""
         async with self.slots:
             if producer.finished:
                 return
@@ -109,11 +116,11 @@ class HttpFallback:
             self.schedule(producer)
 
     async def post_batch(self, producer: Producer, batch: list[Ack]) -> Any:
-        """Raises `RequestRefused`, `Unreachable`."""
-        query = {"producer": producer.producer}
-        if (
-            producer.epoch is not None and not producer.unanswered_opens
-        ):  # an open without answer may have raised the epoch
+        """Post events. Raises `RequestRefused`, `Unreachable`."""
+        query = {"producer": producer.name}
+        # The epoch lets the server refuse this process once another has opened the producer. But an open whose answer
+        # was lost may have raised it too: an outdated epoch would be refused as superseded, by our own open, for good.
+        if producer.epoch is not None and not producer.unanswered_opens:
             query["epoch"] = str(producer.epoch)
         body = b"\n".join(ack.payload for ack in batch) or b"[]"
         answer = await self.rest.request("POST", session_path(producer.session_id, "/events"), query, body)
@@ -121,7 +128,7 @@ class HttpFallback:
         return answer
 
     def apply_answer(self, producer: Producer, batch: list[Ack], answer: Any) -> None:
-        """The answer to one body: every event of it is stored, refused, or to be sent again."""
+        """Handle the answer to one body: each of its events is stored, refused, or to be resent."""
         last = min(batch[-1].seq, answer["next_seq"] - 1)
         for error in answer["errors"]:
             frame = msgspec.convert({"type": "error", **error}, ServerFrame)
@@ -131,11 +138,11 @@ class HttpFallback:
         producer.on_ack(last)
 
     async def open(self, producer: Producer) -> None:
-        """Make the session if there is none, and ask where this producer stands. Raises as `Rest.call` does."""
+        """Create the session if it does not exist, and ask where it stands. Raises as `RestClient.request`."""
         document: Any = {"state": "running"}
         try:
-            made = msgspec.json.encode({**(producer.config or {}), "session_id": producer.session_id})
-            document = await self.rest.request("POST", "/v1/sessions", None, made)
+            body = msgspec.json.encode({**(producer.config or {}), "session_id": producer.session_id})
+            document = await self.rest.request("POST", "/v1/sessions", None, body)
         except RequestRefused as refused:
             if refused.code != "session_exists":
                 raise
@@ -145,7 +152,7 @@ class HttpFallback:
             producer.on_ready(msgspec.structs.replace(frame, next_turn=await self.next_turn(producer)))
 
     async def next_turn(self, producer: Producer) -> int:
-        """The turn behind the newest message; 1 for a key that may not read."""
+        """The turn after the newest message; 1 if the key may not read."""
         try:
             path = session_path(producer.session_id, "/history")
             contents = (await self.rest.request("GET", path, {"open": "true", "limit": "1"}))["contents"]
@@ -154,16 +161,16 @@ class HttpFallback:
         return int(contents[-1]["turn_id"]) + 1 if contents else 1
 
     def on_refusal(self, producer: Producer, refused: RequestRefused) -> None:
-        """A request about a line was refused as a whole. Raises what is about the client, or passing."""
-        if refused.status in TRANSIENT_STATUSES or refused.code.startswith("http_"):
+        """Handle the refusal of a whole request. Raises if it concerns the client as a whole, or is transient."""
+        if is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
             raise Unreachable(f"The server answered {refused.status}: {refused.detail}") from None
         self.on_answer()
-        if refused.code == "unknown_session":  # the store is another one: make the session again
+        if refused.code == "unknown_session":  # the store is another one: create the session again
             producer.opened = False
             self.schedule(producer)
         elif refused.code == "session_erased":
             producer.fail(SessionErased(refused.code, refused.detail))
-        elif refused.status in FATAL_STATUSES and producer.opened:
+        elif refused.status in CLIENT_FATAL_STATUSES and producer.opened:
             raise refused
         else:
             producer.fail(refused)

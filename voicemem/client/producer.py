@@ -1,7 +1,7 @@
-"""One producer's line into one session: the protocol's rules of order, on the side of the client.
+"""One producer of one session: the protocol's rules of order, on the client's side.
 
-A line knows nothing of connections: a transport sends what `opening` and `buffer.take` give, and hands in what it
-hears.
+A producer knows nothing of connections. A transport sends what `open_frame` and `buffer.take_batch` return, and passes
+on what the server answers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from typing import Any
 import msgspec
 
 from voicemem.client.buffer import Ack, Buffer
-from voicemem.client.errors import ClientError, EventRefused, RequestRefused, SessionEnded, SessionErased, Superseded
+from voicemem.client.errors import (
+    PRODUCER_FATAL_CODES,
+    ClientError,
+    EventRefused,
+    RequestRefused,
+    SessionEnded,
+    SessionErased,
+    Superseded,
+)
 from voicemem.client.options import Options
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 
 LOG = logging.getLogger("voicemem.client")
 NOT_SENDABLE = frozenset({"session.open", "auth"})
-FATAL_CODES = frozenset({"superseded", "session_erased", "seq_required"})
-"""Codes after which this producer can send nothing more into the session."""
 
 
 class ServerFrame(msgspec.Struct, frozen=True):
-    """What the server says, of every type; what a client does not know is passed over."""
+    """A frame of any type from the server; fields that the client does not know are ignored."""
 
     type: str
     session_id: str | None = None
@@ -45,48 +51,48 @@ class ServerFrame(msgspec.Struct, frozen=True):
 
 
 class Producer:
-    """`over` is called once, when the line has nothing more to send and never will."""
+    """`on_finished` is called once, when the producer has nothing more to send and never will have."""
 
     def __init__(
         self,
         session_id: str,
-        producer: str,
+        name: str,
         config: Mapping[str, Any] | None,
         options: Options,
-        on_finished: Callable[[Producer], None] = lambda line: None,
+        on_finished: Callable[[Producer], None] = lambda producer: None,
     ) -> None:
         self.session_id = session_id
-        self.producer = producer
+        self.name = name
         self.config = config
         self.buffer = Buffer(options)
         self.on_finished = on_finished
         self.opened = False
-        """Whether the server has ever answered."""
+        """Whether the server has answered an open."""
         self.unanswered_opens = 0
-        """`session.open` frames sent since that answer: how many epochs may have gone by."""
+        """`session.open` frames sent since that answer; each may have raised the epoch."""
         self.stray_opens = 0
-        """Opens sent before the last answer that it does not count: the server may still come to them."""
+        """Opens sent before the last answer that its epoch does not count; the server may still process them."""
         self.epoch: int | None = None
         self.incarnation: str | None = None
         self.state = "running"
         self.next_turn = 1
         self.end_seq: int | None = None
-        """The seq of the `session.end` that was taken."""
+        """The seq of the `session.end`, once it was taken."""
         self.error: ClientError | None = None
-        """Why the line takes nothing more."""
+        """Why the producer takes nothing more."""
         self.finished = False
         self.wakeup_pending = False
-        """Whether the transport will hear of what was taken."""
+        """Whether the transport is about to be woken for the events that were taken."""
         self.lock = threading.Lock()
-        """Around what senders in other threads decide by."""
+        """Guards what `add`, in any thread, decides by."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flushes: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.session_id, self.producer
+        return self.session_id, self.name
 
-    # Events in
+    # Events
 
     def add(self, event: Mapping[str, Any], ignore_limits: bool = False) -> Ack:
         """Take an event. Raises `ClientError`, `TypeError`, `ValueError`; then nothing is taken."""
@@ -107,13 +113,13 @@ class Producer:
         return ack
 
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
-        """The event as it is sent, always in the same words. Raises for what is no event, or would be no frame."""
+        """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:
-            raise ValueError(f"the event's own seq is not the next one, {seq}")
+            raise ValueError(f"the event's seq must be the next one, {seq}")
         fields: dict[str, Any] = {
             **event,
             "session_id": self.session_id,
-            "producer": self.producer,
+            "producer": self.name,
             "seq": seq,
             "ts": event.get("ts", time.time_ns() // 1_000_000),
         }
@@ -121,7 +127,7 @@ class Producer:
             fields.setdefault("last_seq", seq - 1)
         payload = msgspec.json.encode(fields)
         try:
-            check_frame(payload)  # what would close the connection must not be sent again and again
+            check_frame(payload)  # a frame that closes the connection would otherwise be resent again and again
         except InvalidFrame as error:
             raise EventRefused(error.code, error.detail) from None
         return payload
@@ -129,17 +135,23 @@ class Producer:
     # Opening
 
     def open_frame(self) -> dict[str, Any]:
-        """The frame that opens the line, again. `from_seq` counts only where the server has less than was stored."""
+        """The frame that opens the producer, or opens it again.
+
+        `from_seq` matters only if the server has less than it once acknowledged.
+        """
         self.unanswered_opens += 1
-        frame: dict[str, Any] = {"type": "session.open", "session_id": self.session_id, "producer": self.producer}
+        frame: dict[str, Any] = {"type": "session.open", "session_id": self.session_id, "producer": self.name}
         if self.config is not None:
-            frame["session"] = self.config  # of use only where the session does not exist, or not any more
+            frame["session"] = self.config  # used only if the session does not exist, or no longer exists
         if self.opened:
             frame["from_seq"] = self.buffer.lowest_seq
         return frame
 
     def on_ready(self, frame: ServerFrame) -> None:
-        """The server's answer to an open: go on where it stands."""
+        """Continue where the server stands, after its answer to an open."""
+        # The server raises the epoch by one for each open that it processes. If the epoch has risen by less than the
+        # number of opens sent, the rest are strays: given up by this client, but possibly still on their way. One that
+        # arrives late supersedes this very producer; `on_error` then opens once more instead of giving up.
         buffer = self.buffer
         if self.opened and self.is_ours(frame):
             buffer.acknowledge(frame.next_seq - 1)
@@ -153,10 +165,11 @@ class Producer:
         self.set_ready()
 
     def is_ours(self, frame: ServerFrame) -> bool:
-        """Whether what the server has can only be what this line sent.
+        """Whether everything that the server has under this producer was sent by this client.
 
-        Where another process or a restored store may have come between, everything held is sent again instead: what
-        is stored of it is acknowledged again, and what is not cannot be mistaken for it.
+        If so, `next_seq` acknowledges what is below it. If another process or a restored store may have come in
+        between, the same seqs may hold other events. Then everything is resent: stored events are acknowledged again,
+        and others are refused with `seq_conflict` instead of being taken for stored.
         """
         only_we_opened = self.unanswered_opens == 1 and self.epoch is not None and frame.epoch == self.epoch + 1
         same_store = frame.incarnation == self.incarnation
@@ -175,13 +188,11 @@ class Producer:
         self.notify_waiters()
 
     def on_error(self, frame: ServerFrame) -> bool:
-        """An `error` about this line; whether it must be opened again to go on."""
+        """Handle an `error` about this producer. Returns whether it must be opened again to continue."""
         code, seq = frame.code, frame.seq
         if code == "seq_gap":
             return not self.rewind_to(frame.expected)
-        if (
-            code == "superseded" and self.stray_opens
-        ):  # by an open of this line's own, from a connection that was given up
+        if code == "superseded" and self.stray_opens:  # by our own open, over a connection that was given up
             self.stray_opens -= 1
             return True
         LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
@@ -189,7 +200,7 @@ class Producer:
             with self.lock:
                 self.state = "ended"
             self.buffer.fail(SessionEnded(code, frame.detail, seq), seq or 0)
-        elif seq is None or code in FATAL_CODES:
+        elif seq is None or code in PRODUCER_FATAL_CODES:
             self.fail(error_of(frame))
         else:
             self.buffer.refuse(seq, EventRefused(code, frame.detail, seq))
@@ -198,7 +209,7 @@ class Producer:
         return False
 
     def rewind_to(self, expected: int | None) -> bool:
-        """Send again from the seq that the server expects; False when it is none that can be sent."""
+        """Resend from the seq that the server expects; False if that seq is not in the buffer."""
         if expected is None or not self.buffer.lowest_seq <= expected < self.buffer.next_seq:
             return False
         self.buffer.rewind(expected)
@@ -207,17 +218,17 @@ class Producer:
     # The end
 
     def fail(self, error: ClientError) -> None:
-        """Nothing more will come of this line: whoever waits is told why."""
+        """Give up: all acks and waiters get the error, the first one if there are several."""
         with self.lock:
             self.error = self.error or error
         self.buffer.fail(self.error)
         if not self.ready.done():
             self.ready.set_exception(self.error)
-            self.ready.exception()  # nobody may be waiting any more
+            self.ready.exception()  # marks it as retrieved, in case `open` was cancelled
         self.notify_waiters()
 
     def notify_waiters(self) -> None:
-        """Something was settled: tell those who wait for it."""
+        """Wake the flushes whose events are all resolved, and note when the producer is finished."""
         lowest_seq = self.buffer.lowest_seq
         for seq, waiter in self.flushes:
             if seq < lowest_seq and not waiter.done():
@@ -231,7 +242,7 @@ class Producer:
             self.on_finished(self)
 
     async def flush(self) -> None:
-        """Wait until everything that was taken so far is settled. Raises the `ClientError` that ended the line."""
+        """Wait until everything taken so far is resolved. Raises the `ClientError` that ended the producer."""
         target = self.buffer.next_seq - 1
         if self.buffer.lowest_seq <= target:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -242,7 +253,7 @@ class Producer:
 
 
 def error_of(frame: ServerFrame) -> ClientError:
-    """The exception for an error that ends a line."""
+    """The exception for an error that ends a producer."""
     if frame.code == "superseded":
         return Superseded()
     if frame.code == "session_erased":

@@ -1,4 +1,4 @@
-"""Recorded calls, sent again: a file of events streamed to a server, each acknowledged before it counts."""
+"""Replays recorded calls: streams a file of events to a server, and counts each once it is acknowledged."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from voicemem.client import (
     RequestRefused,
     Unreachable,
 )
+from voicemem.client.errors import REPLAY_FATAL_CODES
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import split_frame
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 
 LONGEST_PAUSE_S = 3.0
-"""Between two events at the call's own pace; longer silences of a recording are cut to this."""
-FATAL_ERRORS = frozenset({"seq_conflict", "seq_gap", "seq_required", "session_ended", "session_erased", "superseded"})
-"""Errors that do not count as acks: the recording and the session no longer fit together."""
+"""Longest wait between two events at the call's own pace; longer silences of the recording are shortened to this."""
 MAX_UNACKED = 100
-"""Events sent and not yet acknowledged."""
+"""Limit of events sent and not yet acknowledged."""
 OPTIONS = Options(give_up_after_s=0, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
 
 
 class ReplayFailed(Exception):
-    """The server could not be reached, or let the call go; the text says what to do."""
+    """The recording could not be sent to its end; the text says why."""
 
 
 class ReplayResult(NamedTuple):
-    """What became of a recording."""
+    """The result of a replay."""
 
     session_id: str
     sent: int
@@ -51,16 +50,18 @@ class ReplayResult(NamedTuple):
 def load_recording(path: Path) -> list[JsonObject]:
     """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
     events: list[JsonObject] = []
-    for place, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             events += [msgspec.json.decode(piece) for piece in map(bytes, split_frame(line))] if line.strip() else []
         except InvalidFrame as error:
-            raise InvalidFrame(error.code, f"{path} is no recorded call, in line {place}. {error.detail}") from None
+            raise InvalidFrame(
+                error.code, f"{path} is not a recorded call: error in line {number}. {error.detail}"
+            ) from None
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 
 def pauses_before(events: Sequence[JsonObject], pace: float) -> list[float]:
-    """Seconds to wait before each event, at `pace` times the speed at which they happened."""
+    """Seconds to wait before each event, at `pace` times the original speed."""
     waits, latest = [], None
     for event in events:
         ts = event.get("ts")
@@ -74,7 +75,7 @@ def pauses_before(events: Sequence[JsonObject], pace: float) -> list[float]:
 
 
 class Replay:
-    """One recording on its way into one session. `told` hears of each event once it is acknowledged or refused."""
+    """Sends one recording into one session. `on_settled` gets each event once it is acknowledged or refused."""
 
     def __init__(
         self, events: Sequence[JsonObject], on_settled: Callable[[JsonObject], Any] = lambda event: None
@@ -88,7 +89,7 @@ class Replay:
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None
     ) -> ReplayResult:
-        """Send everything, and wait until all of it is on disk; without `pace`, as fast as it is taken.
+        """Send everything, and wait until it is on disk. Without `pace`, as fast as the server takes it.
 
         Raises `ReplayFailed`.
         """
@@ -102,13 +103,13 @@ class Replay:
         except RequestRefused as error:
             if error.code == "not_found":
                 raise ReplayFailed(
-                    f"{url} is not the ingest: {error.detail} REST has a port of its own; `voicemem serve` shows both."
+                    f"{url} is not the ingest: {error.detail} The ingest has its own port; `voicemem serve` shows it."
                 ) from None
-            raise ReplayFailed(f"The server did not let us in: {error.detail}") from None
+            raise ReplayFailed(f"The server refused the connection: {error.detail}") from None
         except ClientError as error:
-            raise ReplayFailed(f"The replay cannot go on: {error.detail}") from None
+            raise ReplayFailed(f"The replay cannot continue: {error.detail}") from None
         except ValueError as error:
-            raise ReplayFailed(f"The replay cannot go on: {error}.") from None
+            raise ReplayFailed(f"The replay cannot continue: {error}.") from None
         return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
@@ -122,20 +123,20 @@ class Replay:
         await self.wait_for_acks(0)
 
     async def pause(self, seconds: float) -> None:
-        """Wait, and hear of acks meanwhile."""
+        """Wait, and process acks meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wait_for_acks(0)
                 await asyncio.sleep(seconds)
 
     async def wait_for_acks(self, at_most: int) -> None:
-        """Wait until so many events are under way. Raises `ClientError` when no more will be stored."""
+        """Wait until at most so many events are unacknowledged. Raises `ClientError` if no more will be stored."""
         while len(self.unacked) > at_most:
             event, ack = self.unacked[0]
             try:
                 await ack
             except EventRefused as refused:
-                if refused.code in FATAL_ERRORS:
+                if refused.code in REPLAY_FATAL_CODES:
                     raise
                 self.errors.append({"seq": refused.seq, "code": refused.code, "detail": refused.detail})
             self.unacked.popleft()

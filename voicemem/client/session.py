@@ -12,7 +12,7 @@ from voicemem.client.rest import RestClient, query_params, session_path
 
 
 class HistoryParams(TypedDict, total=False):
-    """The query of a history; what is not given is as the server has it."""
+    """Query of `history`; the server's defaults hold for what is absent."""
 
     fields: Literal["full", "standard"]
     open: bool
@@ -21,20 +21,26 @@ class HistoryParams(TypedDict, total=False):
 
 
 class ContextParams(TypedDict, total=False):
-    """The query of a context; what is not given is as the server has it."""
+    """Query of `context`; the server's defaults hold for what is absent."""
 
     style: Literal["openai", "anthropic", "gemini"]
     enrich: Sequence[str]
     alternate: bool
     tools: bool
     max_history: int
+    policy: str
+    max_messages: int
+    max_tokens: int
+    context_window: int
+    usage: bool
+    data: bool
 
 
 class SessionFacts:
-    """What is known of a session, without waiting."""
+    """What is known of a session without waiting."""
 
-    def __init__(self, line: Producer) -> None:
-        self._producer = line
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r}, producer {self.producer!r}, {self.state}>"
@@ -45,41 +51,41 @@ class SessionFacts:
 
     @property
     def producer(self) -> str:
-        return self._producer.producer
+        return self._producer.name
 
     @property
     def state(self) -> str:
-        """`running` or `ended`, as the server said last."""
+        """`running` or `ended`, as the server last reported."""
         return self._producer.state
 
     @property
     def epoch(self) -> int | None:
-        """How many times this producer was opened; None while only HTTP was used."""
+        """How many times this producer has been opened; None if only HTTP was used so far."""
         return self._producer.epoch
 
     @property
     def incarnation(self) -> str | None:
-        """The identity of the server's store; None while only HTTP was used."""
+        """The identity of the server's store; None if only HTTP was used so far."""
         return self._producer.incarnation
 
     @property
     def next_seq(self) -> int:
-        """The seq that the next event gets."""
+        """The seq of the next event."""
         return self._producer.buffer.next_seq
 
     @property
     def next_turn(self) -> int:
-        """The number that a new turn takes: above all that the server had, and that this producer sent."""
+        """The number for a new turn: above all turns that the server had, or that this producer has sent."""
         return self._producer.next_turn
 
     @property
     def unacknowledged(self) -> int:
-        """Events in the buffer."""
+        """Number of events in the buffer."""
         return len(self._producer.buffer)
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes in the buffer."""
+        """Size of these events in bytes."""
         return self._producer.buffer.size
 
     @property
@@ -90,51 +96,58 @@ class SessionFacts:
 
 
 class ProducerSession(SessionFacts):
-    """One producer's part in one session; `Client.open` makes it."""
+    """A session as one producer uses it; `Client.open` makes it."""
 
-    def __init__(self, line: Producer, notice: Callable[[Producer], None], rest: RestClient | None) -> None:
-        super().__init__(line)
-        self._schedule_wakeup = notice
+    def __init__(
+        self, producer: Producer, schedule_wakeup: Callable[[Producer], None], rest: RestClient | None
+    ) -> None:
+        super().__init__(producer)
+        self._schedule_wakeup = schedule_wakeup
         self._rest = rest
 
     def send(self, event: Mapping[str, Any]) -> Ack:
-        """Take an event, and return at once; may be called from any thread.
+        """Take an event and return at once; may be called from any thread.
 
-        It gets the next `seq`, and the current time as `ts` when it has none. Raises `BufferFull`, `EventRefused` (what
-        could be no frame: too big, too deep), `SessionEnded`, `Superseded`, `ClientError` (the client cannot go on),
-        `TypeError` and `ValueError` (what is no JSON). Then nothing is taken.
+        The event gets the next `seq`, and the current time as `ts` if it has none. Raises `BufferFull`, `EventRefused`
+        (too big or too deep for a frame), `SessionEnded`, `Superseded`, `ClientError` (the client cannot continue), and
+        `TypeError` and `ValueError` (the event is not JSON). Then nothing is taken.
         """
         ack = self._producer.add(event)
         self._schedule_wakeup(self._producer)
         return ack
 
     async def flush(self) -> None:
-        """Wait until everything that was sent so far is acknowledged, or refused.
+        """Wait until everything sent so far is acknowledged or refused.
 
-        Raises the `ClientError` after which nothing more can be acknowledged. Refusals are told by their own acks.
+        Raises the `ClientError` after which nothing more can be acknowledged. A refused event raises from its own ack.
         """
         await self._producer.flush()
 
     async def end(self, reason: str | None = None) -> int:
-        """Send `session.end`, whatever is in the buffer, and wait until it is on disk; its seq. Raises as acks do."""
+        """Send `session.end`, even if the buffer is full, and wait for its ack. Returns its seq; raises as acks do."""
         event = {"type": "session.end"} | ({} if reason is None else {"reason": reason})
         ack = self._producer.add(event, ignore_limits=True)
         self._schedule_wakeup(self._producer)
         return await ack
 
     async def history(self, **params: Unpack[HistoryParams]) -> dict[str, Any]:
-        """The memory: `{"session_id","state","started_at","ended_at","position","contents":[…]}`.
+        """The memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
 
-        Shows everything that was acknowledged before. Raises `RequestRefused`, `Unreachable`.
+        It shows every event acknowledged before. Times are Unix ms. Raises `RequestRefused`, `Unreachable`.
         """
         return await self._read("/history", params)
 
     async def context(self, **params: Unpack[ContextParams]) -> dict[str, Any]:
-        """The body of the next LLM call. Raises `RequestRefused`, `Unreachable`."""
+        """The body of the next LLM request. Raises `RequestRefused`, `Unreachable`."""
         return await self._read("/context", params)
+
+    async def turns(self) -> list[dict[str, Any]]:
+        """Each turn's start, end, cause and latencies. Raises `RequestRefused`, `Unreachable`."""
+        turns: list[dict[str, Any]] = (await self._read("/turns", {}))["turns"]
+        return turns
 
     async def _read(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
         if self._rest is None:
-            raise ClientError("no_rest_url", "The client was made without the URL of the REST API.")
+            raise ClientError("no_rest_url", "Reading needs the URL of the REST API: Client(ingest_url, rest_url).")
         answer: dict[str, Any] = await self._rest.get(session_path(self.session_id, path), query_params(query))
         return answer

@@ -1,4 +1,4 @@
-"""The client for synchronous code: it runs in a thread with an event loop of its own."""
+"""The client for synchronous code; it runs on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoopThread:
         self.thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Wait for a coroutine, at most so long (seconds). Raises `TimeoutError`, `Closed`, and what it raises."""
+        """Wait for a coroutine, at most `timeout` seconds. Raises `TimeoutError`, `Closed`, and what it raises."""
         if self.loop.is_closed():
             work.close()
             raise Closed
@@ -40,7 +40,7 @@ class LoopThread:
             future.cancel()
 
     def stop(self) -> None:
-        """Cancel what still waits, and end the thread."""
+        """Cancel what is still running, and end the thread."""
         if self.loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(cancel_others(), self.loop).result()
@@ -61,7 +61,7 @@ async def wait_for_ack(ack: Ack) -> int:
 
 
 class SyncAck:
-    """What becomes of one event."""
+    """The outcome of one event."""
 
     def __init__(self, ack: Ack, thread: LoopThread) -> None:
         self._ack = ack
@@ -72,18 +72,18 @@ class SyncAck:
         return self._ack.seq
 
     def done(self) -> bool:
-        """Whether it is known what became of the event."""
+        """Whether the outcome is known."""
         return self._ack.done()
 
     def result(self, timeout: float | None = None) -> int:
-        """The event's seq once it is on disk. Raises `TimeoutError` (seconds), and `ClientError` as awaiting does."""
+        """The event's seq once it is on disk; waits at most `timeout` seconds. Raises `TimeoutError`, `ClientError`."""
         if self._ack.done():
             return self._ack.outcome()
         return self._thread.run(wait_for_ack(self._ack), timeout)
 
 
 class SyncProducerSession(SessionFacts):
-    """A `Session` for synchronous code; its methods may be called from any thread, and all but `send` wait."""
+    """`ProducerSession` for synchronous code. Its methods may be called from any thread; all but `send` block."""
 
     def __init__(self, session: ProducerSession, thread: LoopThread) -> None:
         super().__init__(session._producer)
@@ -91,28 +91,32 @@ class SyncProducerSession(SessionFacts):
         self._thread = thread
 
     def send(self, event: Mapping[str, Any]) -> SyncAck:
-        """Take an event, and return at once, as `Session.send` does."""
+        """As `ProducerSession.send`: returns at once."""
         return SyncAck(self._session.send(event), self._thread)
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Session.flush`. Raises `TimeoutError` (seconds) too."""
+        """As `ProducerSession.flush`. Raises `TimeoutError` after `timeout` seconds."""
         self._thread.run(self._session.flush(), timeout)
 
     def end(self, reason: str | None = None, timeout: float | None = None) -> int:
-        """As `Session.end`. Raises `TimeoutError` (seconds) too; the end is sent nevertheless."""
+        """As `ProducerSession.end`. Raises `TimeoutError` after `timeout` seconds; the end is sent all the same."""
         return self._thread.run(self._session.end(reason), timeout)
 
     def history(self, **params: Unpack[HistoryParams]) -> dict[str, Any]:
-        """As `Session.history`."""
+        """As `ProducerSession.history`."""
         return self._thread.run(self._session.history(**params))
 
     def context(self, **params: Unpack[ContextParams]) -> dict[str, Any]:
-        """As `Session.context`."""
+        """As `ProducerSession.context`."""
         return self._thread.run(self._session.context(**params))
+
+    def turns(self) -> list[dict[str, Any]]:
+        """As `ProducerSession.turns`."""
+        return self._thread.run(self._session.turns())
 
 
 class SyncClient:
-    """A `Client` for synchronous code, as a context manager; its methods may be called from any thread."""
+    """`Client` for synchronous code, as a context manager. Its methods may be called from any thread, and block."""
 
     def __init__(
         self, ingest_url: str, rest_url: str | None = None, key: str | None = None, *, options: Options | None = None
@@ -145,12 +149,12 @@ class SyncClient:
         config: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> SyncProducerSession:
-        """As `Client.open`. Raises `TimeoutError` (seconds) too."""
+        """As `Client.open`. Raises `TimeoutError` after `timeout` seconds."""
         opening = self._client.open(session_id, producer=producer, config=config)
         return SyncProducerSession(self._thread.run(opening, timeout), self._thread)
 
     def close(self, timeout: float | None = None) -> None:
-        """As `Client.close`; may be called twice."""
+        """As `Client.close`; may be called again."""
         if self._thread.loop.is_closed():
             return
         try:

@@ -1,4 +1,4 @@
-"""Which memory the next LLM call gets: the section `memory` of a session's configuration."""
+"""Which memory the next LLM request gets: the section `memory` of a session's configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
     "summary": frozenset({"max_tokens", "threshold", "target_ratio", "keep_recent", "model", "prompt"}),
     "priority": frozenset({"max_messages", "max_tokens"}),
 }
-"""What each policy can be told."""
+"""The parameters of each policy."""
+IMPLIED_POLICIES = ("recent", "window", "summary")
+"""In this order: so `max_messages` alone implies `recent`, `max_tokens` `window`, and the rest `summary`."""
 COMMON_PARAMETERS = frozenset({"policy", "context_window"})
 OWN_PARAMETERS = "parameters"
 THRESHOLD, TARGET_RATIO = 0.7, 0.3
@@ -32,10 +34,10 @@ Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The policy and its parameters; None is the policy's own default.
+    """The policy and its parameters; a parameter that is null has the policy's own default.
 
-    Parameters without `policy` are for that of the service, or say which one is meant (`over`); without any of them
-    `llm.max_history` counts.
+    Without `policy`, parameters apply to the service's default policy if it has them, else they imply the policy that
+    does. Without any of them, `llm.max_history` counts.
     """
 
     policy: PolicyName | None = None
@@ -46,42 +48,42 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     target_ratio: Share | None = None
     """The share of the budget that messages may still take after that."""
     keep_recent: Annotated[int, Meta(ge=0, le=1024)] | None = None
-    """So many of the newest messages are never summarised."""
+    """How many of the newest messages are never summarised."""
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    """Writes the summaries; else that of the session."""
+    """Writes the summaries; by default the model of the session."""
     prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 4)] | None = None
     context_window: Tokens | None = None
-    """Tokens of the model's context, where the table does not know it."""
+    """The size of the model's context in tokens, for models that voicemem does not know."""
     parameters: JsonObject = {}
-    """Of a policy of the operator's own."""
+    """For a policy of the operator's own."""
 
 
-def check_memory(given: Any) -> None:
-    """Refuse parameters that the policy beside them does not have, and a prompt that would not work.
+def check_memory(section: Any) -> None:
+    """Refuse parameters that the policy given with them does not have, and a prompt that cannot work.
 
-    `given` is the section of a configuration or a patch, whose values were decoded. Raises `Refused`.
+    `section` is that of a configuration or a patch, whose values were checked. Raises `Refused`.
     """
-    if not isinstance(given, dict):
+    if not isinstance(section, dict):
         return
-    known = PARAMETERS.get(given.get("policy") or "")
-    unknown = sorted(given_names(given) - known - COMMON_PARAMETERS) if known is not None else []
+    known = PARAMETERS.get(section.get("policy") or "")
+    unknown = sorted(given_names(section) - known - COMMON_PARAMETERS) if known is not None else []
     if unknown:
-        raise Refused("invalid_field", f"The policy {given['policy']} has no parameter `{unknown[0]}`.")
-    if (given.get("target_ratio") or TARGET_RATIO) >= (given.get("threshold") or THRESHOLD):
+        raise Refused("invalid_field", f"The policy {section['policy']} has no parameter `{unknown[0]}`.")
+    if (section.get("target_ratio") or TARGET_RATIO) >= (section.get("threshold") or THRESHOLD):
         raise Refused("invalid_field", "`memory.target_ratio` must be less than `memory.threshold`.")
-    prompt = given.get("prompt")
-    missing = [one for one in PLACEHOLDERS if prompt is not None and one not in prompt]
+    prompt = section.get("prompt")
+    missing = [placeholder for placeholder in PLACEHOLDERS if prompt is not None and placeholder not in prompt]
     if missing:
         raise Refused("invalid_field", f"In the configuration: `memory.prompt` lacks its placeholder {missing[0]}.")
 
 
-def given_names(given: JsonObject) -> set[str]:
-    """The parameters that have a value."""
-    return {name for name, value in given.items() if value is not None}
+def given_names(section: JsonObject) -> set[str]:
+    """The names of the parameters that have a value."""
+    return {name for name, value in section.items() if value is not None}
 
 
 def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
-    """A section after a patch that has chosen another policy: without the parameters that only the old one has."""
+    """The section after a patch, without the parameters that only the policy before it had."""
     if patch.get("policy") is None:
         return memory
     known = PARAMETERS.get(patch["policy"], frozenset({OWN_PARAMETERS})) | COMMON_PARAMETERS | patch.keys()
@@ -89,9 +91,10 @@ def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def overlay(base: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
-    """The settings when these are given over others: those of another policy, or parameters of the same.
+    """The settings `given`, on top of those of `base`.
 
-    Parameters that are given alone, and that the other policy does not have, say by themselves which one is meant.
+    There are three cases. Another policy starts from its own defaults. Parameters of the same policy change these and
+    keep the others. Parameters without a policy, which that of `base` does not have, imply one that does.
     """
     if given.policy not in (None, base.policy):
         return given
@@ -103,11 +106,7 @@ def overlay(base: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
     return msgspec.structs.replace(base, **values)
 
 
-IMPLIED_POLICIES = ("recent", "window", "summary")
-"""By parameters alone: `max_messages` means the first, `max_tokens` the second, what only the third has means that."""
-
-
 def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
-    """The prompt with its placeholders replaced, once: what stands in the texts is no placeholder."""
+    """The prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
     return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda found: values[found[0]], prompt)

@@ -1,4 +1,4 @@
-"""The secrets of a configuration, and what in it makes the service send requests."""
+"""The secrets of a configuration, and the parts of it that make the service send requests."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from voicemem.protocol.strict_json import drop_nulls
 from voicemem.protocol.types import JsonObject
 
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
-"""Never journaled, never shown: where each stands in a configuration."""
+"""Where each stands in a configuration. They are never journaled and never shown."""
 OUTBOUND_FIELDS = frozenset({"url", "api_key", "headers"})
-"""Of `llm`; these and `webhook` make the server call somebody, so setting them needs the scope `admin`."""
+"""Of `llm`. These and `webhook` make the service send requests to others, so setting them needs the scope `admin`."""
+STANDARD_PREFIX = "whsec_"
+"""How secrets of Standard Webhooks begin."""
 SORTED = msgspec.json.Encoder(order="sorted")
 
 
 class SessionPatch(Struct, frozen=True):
-    """A configuration, or a patch of one, with its secrets taken out."""
+    """A configuration or a merge patch of one, checked, with its secrets apart."""
 
     public: JsonObject
     secrets: dict[str, str | None]
-    """By dotted path, "llm.api_key"; None where a patch takes one away."""
+    """By dotted path, such as "llm.api_key"; None where a patch removes one."""
 
 
 def secret_text(value: Any) -> str | None:
-    """A secret as it is kept; headers are an object, whose JSON is the text."""
+    """A secret as it is stored: a text, which for headers is the JSON of the object."""
     return SORTED.encode(drop_nulls(value)).decode() if isinstance(value, dict) else value
 
 
-def changes_outbound(given: JsonObject) -> bool:
-    """Whether a configuration or patch, as it was given, sets or takes away what makes the server call out."""
-    llm = given.get("llm", {})
-    return "webhook" in given or llm is None or (isinstance(llm, dict) and not OUTBOUND_FIELDS.isdisjoint(llm))
+def changes_outbound(config: JsonObject) -> bool:
+    """Whether a configuration or patch, as it came, sets or removes what makes the service send requests."""
+    llm = config.get("llm", {})
+    return "webhook" in config or llm is None or (isinstance(llm, dict) and not OUTBOUND_FIELDS.isdisjoint(llm))
 
 
 def patch_changes_outbound(session_patch: SessionPatch) -> bool:
-    """The same for what was settled."""
+    """The same for a checked configuration or patch."""
     return bool(session_patch.secrets) or changes_outbound(session_patch.public)
 
 
 def llm_url(session_patch: SessionPatch) -> str | None:
-    """The address of the LLM that a configuration or patch sets, if it sets one."""
-    llm = session_patch.public.get("llm")
-    url = llm.get("url") if isinstance(llm, dict) else None
-    return url if isinstance(url, str) else None
+    """The URL of the LLM that a configuration or patch sets, if it sets one."""
+    return url_of(session_patch, "llm")
 
 
 def webhook_url(session_patch: SessionPatch) -> str | None:
-    """The receiver's address that a configuration or patch sets, if it sets one."""
-    webhook = session_patch.public.get("webhook")
-    url = webhook.get("url") if isinstance(webhook, dict) else None
+    """The URL of the receiver that a configuration or patch sets, if it sets one."""
+    return url_of(session_patch, "webhook")
+
+
+def url_of(session_patch: SessionPatch, section: str) -> str | None:
+    values = session_patch.public.get(section)
+    url = values.get("url") if isinstance(values, dict) else None
     return url if isinstance(url, str) else None
 
 
-STANDARD_PREFIX = "whsec_"
-"""So a secret of Standard Webhooks begins."""
-
-
 def check_webhook_secret(secret: str | None) -> None:
-    """Refuse (`invalid_field`) a secret that receivers of Standard Webhooks take for base64, and that is none."""
+    """Refuse a `whsec_` secret that is not base64: verifiers of Standard Webhooks decode it. Raises `Refused`."""
     if secret is not None and secret.startswith(STANDARD_PREFIX) and not _decoded(secret):
         raise Refused("invalid_field", f"What follows {STANDARD_PREFIX} in a webhook secret must be base64.")
 
 
 def _decoded(secret: str) -> bytes | None:
-    """The key inside a `whsec_` secret (verifiers allow missing padding), or None for a secret in another form."""
+    """The key in a `whsec_` secret (verifiers allow missing padding), or None for a secret in another form."""
     encoded = secret.removeprefix(STANDARD_PREFIX)
     if encoded == secret:
         return None

@@ -1,6 +1,6 @@
-"""The configuration of one session: its fields, merge patches of it, and the secrets in it (design, section 6).
+"""The configuration of one session: its fields, and merge patches of it (design, section 6).
 
-A configuration is kept as the JSON object that was given, without its secrets; `read` makes it typed.
+A configuration is stored as the JSON object that was given, without its secrets; `parse_config` makes it typed.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
-PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
+SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
-URL_RULE = "An address is http:// or https://, a host, and a path if any, without a user and without white space"
-HEADER_RULE = "The name of a header is 1 to 128 letters, digits and signs such as - and _"
+URL_RULE = "An address is http:// or https://, a host, and optionally a path, without a user and without white space"
+HEADER_RULE = "The name of a header must be 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", URL_RULE, max_length=2048)]
-"""Whether the address may be called is decided when it is."""
+"""A URL by its form only; the address guard decides at each request whether it may be contacted."""
 MaxHistory = Annotated[int, Meta(ge=1, le=1024)]
 Labels = Annotated[dict[str, str], Meta(max_length=MAX_LABELS)]
 HeaderName = Annotated[str, matching(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z", HEADER_RULE)]
 HeaderValue = Annotated[
-    str, matching(r"^[ -~\t]{0,4096}\Z", "The value of a header is at most 4096 printable ASCII characters")
+    str, matching(r"^[ -~\t]{0,4096}\Z", "The value of a header must be at most 4096 printable ASCII characters")
 ]
 Headers = Annotated[dict[HeaderName, HeaderValue], Meta(max_length=MAX_LABELS)]
 STARTED_EVENT, LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT = 101, 102, 103, 111, 112
-"""Event types of notices, with Agora's numbers."""
+"""The event types of webhook notices, with Agora's numbers."""
 CLOSE_EVENTS = (LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT)
-"""Sent when a session is closed, in the order in which they become due; they may arrive in any."""
+"""Sent when a session is closed, in the order in which they become due; they may arrive in another."""
 EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112], ...], Meta(min_length=1, max_length=5)]
-"""What a receiver subscribes to."""
+"""The notices that a receiver subscribes to."""
 
 
 class SystemMessage(Struct, frozen=True):
-    """What every LLM call begins with, as OpenAI has it; fields beside these pass through."""
+    """A message that every LLM request begins with, in OpenAI's form; other fields pass through."""
 
     role: str
     content: str | list[Any]
 
 
 class LlmSystemMessages(Struct, frozen=True):
-    """Of `llm`, what needs a second look."""
+    """The section `llm`, as far as its messages are checked a second time."""
 
     system_messages: tuple[SystemMessage, ...] | None = None
 
 
 class ConfigSystemMessages(Struct, frozen=True):
-    """Of a configuration, so that errors name the place."""
+    """A configuration, as far as that; it exists so that errors give the path `llm.system_messages`."""
 
     llm: LlmSystemMessages
 
 
 class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The LLM of a session. `vendor` "custom" gets every field of every message, any other role and content only."""
+    """The LLM of a session. With `vendor` "custom", messages keep all their fields; else only role and content."""
 
     vendor: str | None = None
     model: str | None = None
@@ -77,11 +77,11 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     greeting_message: str | None = None
     failure_message: str | None = None
     headers: Headers = {}
-    """Go beside our own with every call to `url`; kept apart like `api_key`, and replaced whole."""
+    """Sent with every request to `url`, along with our own; stored apart like `api_key`, and replaced as a whole."""
 
 
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A session's own receiver; without `url` there is none."""
+    """A session's own webhook receiver; without `url` it has none."""
 
     url: Url | None = None
     secret: str | None = None
@@ -90,16 +90,16 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session knows from earlier ones of its user, at its first context."""
+    """What a session takes over from its user's earlier ones, when its first context is read."""
 
     sessions: Annotated[int, Meta(ge=1, le=16)] = 1
     what: Literal["summary", "messages"] = "summary"
     max_messages: Annotated[int, Meta(ge=1, le=1024)] = 10
-    """Of each session, the newest; with summaries, of those that its summary does not stand for."""
+    """The newest messages of each session; with `what` "summary", the newest that its summary does not cover."""
 
 
 class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of a session, with their defaults. Durations are in seconds; 0 turns `idle_timeout` off."""
+    """All settings of a session, with their defaults. Durations are in seconds; `idle_timeout` 0 means never."""
 
     name: str | None = None
     channel: str | None = None
@@ -117,8 +117,17 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ttl_seconds: Seconds | None = None
 
 
+SECTIONS: dict[str, type[Struct]] = {
+    "llm": LlmConfig,
+    "webhook": WebhookConfig,
+    "memory": MemoryConfig,
+    "working_memory": WorkingMemoryConfig,
+    "memory_from": MemoryFrom,
+}
+
+
 def parse_config(public: JsonObject) -> SessionConfig:
-    """The typed configuration, with defaults, of what was given and settled."""
+    """The typed configuration, with defaults, of a stored one."""
     return msgspec.convert(public, SessionConfig)
 
 
@@ -128,59 +137,72 @@ def validate_config(given: JsonObject) -> SessionPatch:
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
-    tidy, replaced = dict(given), None
-    check_names(tidy, {*SessionConfig.__struct_fields__, "system_messages"})
-    check_names(tidy.get("llm"), LlmConfig.__struct_fields__, "llm.")
-    check_names(tidy.get("webhook"), WebhookConfig.__struct_fields__, "webhook.")
-    check_names(tidy.get("memory"), MemoryConfig.__struct_fields__, "memory.")
-    check_names(tidy.get("working_memory"), WorkingMemoryConfig.__struct_fields__, "working_memory.")
-    check_names(tidy.get("memory_from"), MemoryFrom.__struct_fields__, "memory_from.")
-    if "system_messages" in tidy:
-        if "llm" in tidy and tidy["llm"] is None:
-            raise Refused("invalid_field", "llm cannot be taken away while system_messages are set.")
-        short = {"system_messages": tidy.pop("system_messages")}
-        llm = tidy.get("llm", {})
-        if isinstance(llm, dict):  # what else it may be is refused below
-            replaced = llm.get("system_messages")
-            tidy["llm"] = llm | short
+    check_names(given, {*SessionConfig.__struct_fields__, "system_messages"})
+    for section, kind in SECTIONS.items():
+        check_names(given.get(section), kind.__struct_fields__, f"{section}.")
+    expanded, replaced = expand_shorthand(given)
     try:
-        config = msgspec.convert(drop_nulls(tidy), SessionConfig)
+        config = msgspec.convert(drop_nulls(expanded), SessionConfig)
         for messages in (replaced, config.llm.system_messages):
             msgspec.convert({"llm": {"system_messages": messages}}, ConfigSystemMessages)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {describe_error(error, SessionConfig)}") from None
     check_webhook_secret(config.webhook.secret)
-    check_memory(tidy.get("memory"))
+    check_memory(expanded.get("memory"))
     check_working_memory(config.working_memory)
+    return split_secrets(expanded)
+
+
+def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
+    """A copy with `system_messages` moved into `llm`, and the messages that it replaced there. Raises `Refused`."""
+    if "system_messages" not in given:
+        return given, None
+    if "llm" in given and given["llm"] is None:
+        raise Refused("invalid_field", "llm cannot be removed while system_messages are set.")
+    expanded = dict(given)
+    messages = {"system_messages": expanded.pop("system_messages")}
+    llm = expanded.get("llm", {})
+    if not isinstance(llm, dict):  # refused by the caller
+        return expanded, None
+    return expanded | {"llm": llm | messages}, llm.get("system_messages")
+
+
+def split_secrets(given: JsonObject) -> SessionPatch:
+    """A checked configuration or patch with its secrets apart.
+
+    They come out before the configuration is journaled, since a journal cannot be changed and can be read back
+    (design, section 6). A secret that a patch removes, alone or with its section, is None.
+    """
+    public = dict(given)
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
-        values = tidy.get(section)
-        if section in tidy and values is None:
+        values = public.get(section)
+        if section in public and values is None:
             secrets[f"{section}.{key}"] = None
         elif isinstance(values, dict) and key in values:
             secrets[f"{section}.{key}"] = secret_text(values[key])
-            tidy[section] = {name: value for name, value in values.items() if name != key}
-    return SessionPatch(tidy, secrets)
+            public[section] = {name: value for name, value in values.items() if name != key}
+    return SessionPatch(public, secrets)
 
 
-def check_names(given: Any, known: Iterable[str], section: str = "") -> None:
-    """Refuse unknown settings here, where a patch takes them away: what it sets is decoded."""
-    unknown = given.keys() - set(known) if isinstance(given, dict) else ()
+def check_names(values: Any, known: Iterable[str], prefix: str = "") -> None:
+    """Refuse unknown settings, also ones that a patch removes with null, which decoding does not see."""
+    unknown = values.keys() - set(known) if isinstance(values, dict) else ()
     if unknown:
-        plain_names = sorted(name for name in unknown if PLAIN_NAME.match(name))  # no other text of a sender's is shown
-        named = f": `{section}{plain_names[0]}`" if plain_names else f" in `{section[:-1]}`" if section else ""
-        raise Refused("invalid_field", f"In the configuration: there is a setting that is not known{named}.")
+        plain_names = sorted(name for name in unknown if SETTING_NAME.match(name))  # nothing else that came is quoted
+        where = f": `{prefix}{plain_names[0]}`" if plain_names else f" in `{prefix[:-1]}`" if prefix else ""
+        raise Refused("invalid_field", f"In the configuration: a setting is not known{where}.")
 
 
 def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
-    """The configuration after a merge patch (RFC 7396). Raises `Refused` when it then is too large."""
+    """The configuration after a merge patch (RFC 7396). Raises `Refused` if that is too large."""
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
         result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
         check_memory(result["memory"])
     if len(msgspec.json.encode(result)) > MAX_CONFIG_BYTES:
-        raise Refused("invalid_field", "A configuration has at most 256 KiB.")
+        raise Refused("invalid_field", "A configuration may have at most 256 KiB.")
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:
-        raise Refused("invalid_field", f"A session has at most {MAX_LABELS} labels.")
+        raise Refused("invalid_field", f"A session may have at most {MAX_LABELS} labels.")
     return result

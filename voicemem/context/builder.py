@@ -1,9 +1,10 @@
-"""What the next LLM call should get: the memory under a session's settings and a caller's wishes."""
+"""Build what the next LLM request gets: the memory, under the session's settings and the caller's options."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -35,11 +36,11 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.state import State
 
-LOG = logging.getLogger("voicemem.context.policies")
+LOG = logging.getLogger("voicemem.policies")
 
 
 class ContextOptions(Struct, frozen=True, kw_only=True):
-    """What a caller of `context` asks for; what is None is as the session has it."""
+    """What a caller of `context` asks for; None leaves a setting as the session has it."""
 
     enrich: tuple[str, ...] = ()
     style: Literal["openai", "anthropic", "gemini"] | None = None
@@ -47,19 +48,20 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     tools: bool = False
     max_history: int | None = None
     memory: MemoryConfig | None = None
-    """Another policy for this call, or other parameters of the session's."""
+    """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
-    """Whether the session's data are shown."""
+    """Whether to show the session's data."""
 
 
 class ContextSelection(NamedTuple):
-    """What a policy chose of a memory, and how it was counted."""
+    """What a policy chose from a memory, and what it chose from."""
 
     history: Sequence[Message]
-    """All messages, forgotten ones too."""
+    """All messages, including forgotten ones."""
     indexes: Sequence[int]
-    """Where the remembered ones stand among them."""
+    """The indexes of the remembered messages in `history`."""
     carried: tuple[str, ...]
+    """Texts carried over from the user's earlier sessions."""
     session_config: SessionConfig
     memory_config: MemoryConfig
     policy: Policy
@@ -67,13 +69,13 @@ class ContextSelection(NamedTuple):
     choice: Choice
     counter: TokenCounter
     extra_messages: tuple[JsonObject, ...] = ()
-    """System messages of what is kept beside the call: working memory, data."""
+    """System messages with what is not part of the conversation: working memory, data."""
     tool_uses: Callable[[], Sequence[ToolUse]] = list
-    """All that were answered, whether they are shown or not, as long as the memory does not change."""
+    """Gives all answered tool uses, shown or not; valid until the memory changes."""
 
     @property
     def summary_source(self) -> Remembered:
-        """What a summary is made of."""
+        """What a summary is made from: tool uses belong to it even if this context does not show them."""
         return msgspec.structs.replace(self.remembered, tools=self.tool_uses())
 
     @property
@@ -85,7 +87,7 @@ class ContextSelection(NamedTuple):
 
     @property
     def tools(self) -> Sequence[ToolUse]:
-        """Those of the turns that are shown; between neighbouring messages all of them."""
+        """The tool uses to show: those of the turns that are shown."""
         tools, kept = self.remembered.tools, self.choice.kept
         if not tools or not self.choice.tools:
             return ()
@@ -97,13 +99,13 @@ class ContextSelection(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether older messages were left out."""
+        """Whether messages before the first one shown were left out."""
         kept = self.choice.kept
         return bool(self.remembered.messages) and (not kept or self.indexes[kept[0]] > 0)
 
     @property
     def system_messages(self) -> tuple[dict[str, Any], ...]:
-        """The session's own, and what the memory adds to them."""
+        """The session's own, then what the memory adds to them."""
         summary = self.choice.summary
         texts = self.carried if summary is None else (*self.carried, render_summary(summary))
         configured = (*self.session_config.llm.system_messages, *self.extra_messages)
@@ -113,14 +115,20 @@ class ContextSelection(NamedTuple):
 async def build_context(
     memories: Memories, policies: Policies, stream: Stream, options: ContextOptions
 ) -> dict[str, Any]:
-    """The whole body of the next LLM call. Raises `Refused` for an unknown enricher or policy."""
+    """The whole body of the next LLM request. Raises `Refused` for an unknown enricher or policy.
+
+    The first context of a session with `memory_from` journals what is carried over.
+    """
     return render_body(await select_context(memories, policies, stream, options), options)
 
 
 async def select_context(
     memories: Memories, policies: Policies, stream: Stream, options: ContextOptions
 ) -> ContextSelection:
-    """What the policy of a session, or of a wish, chooses. Raises `Refused`."""
+    """What the policy chooses: the options' policy, else the session's. Journals as `build_context` does.
+
+    Raises `Refused`.
+    """
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(memories, stream.project, session_config)
     memory = await memories.at(stream)
@@ -137,74 +145,82 @@ def select_from(
     user_document_message: JsonObject | None = None,
     session_id: str = "",
 ) -> ContextSelection:
-    """The same of a memory as it is now; `of_user` shows the document of its user, `session_id` is for the log."""
+    """What the policy chooses from a memory as it is now. `session_id` is for the log. Raises `Refused`."""
     memory_config = policies.resolve(session_config.memory)
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)
     counter = policies.counter(model)
-
-    def answered() -> list[ToolUse]:
-        return [use for use in memory.tool_uses() if use.answered]
-
-    messages, tokens, indexes = memory.made_messages(), memory.tokens(counter), memory.remembered()
-    remembered = Remembered(
-        messages=messages if len(indexes) == len(messages) else [messages[index] for index in indexes],
-        tools=answered() if options.tools else [],
-        tokens=tokens if len(indexes) == len(messages) else lambda index: tokens(indexes[index]),
-        tool_tokens=lambda use: tool_tokens(use, counter),
-        text_tokens=counter.count,
-        summary=memory.state.summary,
-        window=policies.window(memory_config, model),
-    )
-    extra_messages = make_extra_messages(memory.state, session_config, user_document_message, options.data)
-    carried = tuple(session.text for session in memory.state.carried or ())
+    answered_uses = partial(answered_tool_uses, memory)
+    tools = answered_uses() if options.tools else []
+    remembered = remembered_of(memory, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
     try:
         policy, choice = apply_policy(policies, memory_config, recent, remembered)
     except Exception as error:
         if isinstance(error, Refused) and options.memory is not None:
-            raise  # this call alone has asked for it
-        # One of the operator's own: the call goes on without it.
-        LOG.error(
-            "Session %s is shown its newest messages, not by %s", session_id, memory_config.policy, exc_info=error
-        )
+            raise  # the caller asked for this policy
+        # A policy of the operator's own failed. The conversation must go on, so it gets its newest messages.
+        message = "The policy %s failed; session %s is shown its newest messages"
+        LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
     return ContextSelection(
-        messages,
-        indexes,
-        carried,
-        session_config,
-        memory_config,
-        policy,
-        remembered,
-        choice,
-        counter,
-        extra_messages,
-        answered,
+        history=memory.made_messages(),
+        indexes=memory.remembered(),
+        carried=tuple(session.text for session in memory.state.carried or ()),
+        session_config=session_config,
+        memory_config=memory_config,
+        policy=policy,
+        remembered=remembered,
+        choice=choice,
+        counter=counter,
+        extra_messages=make_extra_messages(memory.state, session_config, user_document_message, options.data),
+        tool_uses=answered_uses,
+    )
+
+
+def answered_tool_uses(memory: Memory) -> list[ToolUse]:
+    return [use for use in memory.tool_uses() if use.answered]
+
+
+def remembered_of(memory: Memory, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:
+    """The memory without what is forgotten, as policies see it."""
+    messages, tokens, indexes = memory.made_messages(), memory.tokens(counter), memory.remembered()
+    nothing_forgotten = len(indexes) == len(messages)
+    return Remembered(
+        messages=messages if nothing_forgotten else [messages[index] for index in indexes],
+        tools=tools,
+        tokens=tokens if nothing_forgotten else lambda index: tokens(indexes[index]),
+        tool_tokens=lambda use: tool_tokens(use, counter),
+        text_tokens=counter.count,
+        summary=memory.state.summary,
+        window=window,
     )
 
 
 def apply_policy(
     policies: Policies, memory_config: MemoryConfig, recent: Policy, remembered: Remembered
 ) -> tuple[Policy, Choice]:
-    """The policy that is wanted, else `recent`, and what it chooses. Raises what an own one raises."""
+    """The configured policy, else `recent`, and its choice. Raises whatever a custom policy raises."""
     policy = policies.create_policy(memory_config) or recent
     choice = policy.choose(remembered)
     return policy, check_choice(choice, remembered) if memory_config.policy in policies.custom_policies else choice
 
 
 def check_choice(choice: Any, remembered: Remembered) -> Choice:
-    """What a policy that anybody wrote has chosen, in the order of the call. Raises `ValueError`."""
+    """The choice of a custom policy, checked, with indexes in rising order. Raises `ValueError`."""
     if not isinstance(choice, Choice):
         raise ValueError("A policy must return a Choice.")
     kept = sorted(set(choice.kept))
     if kept and not 0 <= kept[0] <= kept[-1] < len(remembered.messages):
-        raise ValueError("A policy must keep messages that there are.")
+        raise ValueError("A policy must keep messages that exist.")
     return choice._replace(kept=kept, reason=str(choice.reason))
 
 
 def model_of(session_config: SessionConfig, policies: Policies) -> str | None:
-    """The model that a session's context is for."""
+    """The model that a session's context is for: `llm.model`, else `llm.params.model`, else the operator's.
+
+    Summaries are written by the same model (`SummaryWriter.write`): their prompt is measured by its window.
+    """
     llm = session_config.llm
     model = llm.model or llm.params.get("model") or (policies.default_model if llm.url is None else None)
     return model if isinstance(model, str) else None
@@ -233,7 +249,7 @@ def render_body(selection: ContextSelection, options: ContextOptions) -> dict[st
 async def make_user_document_message(
     memories: Memories, project: str, session_config: SessionConfig
 ) -> JsonObject | None:
-    """The system message of the document that a session shares with the others of its user, if it does."""
+    """The system message with the document of the session's user; None if the session does not share one."""
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
         return None
@@ -245,7 +261,10 @@ async def make_user_document_message(
 def make_extra_messages(
     state: State, session_config: SessionConfig, user_document_message: JsonObject | None, data: bool
 ) -> tuple[JsonObject, ...]:
-    """The system messages of a session. Its own document is shown where it is configured, or was written."""
+    """System messages with the documents and, if asked for, the data of a session.
+
+    The session's own document is shown if it is configured, or if it was written.
+    """
     section, session_document = session_config.working_memory, state.document
     messages = [] if user_document_message is None else [user_document_message]
     if section is not None and section.scope == "session":

@@ -1,4 +1,4 @@
-"""Carrying over: what a session knows from earlier ones of its user, journaled once so that it stays the same."""
+"""Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 
 MAX_CHARACTERS = 16 * 1024
-"""Of the messages of one session."""
+"""Limit for the messages of one session."""
 PAGE, MAX_PAGES = 16, 16
-"""Sessions that are looked at together, and how often: the ones in which nothing was said are passed over."""
+"""How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
 
 
 async def carry_over(memories: Memories, stream: Stream, session_config: SessionConfig) -> Memory:
-    """The memory of a session that has what is carried over. One that has ended, or has no user, gets no more."""
+    """Journal what a session carries over; its memory after that.
+
+    Nothing is added to a session that has ended or has no user.
+    """
     memory_from = session_config.memory_from
     if memory_from is None or session_config.user_id is None or stream.state != "running":
         return await memories.at(stream)
@@ -33,7 +36,7 @@ async def carry_over(memories: Memories, stream: Stream, session_config: Session
         memories,
         stream,
         lambda memory: MemoryCarried(sessions=carried) if memory.state.carried is None else None,
-        lambda: stream.started_ms,  # it stands before everything
+        lambda: stream.started_ms,  # before everything else in the session
     )
     return memory
 
@@ -41,21 +44,21 @@ async def carry_over(memories: Memories, stream: Stream, session_config: Session
 async def collect_carried_sessions(
     memories: Memories, stream: Stream, user_id: str, memory_from: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
-    """The user's last sessions that have ended, the oldest first."""
-    found: list[CarriedSession] = []
+    """The texts of the user's last ended sessions, the oldest first."""
+    carried: list[CarriedSession] = []
     ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
         page = await memories.journal.streams(ended)
         for earlier in page:
             text = session_text(await memories.at(earlier), memory_from)
             if text:
-                found.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
-            if len(found) == memory_from.sessions:
-                return tuple(reversed(found))
+                carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
+            if len(carried) == memory_from.sessions:
+                return tuple(reversed(carried))
         if len(page) < PAGE:
             break
         ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
-    return tuple(reversed(found))
+    return tuple(reversed(carried))
 
 
 def heading(stream: Stream) -> str:
@@ -64,9 +67,9 @@ def heading(stream: Stream) -> str:
 
 
 def session_text(memory: Memory, memory_from: MemoryFrom) -> str:
-    """A session's newest messages; or its summary, if it has one and it is wanted, and all that is not in it.
+    """A session's newest messages; or, if configured, its summary and the messages after it.
 
-    Where this is too long, the summary's end and the first message that follows say how much is between them.
+    When those are too many, a note after the summary says how many are left out.
     """
     messages, summary = memory.remembered_messages(), memory.state.summary
     if memory_from.what == "messages" or summary is None:
@@ -79,7 +82,7 @@ def session_text(memory: Memory, memory_from: MemoryFrom) -> str:
 
 
 def take_newest(messages: list[Message], count: int) -> list[Message]:
-    """So many of the newest messages, fewer where they are long."""
+    """Up to `count` of the newest messages, fewer if they are long."""
     left, first = MAX_CHARACTERS, len(messages)
     while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:
         first -= 1

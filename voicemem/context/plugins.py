@@ -1,4 +1,4 @@
-"""The memory policies of a service: the default for its sessions, those of the operator's own, models' windows."""
+"""The memory policies of a service: the default, the operator's own, and the windows of models."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from voicemem.protocol.explain import describe_error
 
 
 def load_policies(settings: Settings) -> Policies:
-    """Raises `CannotStart` for what cannot be imported, or does not fit together."""
+    """The policies that the settings configure. Raises `CannotStart` if they cannot be imported or used."""
     custom_policies: dict[str, Callable[..., Policy]] = {}
     for text in settings.policies:
         name, policy_class = load_policy(text)
         if name in custom_policies:
-            raise CannotStart(f"The policy {name} is given twice.")
+            raise CannotStart(f"The policy {name} is defined twice.")
         custom_policies[name] = policy_class
     windows = dict(map(parse_model_window, settings.model_windows))
     return check_policies(
@@ -31,7 +31,7 @@ def load_policies(settings: Settings) -> Policies:
 
 
 def check_policies(policies: Policies) -> Policies:
-    """The same, whose default can be used. Raises `CannotStart`."""
+    """Check that the default can be used, and return the policies. Raises `CannotStart` if not."""
     try:
         policies.create_policy(policies.default)
     except Refused as refused:
@@ -40,56 +40,60 @@ def check_policies(policies: Policies) -> Policies:
 
 
 def with_cause(refused: Refused) -> str:
-    """What was refused and, for authors of policies and for the log only, what the policy said itself."""
+    """The sentence of a refusal, with what the policy itself said: for policy authors and the log only."""
     return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
 def default_memory_config(text: str | None) -> MemoryConfig:
+    """The memory settings for sessions that have none. Raises `CannotStart`."""
     if text is None:
         return MemoryConfig()
     try:
-        given = msgspec.json.decode(text, type=dict[str, Any])
-        check_memory(given)
-        return overlay(MemoryConfig(), msgspec.convert(given, MemoryConfig))
+        section = msgspec.json.decode(text, type=dict[str, Any])
+        check_memory(section)
+        return overlay(MemoryConfig(), msgspec.convert(section, MemoryConfig))
     except msgspec.ValidationError as error:
         raise CannotStart(f"The default memory cannot be used: {describe_error(error, MemoryConfig)}.") from None
     except (msgspec.DecodeError, Refused) as error:
-        why = error.detail if isinstance(error, Refused) else "It is no JSON object."
+        why = error.detail if isinstance(error, Refused) else "It must be a JSON object."
         raise CannotStart(f"The default memory cannot be used: {why}") from None
 
 
 def load_policy(text: str) -> tuple[str, Callable[..., Policy]]:
-    """NAME=MODULE:CLASS, imported."""
+    """Import the policy NAME=MODULE:CLASS; its name and class. Raises `CannotStart`."""
     name, _, path = text.partition("=")
     module, _, attribute = path.partition(":")
     if not (name and module and attribute):
-        raise CannotStart(f"{text!r} names no policy; write NAME=MODULE:CLASS.")
+        raise CannotStart(f"{text!r} does not name a policy; write NAME=MODULE:CLASS.")
     check_policy_name(name)
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # it is somebody's program, which may do anything
+        policy_class = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the operator's module may raise anything
         why = f"{type(error).__name__}: {error}"
         raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
-    check_policy_class(found, path)
-    return name, found
+    check_policy_class(policy_class, path)
+    return name, policy_class
 
 
 def check_policy_name(name: Any) -> None:
-    """Raises `CannotStart` for what cannot be the name of a policy of somebody's own."""
+    """Check the name of a custom policy. Raises `CannotStart`."""
     if not (isinstance(name, str) and re.match(POLICY_NAME, name)):
-        raise CannotStart(f"{name!r} is no name of a policy; it is a small letter, then up to 63 of a-z0-9_.-")
+        raise CannotStart(
+            f"{name!r} cannot be the name of a policy: it must be a lower-case letter, then up to 63 of a-z0-9_.-"
+        )
     if name in PARAMETERS:
-        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for your own.")
+        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for yours.")
 
 
-def check_policy_class(policy_class: Any, called: str) -> None:
+def check_policy_class(policy_class: Any, path: str) -> None:
+    """Check that a class can be a policy. Raises `CannotStart`; `path` names the class in it."""
     if not (callable(policy_class) and callable(getattr(policy_class, "choose", None))):
-        raise CannotStart(f"{called} is no policy: it has no method `choose`.")
+        raise CannotStart(f"{path} is not a policy: it has no method `choose`.")
 
 
 def parse_model_window(text: str) -> tuple[str, int]:
-    """MODEL=TOKENS."""
+    """Parse MODEL=TOKENS. Raises `CannotStart`."""
     model, _, tokens = text.rpartition("=")
     if not (model and tokens.isdecimal() and int(tokens)):
-        raise CannotStart(f"{text!r} is no window of a model; write MODEL=TOKENS, such as my-model=32000.")
+        raise CannotStart(f"{text!r} is not a model's window; write MODEL=TOKENS, such as my-model=32000.")
     return model, int(tokens)

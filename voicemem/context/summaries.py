@@ -1,7 +1,7 @@
-"""Summaries: made in the background before they are needed, and journaled as events of the server's own.
+"""Summaries: written in the background before they are needed, and journaled as events of the server's own.
 
-Nobody owns a session: whoever notices first that a summary is due asks the LLM, and appends what it wrote only where no
-other summary came meanwhile. So two services on one store may both ask, and one of the answers counts.
+No process owns a session. The first one to notice that a summary is due asks the LLM, and appends the answer only if no
+other summary was journaled meanwhile. So two services on one store may both ask, but only one answer counts.
 """
 
 from __future__ import annotations
@@ -42,24 +42,26 @@ from voicemem.store.records import Appended
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Summary
 
-LOG = logging.getLogger("voicemem.context.summaries")
+LOG = logging.getLogger("voicemem.summaries")
 SUMMARY = "summary"
 SummaryStatus = Literal["none", "current", "due", "running", "failing"]
 LOOK_INTERVAL_S = 0.5
-"""Between two looks at the sessions in which something was journaled."""
+"""Between two checks of the sessions that have changed."""
 QUIET_INTERVAL_S = 2.0
-"""Between two looks at a session that has not used half of what calls for a summary."""
+"""Between two checks of a session that has used less than half of what makes a summary due."""
 MAX_RUNNING_JOBS, MAX_JOBS_PER_LANE = 256, 8
-"""Calls of LLMs that are under way: all together, and those of one project to one URL."""
+"""LLM requests at a time: in all, and from one project to one URL."""
 PROMPT_SHARE = 0.7
-"""Of the LLM's window; the rest is for what it writes, and for what is counted otherwise by it."""
+"""Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+MAX_DOUBLINGS = 10
+"""Of the pause after a failure: far more than it takes to reach the longest. 2.0**1024 would overflow."""
 MAX_SUMMARY_SHARE = 0.5
-"""Of the budget: what a summary may take of it."""
+"""Share of the budget that a summary may take."""
 
 
 class SummaryResult(Struct, frozen=True):
-    """What an LLM wrote, and what it took, in tokens, where it says so."""
+    """What an LLM wrote, and the tokens it took, if the LLM says so."""
 
     text: str
     model: str | None = None
@@ -68,22 +70,22 @@ class SummaryResult(Struct, frozen=True):
 
 
 WriteSummary = Callable[[Stream, str | None, str], Awaitable[SummaryResult]]
-"""Asks the LLM of a session, by its model for summaries if there is one, with a prompt. Raises `Refused`."""
+"""Sends a prompt to the LLM of a session; the model is the one for summaries, or None. Raises `VoicememError`."""
 
 
 class SummaryJob(Struct):
-    """How it is with the summaries of one session."""
+    """The work on one session's next summary."""
 
     stream: Stream
     task: asyncio.Task[None] | None = None
     failures: int = 0
     error: str | None = None
     not_before: float = 0.0
-    """By the loop's clock."""
+    """When to try again, by the loop's clock, in seconds."""
 
 
 class Summaries:
-    """Makes summaries where they are due."""
+    """Writes the summaries that are due."""
 
     def __init__(
         self,
@@ -100,25 +102,31 @@ class Summaries:
         self.clock = runtime.clock
         self.random = runtime.random
         self.changed: dict[int, Stream] = {}
-        """Sessions in which something was journaled since the last look, by key."""
+        """Sessions that have changed since the last check, by key. It is the only queue: whatever must wait is put
+        back into it."""
         self.jobs: dict[int, SummaryJob] = {}
-        """Where a summary is made, or could not be made, by key."""
+        """Summaries that are being written, or failed, by session key."""
         self.quiet_until: dict[int, float] = {}
-        """Until when a session that is far from its next summary is not looked at, by key and the loop's clock."""
+        """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
 
     def on_commit(self, appended: Iterable[Appended]) -> None:
-        """Something was journaled in these sessions."""
+        """Note that something was journaled in these sessions."""
         everywhere = self.policies.default.policy == SUMMARY
         for result in appended:
             if everywhere or "memory" in result.stream.config:
                 self.changed[result.stream.key] = result.stream
 
     def summary_state(self, stream: Stream, selection: ContextSelection) -> SummaryState | None:
-        """How it is with a session's summaries; None when its policy makes none. Whoever asks for it sets it going."""
+        """The state of a session's summaries; None if its policy writes none.
+
+        A session that is asked about is checked again, so a summary may start because of it.
+        """
         policy, remembered = selection.policy, selection.summary_source
         if not isinstance(policy, SummaryPolicy):
             return None
-        if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # wished for this call alone
+        if (
+            self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY
+        ):  # asked for in this context alone
             return SummaryState(
                 "none" if remembered.summary is None else "current", *summary_extent(remembered.summary)
             )
@@ -133,33 +141,34 @@ class Summaries:
         return SummaryState(state, *summary_extent(remembered.summary), failures, error)
 
     async def check_changed(self) -> None:
-        """Start what is due in the sessions that have changed."""
+        """Start the summaries that are due in the sessions that have changed."""
         changed, self.changed = self.changed, {}
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
             if self.must_wait(key) or self.is_busy(stream):
                 self.changed.setdefault(key, stream)
                 continue
-            with suppress(StoreUnavailable, Refused):  # it is looked at again when something comes
+            with suppress(StoreUnavailable, Refused):  # checked again when something else is journaled
                 await self.check_session(stream)
             await asyncio.sleep(0)
 
     def must_wait(self, key: int) -> bool:
+        """Whether a session is being summarised, waits to try again, or is far from its next summary."""
         job = self.jobs.get(key)
         if job is not None and (job.task is not None or job.not_before > now_s()):
             return True
         return key in self.quiet_until
 
     def is_busy(self, stream: Stream) -> bool:
-        """Whether its LLM, or all together, have enough to do: one that hangs holds up nobody else."""
+        """Whether this LLM, or all of them, have enough requests: an LLM that hangs must not hold up the others."""
         running_jobs, lane = self.running_jobs(), lane_of(stream)
         return (
             len(running_jobs) >= MAX_RUNNING_JOBS
-            or sum(lane_of(one.stream) == lane for one in running_jobs) >= MAX_JOBS_PER_LANE
+            or sum(lane_of(job.stream) == lane for job in running_jobs) >= MAX_JOBS_PER_LANE
         )
 
     def max_prompt_tokens(self, selection: ContextSelection) -> float:
-        """How many tokens of messages fit into one prompt, beside the summary before."""
+        """How many tokens of messages fit into one prompt, together with the previous summary."""
         policy, remembered = selection.policy, selection.remembered
         assert isinstance(policy, SummaryPolicy)
         writer = selection.memory_config.model
@@ -169,6 +178,7 @@ class Summaries:
         return PROMPT_SHARE * window - remembered.text_tokens(prompt) - summary_tokens(remembered)
 
     async def check_session(self, stream: Stream) -> None:
+        """Start the session's next summary if it is due."""
         selection = await self.select(stream)
         if selection is None:
             self.jobs.pop(stream.key, None)
@@ -187,7 +197,7 @@ class Summaries:
         return [job for job in self.jobs.values() if job.task is not None]
 
     async def select(self, stream: Stream) -> ContextSelection | None:
-        """What the policy of a session chooses now; None where it is none that makes summaries."""
+        """What the session's policy chooses now; None if it is not `summary`, or the session was erased."""
         session_config = parse_config(stream.config)
         if self.policies.resolve(session_config.memory).policy != SUMMARY:
             return None
@@ -201,7 +211,7 @@ class Summaries:
         job.task = asyncio.create_task(self.run_job(job, selection, due))
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
-        """Make one summary, and note what became of it."""
+        """Write one summary; note success or failure."""
         try:
             summary_result = await self.write_summary(
                 job.stream, selection.memory_config.model, build_prompt(selection, due)
@@ -212,7 +222,7 @@ class Summaries:
         except VoicememError as error:
             self.schedule_retry(job, str(error.why) if isinstance(error, LlmFailed) else error.code)
         except Exception as error:
-            LOG.error("A summary failed", exc_info=error)
+            LOG.error("The summary for session %s failed", job.stream.id, exc_info=error)
             self.schedule_retry(job, "internal")
         finally:
             job.task = None
@@ -220,21 +230,25 @@ class Summaries:
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code
-        wait_s = min(MAX_RETRY_S, MIN_RETRY_S * 2 ** (job.failures - 1)) * (0.5 + self.random())
+        doublings = min(job.failures - 1, MAX_DOUBLINGS)
+        wait_s = min(MAX_RETRY_S, MIN_RETRY_S * 2**doublings) * (0.5 + self.random())
         job.not_before = now_s() + wait_s
-        LOG.warning("No summary for session %s: %s; it is tried again in %.1f s.", job.stream.id, code, wait_s)
+        LOG.warning("No summary for session %s: %s; trying again in %.1f s", job.stream.id, code, wait_s)
 
     async def append_summary(self, stream: Stream, due: DueSummary, summary_result: SummaryResult) -> None:
-        """Journal the summary, unless another one came, or what it was made of has changed meanwhile."""
+        """Journal a summary, unless another one was journaled meanwhile, or its messages have changed.
+
+        Another process may have asked an LLM for the same summary: the first append wins.
+        """
         event = summary_event(due, summary_result)
 
-        def made(memory: Memory) -> MemorySummary | None:
+        def event_if_valid(memory: Memory) -> MemorySummary | None:
             return event if memory.state.summary == due.previous and is_still_valid(due, memory) else None
 
-        await append_made(self.memories, stream, made, self.clock)
+        await append_made(self.memories, stream, event_if_valid, self.clock)
 
     async def stop(self) -> None:
-        """Nothing that is under way is waited for: the next process begins anew."""
+        """Cancel the requests in progress: the next process starts again."""
         tasks = [job.task for job in self.jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
@@ -251,17 +265,17 @@ def build_prompt(selection: ContextSelection, due: DueSummary) -> str:
 
 
 def check_summary(text: str, selection: ContextSelection) -> None:
-    """A summary that leaves no room for the call is none. Raises `Refused`."""
+    """Refuse a summary that is empty, or leaves no room for the conversation. Raises `Refused`."""
     policy = selection.policy
     assert isinstance(policy, SummaryPolicy)
     if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:
-        raise Refused("llm_failed", "The LLM wrote no summary.")
+        raise Refused("llm_failed", "The LLM wrote no usable summary.")
     if selection.counter.count(text) > policy.budget(selection.remembered) * MAX_SUMMARY_SHARE:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
 def is_still_valid(due: DueSummary, memory: Memory) -> bool:
-    """Whether what was summarised is still what is remembered of these turns."""
+    """Whether the memory still has the same messages and tool uses that were summarised."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = memory.remembered_messages()
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
@@ -270,11 +284,12 @@ def is_still_valid(due: DueSummary, memory: Memory) -> bool:
 
 
 def summary_extent(summary: Summary | None) -> tuple[int | None, int]:
-    """Through which turn, and for how many messages."""
+    """The last turn that a summary covers, and the number of its messages."""
     return (None, 0) if summary is None else (summary.through_turn, summary.messages)
 
 
 def lane_of(stream: Stream) -> tuple[str, str | None]:
+    """Project and URL of the session's LLM: what shares a bound on concurrent requests."""
     return stream.project, parse_config(stream.config).llm.url
 
 
@@ -290,7 +305,7 @@ def summary_event(due: DueSummary, summary_result: SummaryResult) -> MemorySumma
 
 
 async def run_summaries(summaries: Summaries) -> None:
-    """Look at what has changed, a few times a second."""
+    """Background task: start the summaries that are due, checking twice a second."""
     while True:
         await summaries.check_changed()
         await asyncio.sleep(LOOK_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Summaries as a session's LLM writes them: one chat completion, not streamed."""
+"""Write summaries with a session's LLM: one chat completion each, not streamed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from voicemem.telemetry.metrics import Metrics
 METRIC_USE = "summary"
 MAX_MODEL_CHARACTERS = 256
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
-"""The whole answer to a body, as it came. Raises `LlmFailed`."""
+"""Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
 
 
 class CompletionInfo(msgspec.Struct, frozen=True):
-    """What a completion says of itself; whatever else it may be counts as nothing."""
+    """What a completion says about itself; values of an unexpected type are ignored."""
 
     model: Any = None
     usage: Any = None
 
 
 class SummaryWriter:
-    """Asks the LLM of a session, else the operator's."""
+    """Asks the session's LLM, or the operator's if it has none."""
 
     def __init__(self, endpoints: LlmEndpoints, complete: Complete, metrics: Metrics) -> None:
         self.endpoints = endpoints
@@ -37,11 +37,15 @@ class SummaryWriter:
         self.metrics = metrics
 
     async def write(self, stream: Stream, model: str | None, prompt: str) -> SummaryResult:
-        """Raises `Refused` (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`."""
+        """The LLM's answer to a prompt; `model` is the one configured for summaries, None for the session's.
+
+        Raises `Refused` (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`.
+        """
         endpoint = await self.endpoints.for_session(stream)
         llm = parse_config(stream.config).llm
         body: JsonObject = {"messages": [{"role": "user", "content": prompt}]}
-        name = model or llm.model or endpoint.model or llm.params.get("model")
+        # After the model for summaries, in the order in which the chat chooses its model (`builder.model_of`).
+        name = model or llm.model or llm.params.get("model") or endpoint.model
         if name:
             body["model"] = name
         result = "failed"
@@ -55,7 +59,7 @@ class SummaryWriter:
 
 
 def parse_summary(data: bytes) -> SummaryResult:
-    """What an LLM wrote. Raises `LlmFailed` for what is no chat completion."""
+    """Read the LLM's answer. Raises `LlmFailed` if it is not a chat completion."""
     answer = LlmAnswer()
     answer.add_chunk(data)
     info = msgspec.json.decode(data, type=CompletionInfo)

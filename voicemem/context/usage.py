@@ -1,4 +1,4 @@
-"""What a context takes of a model's window, and what was left out of it: for those who ask with `usage=true`."""
+"""How much of a model's window a context takes, and what was left out: the answer to `usage=true`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from voicemem.context.policies.summary import SummaryPolicy, render_summary, sum
 from voicemem.transcript.messages import Role
 
 DEFAULT_POLICY = "recent"
-"""The policy of sessions that choose none: the newest `llm.max_history` messages."""
+"""The policy of sessions that configure none: the newest `llm.max_history` messages."""
 
 
 class LeftOut(Struct, frozen=True):
-    """A message that the LLM does not get to see; `reason` is a word, such as `max_tokens` or `summarized`."""
+    """A message that the LLM does not see; `reason` is a word such as `max_tokens` or `summarized`."""
 
     index: int
     turn_id: int
@@ -28,18 +28,18 @@ class LeftOut(Struct, frozen=True):
 
 
 class SummaryState(Struct, frozen=True):
-    """What the newest summary stands for, and how it is with the next one."""
+    """What the newest summary covers, and the state of the next one."""
 
     state: Literal["none", "current", "due", "running", "failing"]
     through_turn: int | None = None
     messages: int = 0
     failures: int = 0
-    """Of attempts since the last one that succeeded."""
+    """Failed attempts since the last success."""
     error: str | None = None
 
 
 class Usage(Struct, frozen=True):
-    """`tokens` are those of the chosen messages, the summary and the tools; percentages are of 100."""
+    """`tokens` counts the chosen messages, the summary and the tools; percentages run from 0 to 100."""
 
     policy: str
     counter: str
@@ -54,7 +54,7 @@ class Usage(Struct, frozen=True):
 
 
 def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage:
-    """The account of a context."""
+    """The usage of a context."""
     remembered, choice, policy = selection.remembered, selection.choice, selection.policy
     tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, selection.tools))
     if choice.summary is not None:
@@ -86,13 +86,13 @@ def percent(part: float, whole: float) -> float:
 
 
 def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
-    """Every message that is not shown, and why: it is forgotten, the policy says so, or it says nothing."""
+    """Every message that is not shown, and why: it is forgotten, blank, or the policy left it out."""
     choice = selection.choice
     covered = summarised_count(selection.remembered) if choice.summary is not None else 0
     kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)
-    remembered = {place: index for index, place in enumerate(selection.indexes)}
-    for place, message in enumerate(selection.history):
-        index = remembered.get(place)
+    remembered = {position: index for index, position in enumerate(selection.indexes)}
+    for position, message in enumerate(selection.history):
+        index = remembered.get(position)
         if index is None:
             reason: str | None = "forgotten"
         elif index in kept:
@@ -100,4 +100,4 @@ def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
         else:
             reason = "summarized" if index < covered else choice.reason
         if reason is not None:
-            yield LeftOut(place, message.turn_id, message.role, message.timestamp, reason)
+            yield LeftOut(position, message.turn_id, message.role, message.timestamp, reason)

@@ -1,22 +1,22 @@
-"""What is a JSON Schema (draft 2020-12) that documents can be held to: decided by types, in no time.
+"""JSON Schemas (draft 2020-12) for documents: which can be used, and whether a document fits one.
 
-Beside the rules of the draft: nothing outside of the schema is referred to, and patterns are those of RE2, which
-searches any text in time that grows with its length (https://github.com/google/re2/wiki/Syntax).
+The validator is `jsonschema_rs`. Nothing is fetched for a schema, and its work is bounded before it begins
+(`schema_cost`). No sentence holds a value of a document: from an error of the validator only its path, and what the
+schema says, may be used; its message and its instance quote the document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any, NamedTuple
 
+import jsonschema_rs
 import msgspec
-import re2
-from msgspec import UNSET, Meta, Struct, UnsetType, field
-from referencing import Registry
-from referencing.exceptions import NoSuchResource, Unresolvable
-from referencing.jsonschema import DRAFT202012
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, ValidationErrorKind
 
+from voicemem.documents.schema_cost import MAPS, MAX_SCHEMAS, Cost, SchemaGraph, TooManySchemas, sizes
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 
@@ -24,170 +24,203 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_PATTERN_LENGTH = 1_000
 """Characters of a pattern."""
 MAX_PATTERNS = 64
-MAX_PATTERN_BYTES = 256 * 1024
+MAX_PATTERN_BYTES = 512 * 1024
 """Memory that one compiled pattern may take."""
-
-TypeName = Literal["null", "boolean", "object", "array", "number", "integer", "string"]
-Count = Annotated[int, Meta(ge=0)] | UnsetType
-Number = float | UnsetType
-Names = list[str] | UnsetType
-Text = str | UnsetType
-
-
-class Schema(Struct, frozen=True):
-    """The keywords of the draft, each with what it can be; there may be others, which say nothing to a validator."""
-
-    schema: Text = field(default=UNSET, name="$schema")
-    id: Text = field(default=UNSET, name="$id")
-    anchor: Text = field(default=UNSET, name="$anchor")
-    dynamic_anchor: Text = field(default=UNSET, name="$dynamicAnchor")
-    ref: Text = field(default=UNSET, name="$ref")
-    dynamic_ref: Text = field(default=UNSET, name="$dynamicRef")
-    defs: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="$defs")
-    definitions: dict[str, bool | Schema] | UnsetType = UNSET
-    type: TypeName | Annotated[list[TypeName], Meta(min_length=1)] | UnsetType = UNSET
-    enum: list[Any] | UnsetType = UNSET
-    multiple: Annotated[float, Meta(gt=0)] | UnsetType = field(default=UNSET, name="multipleOf")
-    maximum: Number = UNSET
-    exclusive_maximum: Number = field(default=UNSET, name="exclusiveMaximum")
-    minimum: Number = UNSET
-    exclusive_minimum: Number = field(default=UNSET, name="exclusiveMinimum")
-    max_length: Count = field(default=UNSET, name="maxLength")
-    min_length: Count = field(default=UNSET, name="minLength")
-    pattern: Text = UNSET
-    max_items: Count = field(default=UNSET, name="maxItems")
-    min_items: Count = field(default=UNSET, name="minItems")
-    unique_items: bool | UnsetType = field(default=UNSET, name="uniqueItems")
-    max_contains: Count = field(default=UNSET, name="maxContains")
-    min_contains: Count = field(default=UNSET, name="minContains")
-    max_properties: Count = field(default=UNSET, name="maxProperties")
-    min_properties: Count = field(default=UNSET, name="minProperties")
-    required: Names = UNSET
-    dependent_required: dict[str, list[str]] | UnsetType = field(default=UNSET, name="dependentRequired")
-    all_of: SchemaList | UnsetType = field(default=UNSET, name="allOf")
-    any_of: SchemaList | UnsetType = field(default=UNSET, name="anyOf")
-    one_of: SchemaList | UnsetType = field(default=UNSET, name="oneOf")
-    not_: bool | Schema | UnsetType = field(default=UNSET, name="not")
-    if_: bool | Schema | UnsetType = field(default=UNSET, name="if")
-    then: bool | Schema | UnsetType = UNSET
-    else_: bool | Schema | UnsetType = field(default=UNSET, name="else")
-    dependent_schemas: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="dependentSchemas")
-    prefix_items: SchemaList | UnsetType = field(default=UNSET, name="prefixItems")
-    items: bool | Schema | UnsetType = UNSET
-    contains: bool | Schema | UnsetType = UNSET
-    properties: dict[str, bool | Schema] | UnsetType = UNSET
-    pattern_properties: dict[str, bool | Schema] | UnsetType = field(default=UNSET, name="patternProperties")
-    additional_properties: bool | Schema | UnsetType = field(default=UNSET, name="additionalProperties")
-    property_names: bool | Schema | UnsetType = field(default=UNSET, name="propertyNames")
-    unevaluated_items: bool | Schema | UnsetType = field(default=UNSET, name="unevaluatedItems")
-    unevaluated_properties: bool | Schema | UnsetType = field(default=UNSET, name="unevaluatedProperties")
-    format: Text = UNSET
-    title: Text = UNSET
-    description: Text = UNSET
+MAX_STEPS = 400_000
+"""Of one validation: at most about 0.1 s."""
+MAX_COPIES = 50_000
+"""Values that the errors of one validation may copy: about 50 MB."""
+MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
+"""How much of a name or of a bound an error quotes."""
+PATTERN_OPTIONS = RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=64 * 1024)
+BOUNDS = frozenset(
+    {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength", "minLength", "maxItems"}
+    | {"minItems", "maxProperties", "minProperties", "enum", "const", "pattern"}
+)
+"""Keywords that are quoted with their values, which then say what would have been right."""
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+NAMING_KEYWORDS = ("$anchor", "$dynamicAnchor")
 
 
-SchemaList = Annotated[list[bool | Schema], Meta(min_length=1)]
+class CompiledSchema(NamedTuple):
+    """A schema ready for use, and what it costs at each depth of a document."""
+
+    validator: Draft202012Validator
+    costs: list[Cost]
 
 
-def check_schema(given: JsonObject) -> None:
-    """Refuse what is no schema of a JSON object, or none that is taken. Raises `Refused` (`invalid_field`)."""
-    root = parse_schema(given)
-    if root.schema is not UNSET and str(root.schema).removesuffix("#") != DIALECT:
-        raise invalid_schema("its `$schema` is not that of draft 2020-12")
-    if root.type is not UNSET and "object" not in ([root.type] if isinstance(root.type, str) else root.type):
-        raise invalid_schema("a document is an object, its `type` is not")
-    nodes = list(all_nodes(given, root))
-    if any(node is not root and (node.schema, node.id) != (UNSET, UNSET) for node in nodes):
-        raise invalid_schema("there is a `$schema` or an `$id` inside of it")
-    if any(len(set(names)) < len(names) for node in nodes for names in unique_lists(node)):
-        raise invalid_schema("a name stands twice where each stands once")
-    patterns = {pattern for node in nodes for pattern in patterns_of(node)}
-    if len(patterns) > MAX_PATTERNS:
-        raise invalid_schema(f"it has more than {MAX_PATTERNS} patterns")
-    for pattern in patterns:
-        compile_pattern(pattern)
-    if any(node.pattern_properties and node.unevaluated_properties is not UNSET for node in nodes):
-        raise invalid_schema("`patternProperties` and `unevaluatedProperties` do not go together here")
+def check_schema(schema: JsonObject) -> None:
+    """Refuse what is not a schema of a JSON object, or cannot be used here. Raises `Refused` (`invalid_field`)."""
+    compile_schema(msgspec.json.encode(schema))
+
+
+def check_document(document: JsonObject, schema: JsonObject) -> None:
+    """Refuse a document that breaks its schema, or an unusable schema. Raises `Refused` (`invalid_field`)."""
+    # Compiled again, unless cached: patches of a configuration may have made another schema of it.
+    compiled = compile_schema(msgspec.json.encode(schema))
+    values = sizes(document)
+    if len(values) > len(compiled.costs) and compiled.costs[-1].steps:
+        raise too_slow()
+    if sum(count * cost.steps for count, cost in zip(values, compiled.costs, strict=False)) > MAX_STEPS:
+        raise too_slow()
+    if compiled.validator.is_valid(document):
+        return
+    # An error of `anyOf` holds an error of each of its branches, each with a copy of the value at its place.
+    copies = sum(cost.copies * sum(values[depth:]) for depth, cost in enumerate(compiled.costs[: len(values)]))
+    if copies > MAX_COPIES:
+        raise Refused("invalid_field", "The document breaks its schema, and both are too large to say where.")
+    try:
+        compiled.validator.validate(document)
+    except ValidationError as error:
+        path, fault = describe_fault(error, document)
+        raise Refused("invalid_field", f"At `{path}` the document breaks its schema: {fault}.") from None
 
 
 def invalid_schema(why: str) -> Refused:
-    return Refused("invalid_field", f"The `schema` is no JSON Schema that can be used: {why}.")
+    return Refused("invalid_field", f"The `schema` is not a JSON Schema that can be used: {why}.")
 
 
-def parse_schema(given: Any) -> Schema:
-    """Raises `Refused`."""
+def too_slow() -> Refused:
+    return Refused("invalid_field", "The document cannot be checked against its schema: it takes too long.")
+
+
+@lru_cache(maxsize=8)  # patterns may take 30 MB of each
+def compile_schema(text: bytes) -> CompiledSchema:
+    """The validator of a schema, given as JSON, and its costs. Raises `Refused`."""
+    given: JsonObject = msgspec.json.decode(text)
+    check_keywords(given)
+    if str(given.get("$schema", DIALECT)).removesuffix("#") != DIALECT:
+        raise invalid_schema("its `$schema` must be that of draft 2020-12")
+    if given.get("type", "object") != "object" and "object" not in list(given["type"]):
+        raise invalid_schema("a document is an object, so its `type` must allow one")
+    # Without its own name, which nothing needs: references start at the top.
+    schema = {name: value for name, value in given.items() if name not in ("$schema", "$id")}
+    graph = build_graph(schema)
+    if any("$schema" in node.schema or "$id" in node.schema for node in graph.nodes.values()):
+        raise invalid_schema("only its top level may have a `$schema` or an `$id`")
+    check_anchors(schema)
+    check_patterns(graph)
+    costs = graph.costs()
+    if any(cost.steps == float("inf") for cost in costs) or costs[0].steps > MAX_STEPS:
+        raise invalid_schema("it refers to itself without end, or applies too many schemas to one value")
     try:
-        return msgspec.convert(given, Schema)
-    except msgspec.ValidationError as error:
-        _, at, path = str(error).rpartition(" - at `$")  # names of the sender's are not in it
-        where = f" at `${path}" if at else ""
-        raise invalid_schema(f"a keyword has a value that it cannot have{where}") from None
+        validator = Draft202012Validator(schema, offline=True, validate_formats=False, pattern_options=PATTERN_OPTIONS)
+    except ValidationError as error:
+        if isinstance(error.kind, ValidationErrorKind.Referencing):
+            raise broken_reference() from None
+        raise invalid_schema(f"a pattern is malformed, too large or not supported, at `{schema_path(error)}`") from None
+    return CompiledSchema(validator, costs)
 
 
-def all_nodes(given: JsonObject, root: Schema) -> Iterator[Schema]:
-    """Every schema in a schema, and those that are referred to elsewhere in it."""
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(strip_identifiers(given))).resolver("")
+def check_keywords(schema: JsonObject) -> None:
+    """Refuse what the draft's own schema for schemas does not allow. Raises `Refused`."""
+    try:
+        jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
+    except ValidationError as error:
+        raise invalid_schema(f"a keyword has a value that it cannot have, at `{schema_path(error)}`") from None
+
+
+def build_graph(schema: JsonObject) -> SchemaGraph:
+    try:
+        return SchemaGraph(schema, check_keywords)
+    except LookupError:
+        raise broken_reference() from None
+    except TooManySchemas:
+        raise invalid_schema(f"it may consist of at most {MAX_SCHEMAS:,} schemas") from None
+
+
+def broken_reference() -> Refused:
+    return invalid_schema("it refers to something that is not in it, and nothing is fetched")
+
+
+def check_anchors(schema: JsonObject) -> None:
+    """Refuse two anchors of one name: the validator might follow another than the one that the costs are of."""
     seen: set[str] = set()
-    waiting = [root]
+    waiting: list[Any] = [schema]
     while waiting:
-        for node in nodes_in(waiting.pop()):
-            yield node
-            for ref in (node.ref, node.dynamic_ref):
-                if isinstance(ref, str) and ref not in seen:
-                    seen.add(ref)
-                    waiting += resolve_reference(resolver, ref)
+        value = waiting.pop()
+        if isinstance(value, dict):
+            names = [value[keyword] for keyword in NAMING_KEYWORDS if isinstance(value.get(keyword), str)]
+            if len({*names}) < len(names) or not seen.isdisjoint(names):
+                raise invalid_schema("two of its anchors have the same name")
+            seen.update(names)
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
-def resolve_reference(resolver: Any, ref: str) -> list[Schema]:
-    """What a reference leads to. Raises `Refused`."""
-    if not ref.startswith("#"):
-        raise invalid_schema("it refers to something outside of itself, and nothing is fetched")
-    try:
-        found = resolver.lookup(ref).contents
-    except (Unresolvable, NoSuchResource, ValueError, TypeError):
-        raise invalid_schema("it refers to something that is not in it") from None
-    return [] if isinstance(found, bool) else [parse_schema(found)]
+def check_patterns(graph: SchemaGraph) -> None:
+    patterns = {pattern for node in graph.nodes.values() for pattern in node.schema.get("patternProperties", ())}
+    patterns |= {node.schema["pattern"] for node in graph.nodes.values() if "pattern" in node.schema}
+    if len(patterns) > MAX_PATTERNS:
+        raise invalid_schema(f"it may have at most {MAX_PATTERNS} patterns")
+    if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in patterns):
+        raise invalid_schema(f"a pattern may have at most {MAX_PATTERN_LENGTH} characters")
 
 
-def strip_identifiers(given: JsonObject) -> JsonObject:
-    """A schema without what it calls itself, so that a validator takes its references from the top."""
-    return {name: value for name, value in given.items() if name not in ("$schema", "$id")}
+def schema_path(error: ValidationError) -> str:
+    """Where the error is in a schema; names that its author chose are left out."""
+    path, is_name = ["$"], False
+    for step in error.instance_path:
+        path.append("[…]" if is_name or isinstance(step, int) else f".{step}")
+        is_name = not is_name and step in MAPS
+    return "".join(path)
 
 
-def nodes_in(schema: Schema) -> Iterator[Schema]:
-    yield schema
-    for name in schema.__struct_fields__:
-        value = getattr(schema, name)
-        for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,):
-            if isinstance(one, Schema):
-                yield from nodes_in(one)
+def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, str]:
+    """Where the fault is in the document, and what of the schema it breaks; without any value of the document."""
+    path, kind = [*error.instance_path], error.kind
+    fault = f"`{kind.name}`"
+    match kind:
+        case ValidationErrorKind.Type(types):
+            fault = f"it is not of the type {' or '.join(types)}"
+        case ValidationErrorKind.Required(name):
+            fault = f"it lacks `{name if PLAIN_NAME.match(name) else quoted(name)}`"
+        case ValidationErrorKind.AdditionalProperties(names) | ValidationErrorKind.UnevaluatedProperties(names):
+            path.append(names[0])
+            fault = f"`{kind.name}` is false: it may not be there"
+        case ValidationErrorKind.FalseSchema():
+            fault = "it may not be there"
+            value = value_at(document, path)
+            if ends_with_additional_properties(error.schema_path) and isinstance(value, dict) and value:
+                path.append(next(iter(value)))
+                fault = "`additionalProperties` is false: it may not be there"
+        case _ if kind.name in BOUNDS:
+            fault = f"`{kind.name}` {shortened(kind.value)}"
+    return "$" + "".join(map(path_step, path)), fault
 
 
-def unique_lists(schema: Schema) -> Iterator[list[Any]]:
-    """Lists in which nothing may stand twice."""
-    for names in (schema.type, schema.required):
-        if isinstance(names, list):
-            yield names
-    if isinstance(schema.dependent_required, dict):
-        yield from schema.dependent_required.values()
+def ends_with_additional_properties(path: list[str | int]) -> bool:
+    """Whether a path in a schema ends at the keyword, not at a property of that name.
+
+    The validator reports it at the object when it stands without `properties`, and does not name the property.
+    """
+    is_name = False
+    for step in path[:-1]:
+        is_name = not is_name and step in MAPS
+    return not is_name and path[-1:] == ["additionalProperties"]
 
 
-def patterns_of(schema: Schema) -> Iterator[str]:
-    if isinstance(schema.pattern, str):
-        yield schema.pattern
-    if isinstance(schema.pattern_properties, dict):
-        yield from schema.pattern_properties
+def value_at(document: Any, path: list[str | int]) -> Any:
+    for step in path:
+        document = document[step]
+    return document
 
 
-@lru_cache(maxsize=1024)
-def compile_pattern(pattern: str) -> Any:
-    """Raises `Refused`."""
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = MAX_PATTERN_BYTES
-    if len(pattern) <= MAX_PATTERN_LENGTH:
-        try:
-            return re2.compile(pattern, options)
-        except re2.error:
-            pass
-    raise invalid_schema("a pattern is not one of RE2, or too large")
+def path_step(step: str | int) -> str:
+    """A step of a path: plain names after a dot, others as JSON."""
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if PLAIN_NAME.match(step) else f"[{quoted(step)}]"
+
+
+def quoted(name: str) -> str:
+    """A name as JSON; of a long one the beginning."""
+    short = name if len(name) <= MAX_NAME_CHARACTERS else name[:MAX_NAME_CHARACTERS] + "…"
+    return json.dumps(short, ensure_ascii=False)
+
+
+def shortened(bound: Any) -> str:
+    """What the schema says, as JSON; of a long text the beginning."""
+    text = json.dumps(bound, ensure_ascii=False)
+    return text if len(text) <= MAX_BOUND_CHARACTERS else text[:MAX_BOUND_CHARACTERS] + "…"

@@ -1,4 +1,4 @@
-"""The tools by which an agent's LLM works on its working memory, in OpenAI's shapes."""
+"""The tools with which an agent's LLM reads and changes its working memory, in OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from voicemem.protocol.types import JsonObject
 GET_TOOL, UPDATE_TOOL, CLEAR_TOOL = "get_working_memory", "update_working_memory", "clear_working_memory"
 TOOL_NAMES = frozenset((GET_TOOL, UPDATE_TOOL, CLEAR_TOOL))
 CONTENT_POINTER = "#/properties/content"
-"""Of the document's schema in that of the tool's parameters."""
+"""Where the document's schema stands in that of the tool's parameters."""
 MODE_SCHEMA = {
     "type": "string",
     "enum": ["append", "replace"],
     "default": "append",
-    "description": "append adds to what is there; replace puts the content into its place.",
+    "description": "append adds to what is there; replace overwrites it with the content.",
 }
 UPDATE_HINTS = {
-    "json": "What is new: objects are merged, arrays take new items, other values are overwritten. The merged document "
+    "json": "What is new: objects are merged, arrays gain new items, other values are overwritten. The merged document "
     "must fit the schema.",
-    "markdown": "Markdown. append puts it below what is there; to fill or change the template, replace the whole.",
+    "markdown": "Markdown. append puts it below what is there; to fill in or change the template, replace it all.",
     "text": "Text. append puts it below what is there.",
 }
 
 
 class ChatFunction(Struct, frozen=True):
-    """`arguments` is JSON in a text, as OpenAI sends it; an object is taken too."""
+    """`arguments` is a string of JSON, as OpenAI sends it; an object is accepted too."""
 
     name: str
     arguments: str | JsonObject = ""
 
 
 class ChatToolCall(Struct, frozen=True):
-    """A tool call as it stands in an assistant message."""
+    """A tool call, as in an assistant message."""
 
     id: Annotated[str, Meta(min_length=1, max_length=128)]
     function: ChatFunction
@@ -51,13 +51,9 @@ class UpdateArguments(Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["append", "replace"] = "append"
 
 
-class Nothing(Struct, frozen=True):
-    """The arguments of the others."""
-
-
 def tool_definitions(form: Form) -> list[JsonObject]:
     """The tools for a document of this form."""
-    nothing = {"type": "object", "properties": {}}
+    no_parameters = {"type": "object", "properties": {}}
     content = embed_schema(form.schema or {"type": "object"}) if form.format == "json" else {"type": "string"}
     update = {
         "type": "object",
@@ -66,9 +62,9 @@ def tool_definitions(form: Form) -> list[JsonObject]:
         "additionalProperties": False,
     }
     return [
-        function_tool(GET_TOOL, "Read the working memory.", nothing),
+        function_tool(GET_TOOL, "Read the working memory.", no_parameters),
         function_tool(UPDATE_TOOL, f"Update the working memory. {UPDATE_HINTS[form.format]}", update),
-        function_tool(CLEAR_TOOL, "Empty the working memory: everything in it is forgotten.", nothing),
+        function_tool(CLEAR_TOOL, "Empty the working memory: everything in it is forgotten.", no_parameters),
     ]
 
 
@@ -77,12 +73,13 @@ def function_tool(name: str, description: str, parameters: JsonObject) -> JsonOb
 
 
 def embed_schema(schema: JsonObject) -> JsonObject:
-    """A document's schema where it stands in another: its references begin with its place."""
-    moved = {name: value for name, value in relocate_refs(schema).items() if name not in ("$schema", "$id")}
-    return {"type": "object", **moved}
+    """A document's schema as a part of another one, with its references changed to start there."""
+    relocated = {name: value for name, value in relocate_refs(schema).items() if name not in ("$schema", "$id")}
+    return {"type": "object", **relocated}
 
 
 def relocate_refs(value: Any) -> Any:
+    """A copy of a schema, or of a part of one, whose references start at `CONTENT_POINTER`."""
     match value:
         case dict():
             return {key: relocate_value(key, item) for key, item in value.items()}
@@ -98,18 +95,20 @@ def relocate_value(key: str, item: Any) -> Any:
 
 
 def parse_update(call: ChatToolCall) -> UpdateArguments:
-    """Raises `Refused`, with a sentence for the LLM that called."""
-    given = call.function.arguments
+    """The arguments of a tool call. Raises `Refused` with a sentence for the LLM."""
+    arguments = call.function.arguments
     try:
-        if isinstance(given, str):
-            return msgspec.json.decode(given, type=UpdateArguments)
-        return msgspec.convert(given, UpdateArguments)
+        if isinstance(arguments, str):
+            return msgspec.json.decode(arguments, type=UpdateArguments)
+        return msgspec.convert(arguments, UpdateArguments)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "The arguments are `content`, and `mode`: append or replace.") from None
+        raise Refused(
+            "invalid_field", "The arguments must be `content` and, if needed, `mode`: append or replace."
+        ) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Refused("invalid_json", "The arguments are no JSON.") from None
+        raise Refused("invalid_json", "The arguments are not JSON.") from None
 
 
 def tool_message(call: ChatToolCall, content: str) -> JsonObject:
-    """What the LLM gets back."""
+    """The message that gives the result to the LLM."""
     return {"role": "tool", "tool_call_id": call.id, "content": content}

@@ -1,4 +1,4 @@
-"""A reply on its way into the journal, beside the stream that it is spoken from."""
+"""Write a reply into the journal while it is streamed to the caller, and end replies that were left open."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from voicemem.transcript.timeline import AFTER_ALL
 
 
 class ReplyWriter:
-    """Writes a reply into the journal in its order, without holding up whoever speaks it."""
+    """Writes the events of a reply in order, in the background: the stream to the caller does not wait for the disk."""
 
-    def __init__(self, recorder: Recorder, line: ProducerLease) -> None:
+    def __init__(self, recorder: Recorder, lease: ProducerLease) -> None:
         self.recorder = recorder
-        self.line = line
+        self.lease = lease
         self.pending: list[ProducedEvent] = []
         self.task: asyncio.Task[None] | None = None
         self.is_incomplete = False
-        """Whether something could not be stored, which a later event may make good."""
+        """Whether an event could not be stored; a later event may make up for it."""
         self.refused: Refused | None = None
         self.error: VoicememError | None = None
-        """Of the events that were written last."""
+        """What kept the last events from being stored."""
 
     def add(self, *events: ProducedEvent) -> None:
-        """Write these with whatever else waits when the commit that is under way is done."""
+        """Write events, together with all others that are waiting when the current commit is done."""
         self.pending += events
         if self.task is None:
             self.task = asyncio.create_task(self.run())
@@ -44,7 +44,7 @@ class ReplyWriter:
                 events, self.pending = self.pending, []
                 self.error = None
                 try:
-                    await record(self.recorder, self.line, events)
+                    await record(self.recorder, self.lease, events)
                 except VoicememError as error:
                     self.error, self.is_incomplete = error, True
                     if isinstance(error, Refused):
@@ -53,39 +53,41 @@ class ReplyWriter:
             self.task = None
 
     async def flush(self) -> None:
-        """Wait until nothing waits; what was added is written even if the caller is cancelled."""
+        """Wait until everything is written; that happens even if the caller is cancelled."""
         while self.task is not None:
             await asyncio.shield(self.task)
 
 
-async def record(recorder: Recorder, line: ProducerLease, events: Iterable[ProducedEvent]) -> Stream:
-    """The session's row with these events. Raises `Refused` for the first that was not taken, `StoreUnavailable`."""
-    recorded = await recorder.record(line, [decode_event(msgspec.json.encode(event)) for event in events])
+async def record(recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent]) -> Stream:
+    """Journal events; the session's row after them. Raises `Refused` for the first refused one, `StoreUnavailable`."""
+    recorded = await recorder.record(lease, [decode_event(msgspec.json.encode(event)) for event in events])
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
     return recorded.stream
 
 
 LOOK_BACK_TURNS = 256
-"""Turns, the newest ones: a reply that was left open is found by the call after it."""
+"""How many of the newest turns are searched. The session's next request finds a reply that was left open, so there
+cannot be many turns after it; the bound keeps the search cheap in a long session."""
 
 
 async def ends_of_unfinished(
     journal: Journal, key: int, state: State, producer: str, running: Container[tuple[int, str]]
 ) -> list[LlmDone]:
-    """An end for each open reply of a session that this producer began, and that is not `running` (by key and item).
+    """An end for each open reply that this producer began, except those in `running` (session key and item).
 
-    It is of the time when the reply last grew, so that a later interruption finds it as it would have then.
+    The end has the time at which the reply last grew, so that a later interruption sees it as it was then.
     """
-    found = []
+    ends = []
     for number in state.turn_numbers[-LOOK_BACK_TURNS:]:
         for reply in state.turns[number].replies:
             if reply.item is None or reply.generation.complete or (key, reply.item) in running:
                 continue
+            # The state does not know producers: the journal row that began the reply does.
             first = await journal.rows(key, reply.order - 1, 1)
             if first and first[0].producer == producer:
-                found.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
-    return found
+                ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
+    return ends
 
 
 def last_ts(reply: Reply) -> int:

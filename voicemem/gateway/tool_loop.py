@@ -1,99 +1,106 @@
-"""Calls of an LLM one after the other, while it uses tools that the service has itself: its working memory's.
+"""LLM requests one after the other, while the LLM calls tools that the service runs itself: its working memory's.
 
-The caller sees one answer. Tool calls of the service's own are taken out of it, done, journaled with their results, and
-the LLM is called again with them in its context. Where it calls the caller's tools too, the caller goes on.
+The caller sees one answer. Calls of the service's own tools are removed from it, run, and journaled with their
+results, and the LLM is asked again with them in its context. When the LLM also calls tools of the caller's, the loop
+ends and the caller continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from voicemem.documents.tools import ChatFunction, ChatToolCall
-from voicemem.gateway.call import LlmCall
+from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.reply_writer import record
 from voicemem.llm.completions import PartialToolCall, content_text
 from voicemem.protocol.events import ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
 
 MAX_ROUNDS = 8
-"""Calls of the LLM for one answer; then it is as it is."""
+"""LLM requests for one answer; the last one is offered no tools."""
+MakeRequest = Callable[[str | None, bool, str], Awaitable[LlmRequest]]
+"""Prepares the next LLM request of the same answer: the reply's item, whether it is the last, the text so far."""
 Execute = Callable[[ChatToolCall], Awaitable[JsonObject]]
-"""Does a tool call; the tool message. Raises `Refused`, `StoreUnavailable`."""
+"""Runs a tool call; the tool message. Raises `Refused`, `StoreUnavailable`."""
 
 
 class ToolLoop:
-    """As `Call`, for an LLM with tools of the service's own. `again` makes ready the next call of the same answer."""
+    """Answers as an `LlmRequest` does, for an LLM that has tools of the service's own."""
 
-    def __init__(
-        self, first: LlmCall, make_call: Callable[[str | None, bool, str], Awaitable[LlmCall]], execute: Execute
-    ) -> None:
-        self.call = first
-        self.make_call = make_call
+    def __init__(self, first: LlmRequest, make_request: MakeRequest, execute: Execute) -> None:
+        self.request = first
+        """The newest one."""
+        self.make_request = make_request
         self.execute = execute
         self.turn_id = first.turn_id
         self.earlier_text = ""
-        """The text of the calls that are over."""
+        """The text of the requests that are finished."""
 
     @property
     def item(self) -> str | None:
-        return self.call.item
+        return self.request.item
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """As `Call.chunks`."""
-        for left in reversed(range(MAX_ROUNDS)):
-            async with aclosing(self.call.chunks()) as chunks:
+        """As `LlmRequest.chunks`."""
+        for rounds_left in reversed(range(MAX_ROUNDS)):
+            async with aclosing(self.request.chunks()) as chunks:
                 async for data in chunks:
-                    kept = without_service_calls(data, self.call)
-                    if kept is not None:
-                        yield kept
-            self.earlier_text += "".join(self.call.answer.text)
-            if not self.call.must_continue:
+                    shown = without_service_calls(data, self.request)
+                    if shown is not None:
+                        yield shown
+            self.earlier_text += "".join(self.request.answer.text)
+            if not self.request.must_continue:
                 await self.run_service_tools()
                 return
-            await self.prepare_next(is_last=left <= 1)
+            await self.prepare_next(is_last=rounds_left <= 1)
 
     async def complete(self) -> bytes:
-        """As `Call.whole`."""
+        """As `LlmRequest.complete`."""
         data = b""
-        for left in reversed(range(MAX_ROUNDS)):
-            data = await self.call.complete()
-            before, self.earlier_text = self.earlier_text, self.earlier_text + "".join(self.call.answer.text)
-            if not self.call.must_continue:
+        for rounds_left in reversed(range(MAX_ROUNDS)):
+            data = await self.request.complete()
+            before, self.earlier_text = self.earlier_text, self.earlier_text + "".join(self.request.answer.text)
+            if not self.request.must_continue:
                 await self.run_service_tools()
                 break
-            await self.prepare_next(is_last=left <= 1)
-        data = without_service_calls(data, self.call, complete=True) or data
+            await self.prepare_next(is_last=rounds_left <= 1)
+        data = without_service_calls(data, self.request, complete=True) or data
         return prepend_text(data, before) if before else data
 
     async def prepare_next(self, is_last: bool) -> None:
-        """Do what the LLM has called for, and make ready the next call; the last one gets no tools of ours."""
-        call, ready = self.call, False
+        """Run the tools that the LLM called, and prepare the next request; the last one gets no tools of ours."""
+        request, ready = self.request, False
         try:
             await self.run_service_tools()
-            self.call = await self.make_call(call.item, is_last, self.earlier_text)
+            self.request = await self.make_request(request.item, is_last, self.earlier_text)
             ready = True
         finally:
-            if not ready:  # nobody goes on with the reply
-                end = call.end_event()
-                call.release()
-                await record(call.deps.recorder, call.request.line, [end])
+            # `must_continue` left the reply open for the next request. If that cannot be made, the reply would stay
+            # open until the session's next request finds it (`ends_of_unfinished`), so it is ended here.
+            if not ready:
+                end = request.end_event()
+                request.release()
+                await record(request.deps.recorder, request.spec.lease, [end])
 
     async def run_service_tools(self) -> None:
-        """Journal the result of each call of a tool of ours."""
-        call, results = self.call, list[ProducedEvent]()
-        for one in service_tool_calls(call) if call.result == "answered" else ():
-            payload = await self.execute(ChatToolCall(one.id, ChatFunction(one.name, one.arguments)))
-            results.append(ToolResult(turn_id=call.turn_id, call_id=one.id, result=payload["content"], ts=call.now()))
+        """Run the calls of the service's tools, and journal their results."""
+        request, results = self.request, list[ProducedEvent]()
+        for tool_call in service_tool_calls(request) if request.result == "answered" else ():
+            function = ChatFunction(tool_call.name, tool_call.arguments)
+            message = await self.execute(ChatToolCall(tool_call.id, function))
+            results.append(
+                ToolResult(turn_id=request.turn_id, call_id=tool_call.id, result=message["content"], ts=request.now())
+            )
         if results:
-            await record(call.deps.recorder, call.request.line, results)
+            await record(request.deps.recorder, request.spec.lease, results)
 
 
 def prepend_text(data: bytes, before: str) -> bytes:
-    """A completion whose text begins with what was said in the calls before."""
+    """A completion whose text begins with the text of the requests before."""
     payload: Any = msgspec.json.decode(data)
     for choice in payload["choices"]:
         message = choice.get("message") or {}
@@ -101,35 +108,45 @@ def prepend_text(data: bytes, before: str) -> bytes:
     return msgspec.json.encode(payload)
 
 
-def service_tool_calls(call: LlmCall) -> Collection[PartialToolCall]:
-    return [one for one in call.answer.tool_calls if one.name in call.request.service_tool_names and one.id]
+def service_tool_calls(request: LlmRequest) -> list[PartialToolCall]:
+    """The calls of tools that the service runs; a call without an id cannot be answered."""
+    names = request.spec.service_tool_names
+    return [tool_call for tool_call in request.answer.tool_calls if tool_call.name in names and tool_call.id]
 
 
-def without_service_calls(data: bytes, call: LlmCall, complete: bool = False) -> bytes | None:
-    """A chunk or completion as the caller gets it; None for a chunk in which nothing is left.
-
-    Where the LLM has called nothing but what is withheld, its answer is over.
-    """
-    removed = [
-        *service_tool_calls(call),
-        *(one for one in call.answer.tool_calls if one.name in call.request.withheld_tool_names),
-    ]
+def without_service_calls(data: bytes, request: LlmRequest, complete: bool = False) -> bytes | None:
+    """A chunk or completion as the caller gets it; None for a chunk in which nothing is left."""
+    tool_calls = request.answer.tool_calls
+    withheld = [tool_call for tool_call in tool_calls if tool_call.name in request.spec.withheld_tool_names]
+    removed = [*service_tool_calls(request), *withheld]
     if not removed:
         return data
-    stops = len(removed) == len(call.answer.tool_calls) and not call.must_continue
-    ids, indexes = {one.id for one in removed if one.id}, {one.index for one in removed if one.index is not None}
+    # If nothing is left that the caller could run, "tool_calls" as the reason would make it wait for calls that never
+    # come: its answer is simply over.
+    stops = len(removed) == len(tool_calls) and not request.must_continue
     payload: Any = msgspec.json.decode(data)
     empty = True
     for choice in payload.get("choices") or ():
         delta = choice.get("delta") or choice.get("message") or {}
-        calls = delta.get("tool_calls")
-        if calls:
-            theirs = [one for one in calls if one.get("index") not in indexes and one.get("id") not in ids]
-            delta["tool_calls"] = theirs
-            if not theirs:
-                del delta["tool_calls"]
+        remove_tool_calls(delta, removed)
         if stops and choice.get("finish_reason") == "tool_calls":
             choice["finish_reason"] = "stop"
-        over = choice.get("finish_reason") is not None and not call.must_continue
+        over = choice.get("finish_reason") is not None and not request.must_continue
         empty = empty and not (over or any(value for name, value in delta.items() if name != "role"))
     return None if empty and not complete and payload.get("choices") else msgspec.json.encode(payload)
+
+
+def remove_tool_calls(delta: JsonObject, removed: list[PartialToolCall]) -> None:
+    """Take tool calls, or fragments of them, out of a message.
+
+    They are matched by index or by id: only the first fragment of a call has the id, and some servers send no index.
+    """
+    fragments = delta.get("tool_calls")
+    if not fragments:
+        return
+    ids = {tool_call.id for tool_call in removed if tool_call.id}
+    indexes = {tool_call.index for tool_call in removed if tool_call.index is not None}
+    left = [one for one in fragments if one.get("index") not in indexes and one.get("id") not in ids]
+    delta["tool_calls"] = left
+    if not left:
+        del delta["tool_calls"]

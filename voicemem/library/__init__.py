@@ -1,1 +1,1 @@
-"""voicemem without a server: the same use cases, from Python."""
+"""voicemem without a server: the use cases of the service, from Python."""

@@ -1,4 +1,4 @@
-"""What programs give to the library, checked as what comes over the network is: nothing else reaches a session."""
+"""Checks of what programs pass to the library: the same as for what comes over the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from voicemem.context.plugins import (
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT
 
@@ -33,33 +33,33 @@ CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, memory"
 
 
 def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:
-    """The options of `voicemem.open` that are about policies. Raises `CannotStart`."""
+    """The policies from the options of `voicemem.open`. Raises `CannotStart`."""
     own = {} if policies is None else policies
     if not isinstance(own, Mapping):
-        raise CannotStart("The policies are a dict of classes by name.")
+        raise CannotStart("policies must be a dict of classes, by name.")
     for name, kind in own.items():
         check_policy_name(name)
         check_policy_class(kind, f"What is given as {name}")
     try:
         default = default_memory_config(None if memory is None else json_bytes(memory).decode())
     except Refused as refused:
-        raise CannotStart(f"The default memory cannot be used: {refused.detail}") from None
+        raise CannotStart(f"The option memory is invalid: {refused.detail}") from None
     try:
         windows = msgspec.convert({} if model_windows is None else model_windows, dict[Name, Tokens])
     except msgspec.ValidationError:
-        raise CannotStart("The model_windows are a dict of tokens, from 1 on, by the name of a model.") from None
+        raise CannotStart("model_windows must be a dict of tokens (at least 1), by the name of a model.") from None
     return check_policies(Policies(default, dict(own), windows))
 
 
 def check_project(project: Any) -> None:
-    """Raises `CannotStart`."""
+    """Raise `CannotStart` for an invalid name of a project."""
     if not (isinstance(project, str) and PROJECT.match(project)):
-        raise CannotStart("A project is 1 to 128 characters of A-Za-z0-9._:-.")
+        raise CannotStart("A project must be 1 to 128 characters of A-Za-z0-9._:-.")
 
 
 @contextmanager
 def with_policy_reason() -> Iterator[None]:
-    """Adds what a policy says of its parameters, since its author is the caller."""
+    """Add what a policy says about its parameters: here, its author is the caller."""
     try:
         yield
     except Refused as refused:
@@ -69,7 +69,7 @@ def with_policy_reason() -> Iterator[None]:
 
 
 class Arguments(Struct, forbid_unknown_fields=True):
-    """The arguments of methods, with the types that they have over REST."""
+    """The arguments of methods, with their types over REST."""
 
     session_id: SessionId | None = None
     user_id: Name | None = None
@@ -84,13 +84,21 @@ class Arguments(Struct, forbid_unknown_fields=True):
     open: bool = False
 
 
-def check_arguments(**given: Any) -> Arguments:
-    """Arguments by their names. Raises `Refused` (`invalid_field`)."""
-    return converted(given, Arguments)
+def check_arguments(**arguments: Any) -> Arguments:
+    """Check arguments by their names. Raises `Refused` (`invalid_field`)."""
+    return converted(arguments, Arguments)
+
+
+def check_user_id(user_id: str) -> str:
+    """The checked id of a user. Raises `Refused`."""
+    checked = check_arguments(user_id=user_id).user_id
+    if checked is None:
+        raise Refused("missing_field", "The field user_id is missing.")
+    return checked
 
 
 class ContextArguments(Struct, forbid_unknown_fields=True):
-    """`Wishes` but for `memory`, as `GET …/context` has them."""
+    """`ContextOptions` without `memory`, with the types of `GET …/context`."""
 
     enrich: tuple[str, ...] = ()
     style: Literal["openai", "anthropic", "gemini"] | None = None
@@ -100,47 +108,41 @@ class ContextArguments(Struct, forbid_unknown_fields=True):
     data: bool = False
 
 
-def context_options(given: Mapping[str, Any]) -> ContextOptions:
-    """What a context is asked for. Raises `Refused`."""
-    unknown = sorted(given.keys() - {*ContextOptions.__struct_fields__})
+def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
+    """The checked options of a context. Raises `Refused`."""
+    unknown = sorted(arguments.keys() - {*ContextOptions.__struct_fields__})
     if unknown:
-        raise Refused("invalid_field", f"Unknown option `{unknown[0]}`; the options are {CONTEXT_OPTIONS}.")
-    fields = plain_json(given)
+        raise Refused("invalid_field", f"Unknown option `{unknown[0]}`; it must be one of {CONTEXT_OPTIONS}.")
+    fields = plain_json(arguments)
     memory = fields.pop("memory", None)
     options = msgspec.structs.asdict(converted(fields, ContextArguments))
     if not set(options["enrich"]) <= {*ENRICHERS}:
-        raise Refused("invalid_field", f"The enrichers are {', '.join(ENRICHERS)}.")
-    wanted = None if memory is None else converted(memory, MemoryConfig)
+        raise Refused("invalid_field", f"Each item of enrich must be one of {', '.join(ENRICHERS)}.")
+    memory_config = None if memory is None else converted(memory, MemoryConfig)
     check_memory(memory)
-    return ContextOptions(**options, memory=wanted)
+    return ContextOptions(**options, memory=memory_config)
 
 
-def plain_json(given: Any) -> JsonObject:
-    """A dict as it comes out of JSON. Raises `Refused` for anything else."""
-    value = json_value(given)
-    if not isinstance(value, dict):
-        raise Refused("invalid_field", "What is given is no dict.")
-    return value
+def plain_json(value: Any) -> JsonObject:
+    """A dict, as decoded from JSON. Raises `Refused` for anything else."""
+    decoded = json_value(value)
+    if not isinstance(decoded, dict):
+        raise Refused("invalid_field", "A dict is expected here.")
+    return decoded
 
 
-def json_value(given: Any) -> Any:
-    """A value as it comes out of JSON. Raises `Refused`."""
-    text = json_bytes(given)
+def json_value(value: Any) -> Any:
+    """A value, as decoded from JSON. Raises `Refused`."""
+    return decode_body(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as JSON of at most 1 MiB. Raises `Refused` for what JSON cannot express: bytes, NaN, objects."""
     try:
-        value = JSON_DECODER.decode(text)
-    except MALFORMED:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    check_integers(value)
-    return value
-
-
-def json_bytes(given: Any) -> bytes:
-    """A value as JSON of at most 1 MiB. Raises `Refused` for what JSON does not have: bytes, NaN, objects."""
-    try:
-        text = json.dumps(given, allow_nan=False, ensure_ascii=False, default=dict_of).encode()
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=dict_of).encode()
         check_frame(text)
     except (TypeError, ValueError, RecursionError):
-        raise Refused("invalid_field", "What is given cannot be written as JSON.") from None
+        raise Refused("invalid_field", "The value cannot be written as JSON.") from None
     except InvalidFrame as error:
         raise Refused(error.code, error.detail) from None
     return text
@@ -153,6 +155,7 @@ def dict_of(value: Any) -> dict[Any, Any]:
 
 
 def converted(value: Any, kind: type[T]) -> T:
+    """A decoded value as a typed one. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

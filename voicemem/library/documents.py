@@ -1,4 +1,4 @@
-"""Working memory in voicemem without a server."""
+"""Working memory, without a server."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ from voicemem.protocol.types import JsonObject
 
 
 class Documents:
-    """The document that a session works on, or that of a user; `owner` says whose it is now."""
+    """The document of a session or a user; `owner` returns whose it is at the moment."""
 
     def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[DocumentOwner]]) -> None:
         self.working_memory = working_memory
         self.owner = owner
 
     async def read(self, version: int | None = None) -> DocumentView:
-        """The document as it is, or as it was at a version: `content`, `form`, `version`, `updated_ms`."""
+        """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
         return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
 
     async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
         """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
-        given = check_arguments(before=before, limit=limit)
-        return await self.working_memory.versions(await self.owner(), given.before, given.limit or 100)
+        checked = check_arguments(before=before, limit=limit)
+        return await self.working_memory.versions(await self.owner(), checked.before, checked.limit or 100)
 
     async def append(self, content: Any, expected: int | None = None) -> DocumentView:
-        """Merge into it, or put below it; with `expected`, only when it is of this version (`precondition_failed`)."""
-        return await self.change(DocumentChange("append", content_of(content)), expected)
+        """Merge an object into the document, or add a text below it; returns the new document.
+
+        With `expected`, only if the document has this version (else `precondition_failed`).
+        """
+        return await self._change(DocumentChange("append", content_of(content)), expected)
 
     async def replace(self, content: Any, expected: int | None = None) -> DocumentView:
-        """Put this into its place."""
-        return await self.change(DocumentChange("replace", content_of(content)), expected)
+        """Replace the document; `expected` as in `append`."""
+        return await self._change(DocumentChange("replace", content_of(content)), expected)
 
     async def clear(self, expected: int | None = None) -> DocumentView:
-        return await self.change(DocumentChange("clear"), expected)
+        """Empty the document; `expected` as in `append`."""
+        return await self._change(DocumentChange("clear"), expected)
 
-    async def change(self, change: DocumentChange, expected: int | None) -> DocumentView:
-        wanted = check_arguments(expected=expected).expected
-        versions = None if wanted is None else (wanted,)
+    async def _change(self, change: DocumentChange, expected: int | None) -> DocumentView:
+        version = check_arguments(expected=expected).expected
+        versions = None if version is None else (version,)
         return await self.working_memory.change(await self.owner(), change, versions)
 
     async def tools(self) -> list[JsonObject]:
-        """OpenAI's definitions of the tools by which an LLM keeps it."""
+        """The tools with which an LLM maintains the document, as OpenAI defines tools."""
         return await self.working_memory.tool_definitions(await self.owner())
 
     async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
-        """Do what an LLM's tool call says; the tool message."""
+        """Execute an LLM's tool call; returns the tool message."""
         return await self.working_memory.execute_tool(
             await self.owner(), converted(plain_json(tool_call), ChatToolCall)
         )
 
 
-def content_of(given: Any) -> str | JsonObject:
-    """What stands in a document, a text or an object. Raises `Refused`."""
-    content: str | JsonObject = converted(json_value(given), str | JsonObject)  # type: ignore[arg-type]
+def content_of(value: Any) -> str | JsonObject:
+    """The content of a document, a text or an object. Raises `Refused`."""
+    content: str | JsonObject = converted(json_value(value), str | JsonObject)  # type: ignore[arg-type]
     return content

@@ -1,7 +1,7 @@
-"""voicemem without a server: sessions, their memory and what can be done to it, from Python.
+"""voicemem without a server: sessions, their memories and what can be done to them, from Python.
 
-The same use cases as those of the service, on the same kind of store; one process has a file at a time. Nothing happens
-by itself here: sessions fall silent without being closed, and no webhook is sent.
+The use cases and the store are those of the service; only one process can use a file at a time. Nothing happens by
+itself here: silent sessions stay open, and no webhook is sent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+
+from msgspec import Struct
 
 from voicemem.config.service import Settings, check_store
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
@@ -18,6 +20,7 @@ from voicemem.errors import Refused
 from voicemem.library.arguments import (
     check_arguments,
     check_project,
+    check_user_id,
     context_options,
     converted,
     json_bytes,
@@ -49,7 +52,7 @@ from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turns
 
 SETTINGS = Settings(allow_addresses=("0.0.0.0/0", "::/0"))
-"""The library sends no request, so any address may stand in a configuration."""
+"""The library sends no requests, so a configuration may contain any address."""
 
 
 @asynccontextmanager
@@ -61,10 +64,10 @@ async def open_library(
     model_windows: Mapping[str, int] | None = None,
     project: str = DEFAULT_PROJECT,
 ) -> AsyncIterator[Library]:
-    """The sessions of a store, `sqlite:PATH` or `memory:`, until the end of the block.
+    """Open the sessions of a store, `sqlite:PATH` or `memory:`, until the end of the block.
 
-    `policies` are memory policies of your own, by name; `memory` is the section `memory` of sessions that have none.
-    Raises `CannotStart`.
+    `policies` are memory policies of your own, by name; `memory` is the section `memory` for sessions without one;
+    `model_windows` are context sizes in tokens, by the name of a model. Raises `CannotStart`.
     """
     check_store(store)
     check_project(project)
@@ -79,7 +82,7 @@ async def open_library(
 
 
 class Library:
-    """The sessions of a project. Whatever is asked of it or of them raises `Refused` where it cannot be."""
+    """The sessions of a project. Its methods and theirs raise `Refused` for whatever is invalid or impossible."""
 
     def __init__(self, store: Store, policies: Policies, project: str) -> None:
         def check_memory(memory: Any) -> None:
@@ -97,26 +100,26 @@ class Library:
         self.documents = services.working_memory
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> LibrarySession:
-        """A session with this configuration, new or the one that is there with the same (else `session_exists`)."""
-        wanted = check_arguments(session_id=session_id).session_id
-        stream, _ = await self.sessions.create(self.project, wanted, plain_json(configuration))
+        """Make a session, or return the existing one if its configuration is the same (else `session_exists`)."""
+        checked_id = check_arguments(session_id=session_id).session_id
+        stream, _ = await self.sessions.create(self.project, checked_id, plain_json(configuration))
         return LibrarySession(self, stream.id)
 
     async def get(self, session_id: str) -> LibrarySession:
-        """A session that is there, else `unknown_session`."""
-        wanted = check_arguments(session_id=session_id).session_id or ""
-        return LibrarySession(self, (await self.sessions.get(self.project, wanted)).id)
+        """An existing session (else `unknown_session`)."""
+        checked_id = check_arguments(session_id=session_id).session_id or ""
+        return LibrarySession(self, (await self.sessions.get(self.project, checked_id)).id)
 
     async def list(
         self, *, user_id: str | None = None, state: str | None = None, limit: int = 100
     ) -> list[LibrarySession]:
-        """Sessions, the newest first."""
-        given = check_arguments(user_id=user_id, state=state, limit=limit)
-        wanted = StreamFilter(project=self.project, user_id=user_id, state=state, limit=given.limit or 100)
-        return [LibrarySession(self, stream.id) for stream in await self.store.streams(wanted)]
+        """List sessions, the newest first; `state` is `running` or `ended`."""
+        checked = check_arguments(user_id=user_id, state=state, limit=limit)
+        matching = StreamFilter(project=self.project, user_id=user_id, state=state, limit=checked.limit or 100)
+        return [LibrarySession(self, stream.id) for stream in await self.store.streams(matching)]
 
     def user_memory(self, user_id: str) -> Documents:
-        """The working memory of a user, shared by all of their sessions."""
+        """The working memory of a user, shared by all their sessions."""
         owner = DocumentOwner("user", self.project, check_user_id(user_id))
 
         async def of_user() -> DocumentOwner:
@@ -125,22 +128,47 @@ class Library:
         return Documents(self.documents, of_user)
 
     async def restore(self, checkpoint: bytes, session_id: str | None = None) -> LibrarySession:
-        """A new session of a checkpoint, which may come from any store, and may be of any size."""
+        """Make a session from a checkpoint of any store and of any size."""
         if not isinstance(checkpoint, bytes):
-            raise Refused("invalid_field", "A checkpoint is bytes.")
-        wanted = check_arguments(session_id=session_id).session_id
-        stream = await restore_checkpoint(self.sessions, self.project, wanted, await parse_checkpoint(checkpoint))
+            raise Refused("invalid_field", "A checkpoint must be bytes.")
+        checked_id = check_arguments(session_id=session_id).session_id
+        stream = await restore_checkpoint(self.sessions, self.project, checked_id, await parse_checkpoint(checkpoint))
         return LibrarySession(self, stream.id)
 
     async def erase_user(self, user_id: str) -> int:
-        """Erase a user's document and all of their sessions in the project; how many these were."""
+        """Erase a user's document and all their sessions in the project; returns the number of sessions."""
         return await erase_user(
             self.store, self.memories, self.project, check_user_id(user_id), self.services.runtime.clock
         )
 
 
+class SessionInfo(Struct, frozen=True):
+    """A session as REST shows it; times are Unix ms, secrets are left out."""
+
+    session_id: str
+    state: str
+    """`running` or `ended`."""
+    reason: str | None
+    started_at: int
+    ended_at: int | None
+    position: int
+    config: JsonObject
+
+
+def info_of(stream: Stream) -> SessionInfo:
+    return SessionInfo(
+        session_id=stream.id,
+        state=stream.state,
+        reason=stream.reason,
+        started_at=stream.started_ms,
+        ended_at=stream.ended_ms,
+        position=stream.position,
+        config=stream.config,
+    )
+
+
 class LibrarySession:
-    """One call. Every method looks at the store, so several of these for one session do no harm."""
+    """One session. Every method reads the store again, so a session may have several of these objects."""
 
     def __init__(self, library: Library, session_id: str) -> None:
         self.library = library
@@ -149,27 +177,31 @@ class LibrarySession:
     def __repr__(self) -> str:
         return f"<LibrarySession {self.session_id!r}>"
 
-    async def info(self) -> Stream:
+    async def info(self) -> SessionInfo:
         """State, configuration, times, position."""
+        return info_of(await self._stream())
+
+    async def _stream(self) -> Stream:
+        """The store's row, read again each time."""
         return await self.library.sessions.get(self.library.project, self.session_id)
 
-    # What is said
+    # What was said
 
-    async def add(self, *given: Mapping[str, Any]) -> AddedAt:
-        """Add messages and tool traces, as `POST …/messages` takes them; they are on disk when it returns."""
-        stream = await self.info()
-        added = [converted(plain_json(one), Added) for one in given]
+    async def add(self, *messages: Mapping[str, Any]) -> AddedAt:
+        """Add messages and tool traces, in the form of `POST …/messages`; they are on disk when this returns."""
+        stream = await self._stream()
+        added = [converted(plain_json(message), Added) for message in messages]
         library, new_id = self.library, self.library.services.runtime.new_id
         return await record_messages(
-            library.recorder, library.memories, self.lease(stream, API_PRODUCER), added, new_id
+            library.recorder, library.memories, self._lease(stream, API_PRODUCER), added, new_id
         )
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
-        """Take events of the protocol `voicemem.v1`, all or none; the position up to which they are on disk."""
+        """Store events of the protocol `voicemem.v1`, all or none; returns the position of the last one."""
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
-        stream = await self.info()
-        lease = self.lease(stream, producer)
+        stream = await self._stream()
+        lease = self._lease(stream, producer)
         arrivals = []
         for event in events:
             arrival = self.library.recorder.vet(lease, decode_event(json_bytes(event)))
@@ -184,108 +216,102 @@ class LibrarySession:
             await self.library.services.presence.close_when_ended(lease)
         return recorded.stream.position
 
-    def lease(self, stream: Stream, producer: str) -> ProducerLease:
+    def _lease(self, stream: Stream, producer: str) -> ProducerLease:
         return ProducerLease(stream, check_arguments(producer=producer).producer or "main", None, may_call_out=True)
 
     async def history(self, open: bool = False) -> list[Message]:
-        """The history; with `open`, replies and partials in progress as well."""
-        wanted = check_arguments(open=open).open
-        return (await self.library.memories.at(await self.info())).messages(wanted)
+        """The messages; with `open`, also replies and partials in progress."""
+        unfinished = check_arguments(open=open).open
+        return (await self.library.memories.at(await self._stream())).messages(unfinished)
 
     async def turns(self) -> list[JsonObject]:
         """Each turn's start, end, cause and latencies."""
-        return turns((await self.library.memories.at(await self.info())).state)
+        return turns((await self.library.memories.at(await self._stream())).state)
 
-    # What the next LLM call gets
+    # What the next LLM request gets
 
     async def context(self, **options: Any) -> JsonObject:
-        """The whole body of the next LLM call.
+        """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` as in `GET …/context`; `memory` is a
-        section of the configuration for this call.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history` and `data` are as in `GET …/context`; `memory`
+        replaces the section `memory` of the configuration for this request.
         """
-        wanted = context_options(options)
-        return render_body(await self.select(wanted), wanted)
+        checked = context_options(options)
+        return render_body(await self._select(checked), checked)
 
     async def usage(self, **options: Any) -> Usage:
-        """What such a context takes of the model's window, and what it leaves out."""
-        return usage_of(await self.select(context_options(options)), None)
+        """How much of the model's window such a context uses, and what it leaves out."""
+        return usage_of(await self._select(context_options(options)), None)
 
-    async def select(self, options: ContextOptions) -> ContextSelection:
+    async def _select(self, options: ContextOptions) -> ContextSelection:
         with with_policy_reason():
-            return await select_context(self.library.memories, self.library.policies, await self.info(), options)
+            return await select_context(self.library.memories, self.library.policies, await self._stream(), options)
 
     async def statistics(self) -> Statistics:
+        """Counts of messages, turns, interruptions, tokens, latencies and tools."""
         library = self.library
-        selection = await self.select(ContextOptions())
-        stream = await self.info()
+        selection = await self._select(ContextOptions())
+        stream = await self._stream()
         return statistics_of(
             stream, await library.memories.at(stream), selection, None, library.services.runtime.clock()
         )
 
     @property
     def working_memory(self) -> Documents:
-        """The document that it works on, as `working_memory` in its configuration says."""
+        """The document that the session works on, as `working_memory` in its configuration says."""
 
         async def owner() -> DocumentOwner:
-            return owner_of_session(await self.info())
+            return owner_of_session(await self._stream())
 
         return Documents(self.library.documents, owner)
 
     async def data(self) -> JsonObject:
-        """Its data, which no LLM is shown unless asked."""
-        return await self.library.documents.data(await self.info())
+        """The session's data, which LLMs see only in contexts made with `data=True`."""
+        return await self.library.documents.data(await self._stream())
 
     async def update_data(self, **patch: Any) -> JsonObject:
-        """Merge a patch into its data; None takes a value away."""
+        """Merge a patch into the session's data; None removes a value."""
         event = MemoryData(operation="patch", content=plain_json(patch))
-        return await self.library.documents.change_data(await self.info(), event)
+        return await self.library.documents.change_data(await self._stream(), event)
 
-    # What is done to it
+    # What is done to the session
 
     async def forget(
         self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool | None = None
     ) -> Forgot:
-        """Forget a part, or `everything`; it stays in the history. One of these must be given: there is no way back."""
-        given = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything}
-        given = {name: value for name, value in given.items() if value is not None}
-        if not given:
-            raise Refused("missing_field", "Say through_turn, keep_last or everything=True.")
-        library, wanted = self.library, converted(given, ForgetRequest)
-        return await forget(library.memories, await self.info(), wanted, library.services.runtime.clock)
+        """Leave messages out of all later contexts, but in the history. Needs one argument; it cannot be undone."""
+        arguments = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything}
+        fields = {name: value for name, value in arguments.items() if value is not None}
+        if not fields:
+            raise Refused("missing_field", "One of through_turn, keep_last and everything=True is required.")
+        library, request = self.library, converted(fields, ForgetRequest)
+        return await forget(library.memories, await self._stream(), request, library.services.runtime.clock)
 
     async def checkpoint(self) -> bytes:
-        """The session in one portable document."""
-        return b"".join([piece async for piece in write_checkpoint(self.library.store, await self.info())])
+        """The session as one portable document."""
+        return b"".join([piece async for piece in write_checkpoint(self.library.store, await self._stream())])
 
     async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> LibrarySession:
-        """A new session that remembers this one up to a turn."""
+        """Make a session that remembers this one up to a turn."""
         library = self.library
-        stream = await self.info()
-        given, patch = check_arguments(at_turn=at_turn, session_id=session_id), plain_json(configuration)
-        if given.at_turn is None:
+        stream = await self._stream()
+        checked, patch = check_arguments(at_turn=at_turn, session_id=session_id), plain_json(configuration)
+        if checked.at_turn is None:
             raise Refused("missing_field", "The field at_turn is missing.")
-        made = await fork(library.sessions, library.memories, stream, given.at_turn, given.session_id, patch)
-        return LibrarySession(library, made.id)
+        forked = await fork(library.sessions, library.memories, stream, checked.at_turn, checked.session_id, patch)
+        return LibrarySession(library, forked.id)
 
-    async def update(self, **patch: Any) -> Stream:
-        """Merge a patch into the configuration; None takes a setting away."""
-        return await self.library.sessions.change(await self.info(), plain_json(patch))
+    async def update(self, **patch: Any) -> SessionInfo:
+        """Merge a patch into the configuration; None removes a setting."""
+        return info_of(await self.library.sessions.change(await self._stream(), plain_json(patch)))
 
-    async def end(self, reason: str | None = None) -> Stream:
-        """End and close it at once."""
-        return await self.library.sessions.end(await self.info(), check_arguments(reason=reason).reason)
+    async def end(self, reason: str | None = None) -> SessionInfo:
+        """End and close the session at once."""
+        checked = check_arguments(reason=reason)
+        return info_of(await self.library.sessions.end(await self._stream(), checked.reason))
 
     async def erase(self) -> None:
-        """Nothing of it can be read any more, and its id cannot be used again."""
-        stream = await self.info()
+        """Erase everything of the session; its id cannot be used again."""
+        stream = await self._stream()
         await self.library.sessions.erase(stream)
         self.library.memories.forget(stream.key)
-
-
-def check_user_id(user_id: str) -> str:
-    """The id of a user. Raises `Refused`."""
-    wanted = check_arguments(user_id=user_id).user_id
-    if wanted is None:
-        raise Refused("missing_field", "The field user_id is missing.")
-    return wanted

@@ -1,4 +1,4 @@
-"""The library for synchronous code: its coroutines run on one event loop, in a thread of their own."""
+"""The library for synchronous code; it runs on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRAPPED = (Library, LibrarySession, Documents)
 
 @contextmanager
 def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[SyncProxy]:
-    """As `open_library`: the same options, the same methods, without `await`. Raises `CannotStart`."""
+    """As `open_library`: the same options and methods, without `await`. Raises `CannotStart`."""
     thread = LoopThread()
     try:
         opened = open_library(store, **options)
@@ -28,20 +28,24 @@ def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[SyncPr
             yield SyncProxy(library, thread)
         finally:
             thread.run(opened.__aexit__(None, None, None))
-            thread.run(thread.loop.shutdown_default_executor())  # its threads have ended then, too
+            thread.run(thread.loop.shutdown_default_executor())  # so that its threads end here, too
     finally:
         thread.stop()
 
 
 class SyncProxy:
-    """A library, session or document for synchronous code; its methods may be called from any thread, and wait."""
+    """A library, session or document for synchronous code. Its methods may be called from any thread, and block.
+
+    Coroutine functions run on the loop: their coroutine is created in the caller's thread, and `LoopThread.run` closes
+    it if the library is closed. Other methods do no I/O, so they run in the caller's thread.
+    """
 
     def __init__(self, wrapped: Library | LibrarySession | Documents, thread: LoopThread) -> None:
         self._wrapped = wrapped
         self._thread = thread
 
     def __repr__(self) -> str:
-        return f"<Sync of {self._wrapped!r}>"
+        return f"<SyncProxy of {self._wrapped!r}>"
 
     def __dir__(self) -> list[str]:
         return dir(self._wrapped)
@@ -52,11 +56,11 @@ class SyncProxy:
             return self._wrap(value)
 
         @functools.wraps(value)
-        def method(*args: Any, **given: Any) -> Any:
+        def method(*args: Any, **options: Any) -> Any:
             if not iscoroutinefunction(value):
-                return self._wrap(value(*args, **given))
+                return self._wrap(value(*args, **options))
             try:
-                return self._wrap(self._thread.run(value(*args, **given)))
+                return self._wrap(self._thread.run(value(*args, **options)))
             except Closed:
                 raise StoreUnavailable("The library is closed.") from None
 
@@ -64,5 +68,5 @@ class SyncProxy:
 
     def _wrap(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._wrap(one) for one in value]
+            return [self._wrap(item) for item in value]
         return SyncProxy(value, self._thread) if isinstance(value, WRAPPED) else value

@@ -1,6 +1,6 @@
-"""Every call of an LLM: whom it may reach, how long is waited, and how its answer is taken apart.
+"""Every request to an LLM: which addresses it may reach, how long to wait, and how a streamed answer is split.
 
-The bytes of an answer are handed on as they came.
+The bytes of an answer are handed on unchanged.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from msgspec import Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.targets import LlmEndpoint
+from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, guarded_connector
 
 if TYPE_CHECKING:
     from voicemem.llm.transport import LlmResponse, OpenAiTransport
 
-DONE = b"[DONE]"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Of an answer in one piece, and of one event of a stream."""
 KEEPALIVE_S = 30.0
-"""A call has a turn every few seconds, and the way to an LLM is long."""
+"""A phone call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1
-"""For what stands behind the end of a stream, after which its connection can be used again."""
+"""Time to read what follows the end of a stream, so that its connection can be reused."""
 
 
 class Timeouts(Struct, frozen=True):
-    """How long is waited, in seconds: for a connection, and for the next bytes of an answer."""
+    """How long to wait, in seconds: for a connection, and for the next bytes of an answer."""
 
     connect_s: float = 5.0
     read_s: float = 30.0
 
 
 class LlmClient:
-    """Calls LLMs until it is closed; two pools of connections, since what may be called differs.
+    """Sends requests to LLMs until it is closed.
 
-    `allowed` are networks that count as public; `more_headers` gives what goes with every call.
+    It has two pools of connections: one that reaches public addresses only, for URLs that came through the API, and
+    one for the operator's own. `allowed` are networks that count as public; `extra_headers` go with every request.
     """
 
     def __init__(
@@ -58,27 +59,28 @@ class LlmClient:
         self.resolver = resolver
         self.extra_headers = extra_headers
         self.clients: dict[bool, OpenAiTransport] = {}
-        """By whether the guard stands before them."""
+        """By whether the address guard applies."""
         self.open_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Make ready for the first call, which otherwise does so; no connection is made yet."""
+        """Load the client ahead of the first request, which would otherwise do it; no connection is made yet."""
         async with self.open_lock:
             if self.clients:
                 return
             module = await asyncio.to_thread(importlib.import_module, "voicemem.llm.transport")
-            guard_route = guarded_connector(allowed=self.allowed, resolver=self.resolver, keepalive_s=KEEPALIVE_S)
-            free = aiohttp.TCPConnector(resolver=self.resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
-            for guard, connector in ((True, guard_route), (False, free)):
-                self.clients[guard] = module.OpenAiTransport(connector, self.timeouts.connect_s, self.timeouts.read_s)
+            guarded = guarded_connector(allowed=self.allowed, resolver=self.resolver, keepalive_s=KEEPALIVE_S)
+            unguarded = aiohttp.TCPConnector(resolver=self.resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
+            for public_only, connector in ((True, guarded), (False, unguarded)):
+                transport = module.OpenAiTransport(connector, self.timeouts.connect_s, self.timeouts.read_s)
+                self.clients[public_only] = transport
 
     async def close(self) -> None:
-        """Drops all connections; may be called twice."""
+        """Drop all connections; may be called twice."""
         while self.clients:
             await self.clients.popitem()[1].close()
 
     async def complete(self, endpoint: LlmEndpoint, body: JsonObject) -> bytes:
-        """The whole answer to a body that asks for no stream, as it came. Raises `LlmFailed`."""
+        """The whole answer to a body that asks for no stream, unchanged. Raises `LlmFailed`."""
         response = await self.post(endpoint, body)
         try:
             answer = bytearray()
@@ -90,7 +92,7 @@ class LlmClient:
             await response.close()
 
     async def stream(self, endpoint: LlmEndpoint, body: JsonObject) -> AsyncGenerator[bytes, None]:
-        """The data of each server-sent event of the answer as it came, the last `[DONE]` included. Raises `LlmFailed`.
+        """The data of each server-sent event of the answer, `[DONE]` included. Raises `LlmFailed`.
 
         An answer that ends without `[DONE]` may have been cut off.
         """
@@ -102,7 +104,7 @@ class LlmClient:
                     yield data
                     if data == DONE:
                         break
-            with suppress(TimeoutError, LlmFailed):  # it is complete anyway
+            with suppress(TimeoutError, LlmFailed):  # the answer is complete anyway
                 async with asyncio.timeout(DRAIN_S):
                     async for _ in pieces:
                         pass
@@ -110,30 +112,27 @@ class LlmClient:
             await response.close()
 
     async def post(self, endpoint: LlmEndpoint, body: JsonObject) -> LlmResponse:
-        """An answer, its body unread. Raises `LlmFailed`."""
+        """The answer, its body not yet read. Raises `LlmFailed`."""
         if not self.clients:
             await self.open()
         return await self.clients[endpoint.public_only].post(endpoint, body, self.extra_headers())
 
 
 async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The data of server-sent events (https://html.spec.whatwg.org, 9.2), by bytes: JSON may hold other line ends."""
-    waiting, lines = b"", []
-    async for piece in pieces:
-        *whole, waiting = (waiting + piece).split(b"\n")
-        check_size(waiting)
-        for line in whole:
-            line = line.removesuffix(b"\r")
-            if line.startswith(b"data:"):
-                lines.append(line.removeprefix(b"data:").removeprefix(b" "))
-                check_size(*lines)
-            elif not line and lines:
-                yield b"\n".join(lines)
-                lines = []
-    if lines and not waiting:  # the blank line at the very end is often forgotten
-        yield b"\n".join(lines)
+    """Yield the data of server-sent events. Raises `LlmFailed`."""
+    decoder = Decoder(MAX_ANSWER_BYTES)
+    try:
+        async for piece in pieces:
+            for event in decoder.feed(piece):
+                if event.data is not None:
+                    yield event.data
+    except TooLong:
+        raise LlmFailed("too_long") from None
+    for event in decoder.close():
+        if event.data is not None:
+            yield event.data
 
 
-def check_size(*texts: bytes | bytearray) -> None:
-    if sum(map(len, texts)) > MAX_ANSWER_BYTES:
+def check_size(answer: bytearray) -> None:
+    if len(answer) > MAX_ANSWER_BYTES:
         raise LlmFailed("too_long")

@@ -1,4 +1,4 @@
-"""Which LLM a session's calls go to: its own, or the operator's for sessions that give none."""
+"""Which LLM a session's requests go to: its own, or the operator's if it has none."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ COMPLETIONS_PATH = "/chat/completions"
 
 
 class LlmEndpoint(Struct, frozen=True):
-    """An LLM that can be called. `url` is a base URL, or the whole one when its path ends in `/chat/completions`."""
+    """Where an LLM is reached. `url` is a base URL, or the full URL if its path ends in `/chat/completions`."""
 
     url: str
     api_key: str | None = None
     headers: dict[str, str] = {}
     public_only: bool = True
-    """Whether its address must be a public one: true for what came through the API."""
+    """Whether its address must be public: true for a URL that came through the API."""
     model: str | None = None
-    """For sessions that name none."""
+    """For sessions that name no model."""
 
     @property
     def completions_url(self) -> str:
-        """Where a chat completion is asked for."""
+        """The URL of chat completions."""
         path, mark, query = self.url.partition("?")
         path = path.rstrip("/")
         return (path if path.endswith(COMPLETIONS_PATH) else path + COMPLETIONS_PATH) + mark + query
@@ -40,7 +40,10 @@ class LlmEndpoints:
         self.default = default
 
     async def for_session(self, stream: Stream) -> LlmEndpoint:
-        """Raises `Refused` (`llm_not_configured`). The operator's key never goes to a session's own URL."""
+        """The LLM of a session; the operator's key never goes to a session's own URL.
+
+        Raises `Refused` (`llm_not_configured`).
+        """
         url = parse_config(stream.config).llm.url
         if url is None:
             if self.default is None:

@@ -1,4 +1,4 @@
-"""What is known of models: how many tokens their context holds, and how these are counted."""
+"""What is known about models: the size of their context, in tokens, and how their tokens are counted."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
     "mistral-large": 131_072,
     "mistral-small": 32_768,
 }
-"""Tokens of context by the beginning of a model's name; the longest that fits counts. As their makers documented them
-in 2025; a service extends or corrects the table (`--model-window`)."""
+"""Tokens of context by prefix of a model's name; the longest matching prefix counts. As documented by their makers in
+2025; `--model-window` extends or corrects the table."""
 UNKNOWN_WINDOW = 16_000
-"""For models that nothing is known of: small, so that it errs on the side of what works."""
+"""For unknown models: small, so that a context which fits into it works almost everywhere."""
 CL100K = ("gpt-3.5", "gpt-4", "text-embedding")
 NOT_CL100K = ("gpt-4o", "gpt-4.1", "gpt-4.5")
 
 
 def bare_model_name(model: str) -> str:
-    """A model's name without its provider, "openai/gpt-4o", in lower case."""
+    """A model's name in lower case, without its provider: `gpt-4o` for "openai/gpt-4o"."""
     return model.rpartition("/")[2].lower()
 
 
-def context_window_of(model: str | None, more: Mapping[str, int]) -> int | None:
-    """How many tokens a model's context holds; None when nothing is known of it. `more` is looked at first."""
+def context_window_of(model: str | None, overrides: Mapping[str, int]) -> int | None:
+    """How many tokens a model's context holds; None if it is unknown. `overrides` are looked at first."""
     if model is None:
         return None
-    for table in (more, CONTEXT_WINDOWS):
-        found = [beginning for beginning in table if bare_model_name(model).startswith(bare_model_name(beginning))]
-        if found:
-            return table[max(found, key=len)]
+    for table in (overrides, CONTEXT_WINDOWS):
+        prefixes = [prefix for prefix in table if bare_model_name(model).startswith(bare_model_name(prefix))]
+        if prefixes:
+            return table[max(prefixes, key=len)]
     return None
 
 
 def encoding_of(model: str | None) -> str:
-    """How a model's tokens are counted: `cl100k` for older ones of OpenAI, `o200k`, or near enough, for all others."""
+    """The encoding of a model's tokens: `cl100k` for OpenAI's older models, `o200k` (near enough) for all others."""
     name = bare_model_name(model or "")
     return "cl100k" if name.startswith(CL100K) and not name.startswith(NOT_CL100K) else "o200k"
 
@@ -76,7 +76,7 @@ class TokenCounter(NamedTuple):
 
 
 def estimate_tokens(text: str) -> int:
-    """Four characters a token, rounded up."""
+    """Four characters per token, rounded up."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
@@ -85,9 +85,9 @@ ESTIMATE = TokenCounter("estimate", estimate_tokens)
 
 @lru_cache
 def counter(encoding: str) -> TokenCounter:
-    """The counter of an encoding, `o200k` or `cl100k`; the estimate where the extra is not installed.
+    """The counter of an encoding, `o200k` or `cl100k`; an estimate if the extra is not installed.
 
-    The first call of each loads its table, which takes 50 ms.
+    Its first use loads a table, which takes 50 ms.
     """
     try:
         from rs_bpe.bpe import openai

@@ -1,7 +1,7 @@
-"""OpenAI's package as the client of every LLM, over connections of aiohttp that obey the address guard.
+"""OpenAI's package as the client of every LLM, over aiohttp connections that obey the address guard.
 
-Importing this takes half a second and 20 MiB, so `llm` does so when the first LLM is called. The package makes the
-request and reads its outcome. It neither tries again (a caller on the phone cannot wait), nor reads settings from the
+Importing this takes half a second and 20 MiB, so `llm.client` does it before the first LLM request. The package builds
+the request and reads its outcome. It neither retries (a caller on the phone cannot wait) nor reads settings from the
 environment.
 """
 
@@ -23,14 +23,14 @@ from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import AddressNotAllowedError
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("voicemem.llm")
 RESERVED_HEADERS = frozenset(
     (
         *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-"""Headers that a session cannot set; nor `Authorization`, when it gives a key."""
+"""Headers that a session cannot set; the same holds for `Authorization` if it gives a key."""
 ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
     (AddressNotAllowedError, "address_not_allowed"),
     (TimeoutError, "timeout"),
@@ -43,7 +43,7 @@ ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], 
 
 
 class ConnectionFailed(httpx2.TransportError):
-    """A connection failed; `why` is the word for it."""
+    """A connection failed; `why` is the stable short word for the reason."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
@@ -61,18 +61,18 @@ def error_word(error: Exception) -> str:
 
 
 class OpenAiTransport:
-    """Asks LLMs for completions over the connections of one connector, which it owns."""
+    """Sends requests to LLMs over one connector, which it owns."""
 
     def __init__(self, connector: aiohttp.TCPConnector, connect_s: float, read_s: float) -> None:
         transport = AiohttpTransport(connector, connect_s, read_s)
         http = httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
-        self.openai = AsyncOpenAI(api_key="each call has its own", http_client=http, max_retries=0, timeout=None)
+        self.openai = AsyncOpenAI(api_key="each request has its own", http_client=http, max_retries=0, timeout=None)
 
     async def close(self) -> None:
         await self.openai.close()
 
     async def post(self, endpoint: LlmEndpoint, body: JsonObject, extra_headers: Mapping[str, str]) -> LlmResponse:
-        """An answer, its body unread; `more` are headers that go along. Raises `LlmFailed`."""
+        """The answer, its body not yet read. Raises `LlmFailed`."""
         try:
             response = await self.openai.post(
                 endpoint.completions_url,
@@ -99,7 +99,7 @@ class LlmResponse:
         self.response = response
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """As they come. Raises `LlmFailed`."""
+        """The body, piece by piece as it arrives. Raises `LlmFailed`."""
         try:
             async for piece in self.response.aiter_bytes():
                 yield piece
@@ -107,14 +107,17 @@ class LlmResponse:
             raise failure(error) from None
 
     async def close(self) -> None:
-        """Hang up, unless all of it was read."""
+        """Close the connection, unless the whole body was read."""
         await self.response.aclose()
 
 
 def request_headers(
     client: AsyncOpenAI, endpoint: LlmEndpoint, extra_headers: Mapping[str, str]
 ) -> dict[str, str | Omit]:
-    """The headers of one call: ours win. What the package adds of itself or the environment is nobody's business."""
+    """The headers of one request. Ours win over the session's.
+
+    The package's own headers are omitted: they describe this machine.
+    """
     headers: dict[str, str | Omit] = {name: Omit() for name in client.default_headers}
     headers |= {"X-Stainless-Retry-Count": Omit(), "X-Stainless-Read-Timeout": Omit(), "Authorization": Omit()}
     ours = {
@@ -127,15 +130,15 @@ def request_headers(
     if endpoint.api_key:
         ours["Authorization"] = f"Bearer {endpoint.api_key}"
     taken = {name.lower() for name in ours} | RESERVED_HEADERS
-    given = {name: value for name, value in endpoint.headers.items() if name.lower() not in taken}
+    configured = {name: value for name, value in endpoint.headers.items() if name.lower() not in taken}
     known = {name.lower(): name for name in headers}
-    for name, value in {**given, **ours}.items():
+    for name, value in {**configured, **ours}.items():
         headers[known.get(name.lower(), name)] = value
     return headers
 
 
 def failure(error: Exception) -> LlmFailed:
-    """What is told of an error of the package or of a connection."""
+    """The failure to report for an error of the package or of a connection."""
     cause = error.__cause__ if isinstance(error, APIConnectionError) else error
     if isinstance(cause, ConnectionFailed):
         return LlmFailed(cause.why)
@@ -143,12 +146,12 @@ def failure(error: Exception) -> LlmFailed:
         return LlmFailed("timeout")
     if isinstance(cause, httpx2.DecodingError):
         return LlmFailed("invalid_answer")
-    LOG.warning("A call of an LLM was ended by %s", type(cause).__qualname__)
+    LOG.warning("An LLM request failed with %s", type(cause).__qualname__)
     return LlmFailed("error")
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """The way of the package's requests: aiohttp, with a connector of ours."""
+    """Carries the package's requests over aiohttp, with a connector of ours."""
 
     def __init__(self, connector: aiohttp.TCPConnector, connect_s: float, read_s: float) -> None:
         async def note_reuse(
@@ -158,7 +161,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(note_reuse)
-        # Without a limit of its own the connector never makes anybody wait, so that `connect` is the way to the server.
+        # The connector has no limit, so no request waits for a free connection: `connect` bounds the way to the server.
         timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_read=read_s)
         self.session = aiohttp.ClientSession(
             connector=connector,
@@ -170,7 +173,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises `Broken`."""
+        """Send a request. Raises `ConnectionFailed`."""
         content = await request.aread()
         while True:
             context = {"reused": False}
@@ -184,7 +187,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                     trace_request_ctx=context,
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                # The server may have closed an idle connection just as it was used again: only a fresh one decides.
+                # The server may have closed an idle connection just as it was reused: only a fresh one decides. Each
+                # failure takes one idle connection out of the pool, so the loop ends after the last of them.
                 if isinstance(error, aiohttp.ClientConnectorError) or not context["reused"]:
                     raise ConnectionFailed(error) from error
             except (aiohttp.ClientError, OSError, UnicodeError, ValueError) as error:
@@ -199,14 +203,14 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
 
 class ResponseStream(httpx2.AsyncByteStream):
-    """The body of an answer, as its pieces come."""
+    """The body of an answer, piece by piece as it arrives."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self.answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-            return  # the package would read all of an error's text, however long, and nobody is told it
+            return  # the package would read the whole text of an error, however long, and it is never shown
         try:
             async for piece in self.answer.content.iter_any():
                 yield piece
@@ -214,4 +218,4 @@ class ResponseStream(httpx2.AsyncByteStream):
             raise ConnectionFailed(error) from error
 
     async def aclose(self) -> None:
-        self.answer.close()  # one that was read to its end has given its connection back before
+        self.answer.close()  # after a complete read this does nothing: the connection is back in the pool

@@ -1,14 +1,14 @@
-"""Checkpoints: a session with its whole journal in one portable document, and a session made of one again.
+"""Checkpoints: a session with its whole journal in one portable document, and sessions restored from one.
 
-What is restored was checked like what a producer sends, so that a document that somebody wrote by hand can put nothing
-in that ingest would refuse.
+Restored events are checked as a producer's are, so that a document written by hand cannot bring in anything that ingest
+would refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
@@ -44,16 +44,17 @@ from voicemem.store.streams import Ending, Producer, Stream
 
 CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
-"""Of a checkpoint that is restored over HTTP."""
+"""Limit for a checkpoint that is restored over HTTP."""
 PAGE = 500
+"""Entries that are read, or checked, at a time."""
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
-"""Unix ms of the server's clock, to the end of the year 9999."""
+"""Unix ms by the server's clock, up to the end of the year 9999."""
 IDLE_REASON = "idle"
-"""The reason of closes that a producer that comes back undoes."""
+"""The reason of a close that is undone when a producer comes back."""
 
 
 class CheckpointSession(Struct, frozen=True):
-    """The session as it was; its state follows from the events."""
+    """The session as it was. When it is restored, its state follows from the events."""
 
     session_id: str
     state: str
@@ -64,7 +65,7 @@ class CheckpointSession(Struct, frozen=True):
 
 
 class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of the journal; those of the server's own have neither producer nor seq."""
+    """An entry of the journal; the server's own events have neither producer nor seq."""
 
     position: SequenceNumber
     producer: Name | None
@@ -74,7 +75,7 @@ class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """The document; `sha256` is that of its session and events, each as compact JSON with sorted keys, in lines."""
+    """The document. `sha256` is the hash of its session and events, each a line of compact JSON with sorted keys."""
 
     voicemem: str
     version: int
@@ -90,8 +91,8 @@ def invalid(detail: str) -> Refused:
 # Writing
 
 
-async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncIterator[bytes]:
-    """The checkpoint of a session up to its row's position, in pieces. Raises `StoreUnavailable`."""
+async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[bytes, None]:
+    """The checkpoint of a session up to the position of its row, in pieces. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
     )
@@ -118,7 +119,7 @@ def entry_of(row: Row) -> CheckpointEntry:
 
 
 class Digest:
-    """The hash of a document, whatever its white space and the order of its keys."""
+    """The hash of a checkpoint, independent of white space and the order of keys."""
 
     def __init__(self, session: bytes | Raw) -> None:
         self.hash = hashlib.sha256()
@@ -135,7 +136,7 @@ class Digest:
 
 
 class ParsedCheckpoint(Struct, frozen=True):
-    """A checkpoint that can be restored."""
+    """A checkpoint that was checked and can be restored."""
 
     config: JsonObject
     restored: Restored
@@ -144,13 +145,15 @@ class ParsedCheckpoint(Struct, frozen=True):
 async def restore_checkpoint(
     sessions: Sessions, project: str, session_id: str | None, checkpoint: ParsedCheckpoint
 ) -> Stream:
-    """A new session of a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
-    public = validate_config(checkpoint.config).public  # whatever a hand puts in, a checkpoint has no secrets
+    """Create a session from a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
+    public = validate_config(
+        checkpoint.config
+    ).public  # a checkpoint has no secrets, even if someone wrote some into it
     return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), checkpoint.restored)
 
 
 async def parse_checkpoint(document: bytes | Raw) -> ParsedCheckpoint:
-    """Check a checkpoint, a slice at a time. Raises `Refused` (`invalid_checkpoint`)."""
+    """Check a checkpoint, a page of entries at a time. Raises `Refused` (`invalid_checkpoint`)."""
     checkpoint = decode_checkpoint(document)
     try:
         check_frame(bytes(checkpoint.session))
@@ -164,9 +167,9 @@ async def parse_checkpoint(document: bytes | Raw) -> ParsedCheckpoint:
             if number % PAGE == 0:
                 await asyncio.sleep(0)
     except (InvalidFrame, *MALFORMED):
-        raise invalid("A part of the checkpoint is not what it must be.") from None
+        raise invalid("A part of the checkpoint is malformed.") from None
     if digest.hex() != checkpoint.sha256:
-        raise invalid("The checkpoint was changed since it was made: its sha256 is another one.")
+        raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
     return ParsedCheckpoint(session.config, journal.restored(session.started_at))
 
 
@@ -174,17 +177,17 @@ def decode_checkpoint(document: bytes | Raw) -> CheckpointDocument:
     try:
         checkpoint = msgspec.json.decode(document, type=CheckpointDocument)
     except MALFORMED as error:
-        more = " It has a field that a checkpoint does not have." if "unknown field" in str(error) else ""
-        raise invalid(f"This is no checkpoint of voicemem.{more}") from None
+        detail = " It has an unknown field." if "unknown field" in str(error) else ""
+        raise invalid(f"This is not a voicemem checkpoint.{detail}") from None
     if checkpoint.voicemem != CHECKPOINT_KIND:
-        raise invalid("This is no checkpoint of voicemem.")
+        raise invalid("This is not a voicemem checkpoint.")
     if checkpoint.version != CHECKPOINT_VERSION:
-        raise invalid(f"The checkpoint is of another version; this service reads version {CHECKPOINT_VERSION}.")
+        raise invalid(f"The checkpoint has another version; this service reads version {CHECKPOINT_VERSION}.")
     return checkpoint
 
 
 class CheckpointReader:
-    """The journal of a checkpoint, entry by entry, and where its session stands then."""
+    """Reads the journal of a checkpoint entry by entry, and derives the state of its session."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -193,13 +196,13 @@ class CheckpointReader:
         self.ending: Ending | None = None
 
     def add(self, text: bytes) -> None:
-        """Raises `Refused`, and what `MALFORMED` names for what is no entry."""
+        """Check and add an entry. Raises `Refused`, and the errors in `MALFORMED` if it is not an entry."""
         entry = msgspec.json.decode(text, type=CheckpointEntry)
         position = len(self.rows) + 1
         if entry.seq is not None and entry.producer is None:
-            raise invalid(f"At position {position}: only a producer's events have a seq.")
+            raise invalid(f"At position {position}: only a producer's events may have a seq.")
         if entry.position != position:
-            raise invalid(f"An entry of the journal is missing, or in the wrong place: position {position}.")
+            raise invalid(f"At position {position}: an entry of the journal is missing or out of order.")
         try:
             event, payload = read_entry(entry)
             self.apply_entry(entry, event)
@@ -210,7 +213,7 @@ class CheckpointReader:
         self.rows.append(Row(position, entry.producer, entry.seq, entry.received_ms, payload))
 
     def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
-        """What an entry does to producers, and to the session's state."""
+        """Apply an entry to its producer, and to the state of the session."""
         if entry.producer is not None:
             self.advance_seq(self.producer(entry.producer), entry, event)
         match event:
@@ -232,13 +235,14 @@ class CheckpointReader:
         if entry.seq is None:
             producer.unsequenced = True
         if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
-            raise invalid("The events of a producer are not in the order of their seq.")
+            raise invalid("The events of a producer must be in the order of their seq.")
         if entry.seq is None and producer.next_seq > 1:
-            raise invalid("A producer gives all of its events a seq, or none.")
+            raise invalid("A producer must give all of its events a seq, or none.")
         producer.next_seq = producer.next_seq if entry.seq is None else entry.seq + 1
         producer.ended = producer.ended or isinstance(event, SessionEnd)
 
     def restored(self, started_ms: int) -> Restored:
+        """What a store needs to create the session."""
         event, ended_ms = self.closed or (None, None)
         reason = None if event is None else event.reason
         return Restored(
@@ -253,17 +257,17 @@ class CheckpointReader:
 
 
 def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
-    """The event of an entry and its payload, as ingest or the server itself would have journaled it."""
+    """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`."""
     text = bytes(entry.event)
     check_frame(text)
     event = decode_journaled(text)
     if isinstance(event, RefusalMarker):
         if event.code not in CODES or entry.producer is None:
-            raise invalid("An event was refused with a code that there is not.")
+            raise invalid("The code of a refused event is unknown, or the entry has no producer.")
         return event, msgspec.json.encode({"type": "refused", "code": event.code})
     if isinstance(event, ServerEvent):
         if entry.producer is not None:
-            raise invalid("An event of the server's own cannot be a producer's.")
+            raise invalid("An event of the server's own cannot have a producer.")
         check_numbers(text)
         check_event(event, len(text))
         check_own_event(event)
@@ -272,17 +276,17 @@ def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
     if isinstance(arrival, RejectedEvent):
         raise Refused(arrival.code, arrival.detail)
     if event.seq not in (None, entry.seq):
-        raise invalid("The event has another seq than its entry.")
+        raise invalid("The event must have the same seq as its entry.")
     if isinstance(arrival.event, SessionUpdate):
         return event, validated_update(arrival.event, text).payload
     return event, arrival.payload
 
 
 def check_own_event(event: ServerEvent) -> None:
-    """What the types cannot say of working memory. Raises `Refused`."""
+    """Check what types cannot express about working memory. Raises `Refused`."""
     if isinstance(event, MemoryDocument):
         check_form(event)
     if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
-        raise Refused("too_big", "A working memory document has at most 64 KiB.")
+        raise Refused("too_big", "A working memory document may have at most 64 KiB.")
     if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
-        raise Refused("invalid_field", "The content of a document is a text or an object.")
+        raise Refused("invalid_field", "The content of a document must be a text or an object.")

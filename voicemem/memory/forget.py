@@ -1,4 +1,4 @@
-"""Forgetting: what is gone from every context, and still in the history until it is erased."""
+"""Forget a part of a memory: contexts no longer show it, but the history does until it is erased."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voicemem.transcript.messages import Forgotten
 
 
 class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to forget: all up to a turn, all but the newest messages, or everything (also when nothing is said)."""
+    """What to forget: all up to a turn, all but the newest messages, or everything (the default)."""
 
     through_turn: Natural | None = None
     keep_last: Natural | None = None
@@ -25,7 +25,7 @@ class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forgot(Struct, frozen=True):
-    """How many messages of the history contexts leave out, and how many they are made of."""
+    """How many messages of the history are forgotten, and how many are remembered."""
 
     position: int
     forgotten: int
@@ -34,16 +34,18 @@ class Forgot(Struct, frozen=True):
 
 async def forget(memories: Memories, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]) -> Forgot:
     """Forget a part of a memory. Raises `Refused` (`invalid_field`, `unknown_turn`)."""
-    given = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not None]
-    if len(given) > 1 or request.everything is False:
-        raise Refused("invalid_field", "Give one of through_turn, keep_last, and everything as true.")
+    options = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not None]
+    if len(options) > 1 or request.everything is False:
+        raise Refused(
+            "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
+        )
     stream, memory = await append_made(memories, stream, lambda memory: forgotten_event(memory, request), now_ms)
     remembered = len(memory.remembered())
     return Forgot(stream.position, len(memory.made_messages()) - remembered, remembered)
 
 
 def forgotten_event(memory: Memory, request: ForgetRequest) -> MemoryForgotten | None:
-    """What is to be journaled; None where nothing would change."""
+    """The event to journal; None if it would change nothing. Raises `Refused` (`unknown_turn`)."""
     if request.through_turn is None:
         return forget_all_but_newest(memory, request.keep_last or 0, everything=request.keep_last is None)
     newest = memory.state.turn_numbers[-1] if memory.state.turn_numbers else -1
@@ -54,13 +56,14 @@ def forgotten_event(memory: Memory, request: ForgetRequest) -> MemoryForgotten |
 
 
 def forget_all_but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten | None:
-    """Everything but the newest messages; what is still being said is no message yet, and stays."""
+    """Forget all but the newest `count` messages. What is still being said is not a message yet, and stays."""
+    # Not only what is carried over now: None means that nothing was carried over yet, and that must not happen later.
     carried = everything and memory.state.carried != ()
-    messages, places = memory.made_messages(), memory.remembered()
-    if count >= len(places):
+    messages, indexes = memory.made_messages(), memory.remembered()
+    if count >= len(indexes):
         return MemoryForgotten(carried=True) if carried else None
-    kept = set(places[len(places) - count :])
-    turn = messages[min(kept, default=places[-1])].turn_id
+    kept = set(indexes[len(indexes) - count :])
+    turn = messages[min(kept, default=indexes[-1])].turn_id
     return MemoryForgotten(
         turn=turn,
         kept=tuple(sorted(kept_positions(memory, turn, kept))),
@@ -69,9 +72,9 @@ def forget_all_but_newest(memory: Memory, count: int, everything: bool) -> Memor
 
 
 def kept_positions(memory: Memory, number: int, kept: set[int]) -> set[int]:
-    """Where in the journal that began which stays of a turn: some messages, and what is no message yet."""
+    """The journal positions at which the parts of a turn began that stay: `kept` messages, and unfinished ones."""
     state, turn = memory.state, memory.state.turns[number]
-    begun = {one.order for one in (*turn.utterances, *(turn.typed or ()), *turn.replies)}
+    begun = {part.order for part in (*turn.utterances, *(turn.typed or ()), *turn.replies)}
     entries = enumerate(turn_entries(state, turn), memory.begins[number])
     forgotten = state.forgotten or Forgotten()
     return {

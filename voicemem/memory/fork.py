@@ -1,4 +1,4 @@
-"""Forks: a new session that remembers another one up to a turn."""
+"""Fork a session: a new session that remembers another one up to a turn."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ from voicemem.transcript.messages import Forgotten, Message, Summary
 from voicemem.transcript.state import State, Turn
 
 PAGE = 500
+"""Journal rows that are read at a time."""
 
 
 async def fork(
     sessions: Sessions, memories: Memories, stream: Stream, at_turn: int, session_id: str | None, patch: JsonObject
 ) -> Stream:
-    """A new running session with everything up to a turn, and the configuration with a merge patch applied.
+    """Create a running session with everything up to a turn, and the configuration with a merge patch applied.
 
     Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
     """
     memory = await memories.at(stream)
     if (at_turn and at_turn not in memory.state.turns) or at_turn > MAX_INTEGER:
-        raise Refused("unknown_turn")  # turn 0 is before everything, also where nothing is in it
-    given = validate_config(patch)
-    session_patch = SessionPatch(apply_patch(stream.config, given.public), given.secrets)
+        raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
+    changes = validate_config(patch)
+    session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
     now = sessions.clock()
     summary = await summary_at(memories, stream, memory.state, at_turn)
     events = fork_events(memory.state, stream.id, at_turn, summary)
     if parse_config(session_patch.public).user_id != parse_config(stream.config).user_id:
-        events = (event for event in events if not isinstance(event, MemoryCarried))  # it is of the other user
+        events = (event for event in events if not isinstance(event, MemoryCarried))  # it belongs to the other user
     payloads = map(msgspec.json.encode, events)
     rows = [Row(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = Restored(rows=rows, started_ms=now, secrets_of=stream.key)
@@ -63,10 +64,10 @@ async def fork(
 
 
 async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: int) -> Summary | None:
-    """The newest summary that stands for nothing after a turn, and for nothing that was forgotten since."""
+    """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
     if state.summary is None or state.summary.through_turn <= at_turn:
         return state.summary
-    found, position = None, 0
+    newest, position = None, 0
     while position < stream.position:
         rows = await memories.journal.rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
@@ -76,16 +77,16 @@ async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: 
             if b'"memory.' in row.payload:
                 event = decode_journaled(row.payload)
                 if isinstance(event, MemoryForgotten):
-                    found = None
+                    newest = None
                 elif isinstance(event, MemorySummary) and event.through_turn <= at_turn:
-                    found = Summary(event.through_turn, event.text, event.messages, event.model)
-    return found
+                    newest = Summary(event.through_turn, event.text, event.messages, event.model)
+    return newest
 
 
 def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[Event]:
-    """What makes the memory of a session up to a turn: each message whole, as the history shows it.
+    """The events that recreate the memory of a session up to a turn: each message whole, as the history shows it.
 
-    What a call does not show any more, such as its deltas, is left behind.
+    What the history does not show, such as deltas, is not copied.
     """
     forgotten, position = state.forgotten or Forgotten(), 0
     kept: list[int] = []
@@ -117,7 +118,7 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
 
 
 def items_forgotten_in(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
-    """The items of what of a turn is forgotten: what still comes for them must not make it anew."""
+    """The items of the forgotten parts of a turn: later events for them must not bring these back."""
     for utterance in turn.utterances:
         if forgotten.covers(turn.number, utterance.order):
             yield from {segment.item: None for segment in utterance.segments if segment.item is not None}
@@ -127,7 +128,7 @@ def items_forgotten_in(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
 
 
 def document_event(document: Document) -> MemoryDocument:
-    """The working memory as it is now, which has no turns."""
+    """The event that recreates the working memory as it is now: it has no turns to go back to."""
     form = document.form or Form("text")
     return MemoryDocument(
         ts=document.updated_ms,
@@ -140,12 +141,14 @@ def document_event(document: Document) -> MemoryDocument:
 
 
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
-    """The events of a turn, each with where in the journal began what it stands for."""
+    """The events of a turn, each with the journal position at which its message or tool call began."""
     for entry in turn_entries(state, turn):
         interruption = interruption_cause(entry)
         if interruption is None:
             yield to_message_event(entry.message), entry.order
-        else:  # by a name that nobody else has, so that what still comes for the reply is not about this
+        else:
+            # A reply that says why it was cut gets an item of its own, and its interruption right after it. Late events
+            # name the original item, so they cannot change this copy.
             item = f"forked.{entry.order}"
             yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.order
             yield Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
@@ -168,7 +171,7 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
 
 
 def interruption_cause(entry: MessageEntry) -> Interruption | None:
-    """The interruption of a reply that says why it was; the message has everything else about it."""
+    """The first interruption of a reply, if it has a cause; the message itself has everything else about it."""
     if not isinstance(entry.made_of, HeardReply):
         return None
     interruptions = (
@@ -181,7 +184,7 @@ def interruption_cause(entry: MessageEntry) -> Interruption | None:
 
 
 def to_message_event(message: Message) -> MessageEvent:
-    """The event that makes a message again."""
+    """The event that recreates a message."""
     metadata = dict(message.metadata)
     return MessageEvent(
         role=message.role,

@@ -1,4 +1,4 @@
-"""What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
+"""Statistics of a session: messages, turns, interruptions, tokens, latencies, tools."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from voicemem.transcript.state import State
 
 
 class Roles(Struct, frozen=True):
-    """One count for each role."""
+    """A count for each role."""
 
     user: int = 0
     assistant: int = 0
 
 
 class Unheard(Struct, frozen=True):
-    """What the LLM generated and nobody heard; `share` is that of all that it generated, from 0 to 1."""
+    """What the LLM generated and the user did not hear; `share` is its part of all that was generated, from 0 to 1."""
 
     characters: int
     share: float
@@ -41,7 +41,7 @@ class Latencies(Struct, frozen=True):
 
 
 class ToolCounts(Struct, frozen=True):
-    """Calls by the name of the tool; `answered` are those whose result has come."""
+    """Tool calls, in all and by the name of the tool; `answered` counts those that have a result."""
 
     calls: int
     answered: int
@@ -49,7 +49,7 @@ class ToolCounts(Struct, frozen=True):
 
 
 class Statistics(Struct, frozen=True):
-    """Of the whole history, whatever contexts show of it. `memory_bytes` is about what it takes in this process."""
+    """Counts over the whole history, forgotten messages included. `memory_bytes` is an estimate for this process."""
 
     session_id: str
     state: str
@@ -65,14 +65,14 @@ class Statistics(Struct, frozen=True):
     tools: ToolCounts
     summary: SummaryState | None
     forgotten: int
-    """How many messages no context shows any more."""
+    """Messages that contexts no longer show."""
     memory_bytes: int
 
 
 def statistics_of(
     stream: Stream, memory: Memory, selection: ContextSelection, summary: SummaryState | None, now_ms: int
 ) -> Statistics:
-    """`chosen` is what its policy chooses of this memory now, and how tokens are counted."""
+    """The statistics of a session; `selection` says how its tokens are counted."""
     messages, tokens = memory.made_messages(), memory.tokens(selection.counter)
     return Statistics(
         session_id=stream.id,
@@ -94,10 +94,10 @@ def statistics_of(
 
 
 def sum_by_role(counts: Iterable[tuple[str, int]]) -> Roles:
-    found = {"user": 0, "assistant": 0}
+    sums = {"user": 0, "assistant": 0}
     for role, count in counts:
-        found[role] += count
-    return Roles(**found)
+        sums[role] += count
+    return Roles(**sums)
 
 
 def unheard(messages: Iterable[Message]) -> Unheard:
@@ -112,11 +112,11 @@ def unheard(messages: Iterable[Message]) -> Unheard:
 
 
 def latencies(state: State) -> dict[str, Latencies]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    by_name: defaultdict[str, list[float]] = defaultdict(list)
     for turn in state.turns.values():
         for latency in turn.latencies or ():
-            found[latency.name].append(latency.latency_ms)
-    return {name: percentiles(sorted(values)) for name, values in sorted(found.items())}
+            by_name[latency.name].append(latency.latency_ms)
+    return {name: percentiles(sorted(values)) for name, values in sorted(by_name.items())}
 
 
 def percentiles(values: list[float]) -> Latencies:

@@ -1,7 +1,8 @@
 """Working memory: documents of sessions and of users, and the data of a session, as events in their streams.
 
-An update is read at a position, merged and checked, and appended right behind it; when something else came first, all
-of that is done again. So writers on any number of nodes lose nothing, and every version can be read.
+An update reads the document at a position, merges and checks the change, and appends it right after that position. If
+something else was appended first, all of that is repeated. So writers on any number of nodes lose nothing, and every
+version can be read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from voicemem.documents.document import (
     WorkingMemoryConfig,
     form_of,
 )
+from voicemem.documents.json_schema import check_document
 from voicemem.documents.tools import (
     CLEAR_TOOL,
     GET_TOOL,
@@ -35,7 +37,6 @@ from voicemem.documents.tools import (
     tool_message,
 )
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.memory.schema_validation import check_document
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
@@ -49,7 +50,7 @@ DEFAULT_CONFIG = WorkingMemoryConfig()
 
 
 class DocumentOwner(NamedTuple):
-    """Whose document is meant, and the configuration of the session that asks."""
+    """The owner of a document, and the working memory settings of the session that asks."""
 
     scope: Scope
     project: str
@@ -58,7 +59,7 @@ class DocumentOwner(NamedTuple):
 
 
 class DocumentView(Struct, frozen=True):
-    """A document at a version; version 0 is before the first event."""
+    """A document at a version; version 0 is the state before the first change."""
 
     owner: DocumentOwner
     form: Form
@@ -66,10 +67,11 @@ class DocumentView(Struct, frozen=True):
     version: int = 0
     updated_ms: int | None = None
     stored_form: Form | None = None
+    """The form that the document itself has; None if the configuration decides."""
 
 
 class VersionRecord(NamedTuple):
-    """What made a version of a document."""
+    """The change that made a version of a document."""
 
     version: int
     operation: Operation
@@ -77,7 +79,7 @@ class VersionRecord(NamedTuple):
 
 
 class DocumentChange(NamedTuple):
-    """What is to be done to a document; with `form`, it has this one from here on."""
+    """A change of a document; with `form`, the document has this form from now on."""
 
     operation: Operation
     content: Any = None
@@ -85,7 +87,7 @@ class DocumentChange(NamedTuple):
 
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
-    """The owner of the document that a session works on. Raises `Refused` (`no_user`)."""
+    """The owner of the document that a session uses. Raises `Refused` (`no_user`)."""
     session_config = parse_config(stream.config)
     section = session_config.working_memory or DEFAULT_CONFIG
     if section.scope == "session":
@@ -96,10 +98,10 @@ def owner_of_session(stream: Stream) -> DocumentOwner:
 
 
 def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
-    found = document or Document()
-    form = documents.resolve_form(found.content, found.form, form_of(owner.config))
-    updated_ms = found.updated_ms if found.version else None
-    return DocumentView(owner, form, found.content, found.version, updated_ms, found.form)
+    document = document or Document()
+    form = documents.resolve_form(document.content, document.form, form_of(owner.config))
+    updated_ms = document.updated_ms if document.version else None
+    return DocumentView(owner, form, document.content, document.version, updated_ms, document.form)
 
 
 class WorkingMemory:
@@ -110,12 +112,12 @@ class WorkingMemory:
         self.memories = memories
         self.clock = clock
         self.locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-        """Writers of one document in this process wait for each other, instead of being in each other's way."""
+        """By owner: writers of one document in this process take turns, so they do not repeat each other's attempts."""
 
     # Documents
 
     async def read_document(self, owner: DocumentOwner, version: int | None = None) -> DocumentView:
-        """A document as it is, or as it was. Raises `Refused` (`unknown_version`, `unknown_session`)."""
+        """A document as it is, or at a version. Raises `Refused` (`unknown_version`, `unknown_session`)."""
         stream = await self.find_stream(owner)
         memory = None if stream is None else await self.memories.at(stream)
         document = None if memory is None else memory.state.document
@@ -127,25 +129,25 @@ class WorkingMemory:
         return await self.memories.made_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
 
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
-        """What made the versions before one, the newest first. Raises `Refused`."""
+        """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
         document = None if stream is None else (await self.memories.at(stream)).state.document
         if stream is None or document is None:
             return []
         last = document.version if before is None else min(before - 1, document.version)
         positions = document.positions[max(0, last - limit) : last]
-        found = []
+        records = []
         for number, position in zip(range(last, 0, -1), reversed(positions), strict=False):
             for row in await self.journal.rows(stream.key, position - 1, 1):
                 event = codec.decode_journaled(row.payload)
                 assert isinstance(event, MemoryDocument)
-                found.append(VersionRecord(number, event.operation, row.received_ms))
-        return found
+                records.append(VersionRecord(number, event.operation, row.received_ms))
+        return records
 
     async def change(
         self, owner: DocumentOwner, change: DocumentChange, expected: Collection[int] | None = None
     ) -> DocumentView:
-        """The document after a change; with `expected`, only of one of these versions.
+        """Change a document; the document after that. With `expected`, only if it has one of these versions.
 
         Raises `Refused`: `precondition_failed`, `too_big`, `invalid_field` for a content that breaks the form.
         """
@@ -163,21 +165,19 @@ class WorkingMemory:
                 after, event = await self.apply_change(before, change, now_ms)
                 if await self.append_event(owner, stream, event, position, now_ms):
                     return after
-        raise StoreUnavailable("The document changes faster than an update of it can be stored.")
+        raise StoreUnavailable("The document changes faster than this update can be stored.")
 
     async def apply_change(
         self, before: DocumentView, change: DocumentChange, now_ms: int
     ) -> tuple[DocumentView, MemoryDocument]:
-        """The document after a change, and the event that makes it so. Raises `Refused`."""
+        """The document after a change, and the event to journal. Raises `Refused`."""
         form, change = prepare_change(before, change)
-        own, configured = change.form, form_of(before.owner.config)
-        if own is None and before.stored_form is None and before.owner.scope == "user" and form == configured:
-            own = configured  # so that all of the user's sessions find the same form
+        own = change.form or adopted_form(before, form)
         content = documents.apply_operation(before.content, change.operation, change.content)
         if content is not None:
             documents.check_content(content, form)
             if form.schema is not None:
-                await asyncio.to_thread(check_document, content, form.schema)
+                check_document(content, form.schema)
         event = MemoryDocument(
             operation=change.operation,
             content=change.content,
@@ -190,7 +190,7 @@ class WorkingMemory:
     async def append_event(
         self, owner: DocumentOwner, stream: Stream | None, event: MemoryDocument, position: int, now_ms: int
     ) -> bool:
-        """Journal an event right behind a position; False when something else came first."""
+        """Journal an event right after a position; False if something else was appended first."""
         if stream is None:
             stream = await self.journal.add_user(owner.project, owner.id, now_ms)
         payload = msgspec.json.encode(event)
@@ -199,10 +199,10 @@ class WorkingMemory:
         except Refused:
             if owner.scope == "session":
                 raise
-            return False  # the user was erased meanwhile, and comes back
+            return False  # the user was erased meanwhile: the next attempt creates it again
 
     async def find_stream(self, owner: DocumentOwner) -> Stream | None:
-        """The stream of an owner; None for a user of whom nothing was written. Raises `Refused`."""
+        """The stream of an owner; None for a user without a document. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
             return await self.journal.user(owner.project, owner.id)
         stream = await self.journal.stream(owner.project, owner.id)
@@ -216,12 +216,12 @@ class WorkingMemory:
     # Tools
 
     async def tool_definitions(self, owner: DocumentOwner | Stream) -> list[JsonObject]:
-        """The definitions of the tools for a session's document, or for that of an owner. Raises `Refused`."""
+        """The tool definitions for the document of an owner, or of a session. Raises `Refused`."""
         view = await self.read_document(owner if isinstance(owner, DocumentOwner) else owner_of_session(owner))
         return tool_definitions(view.form)
 
     async def execute_tool(self, owner: DocumentOwner | Stream, call: ChatToolCall) -> JsonObject:
-        """Do what a tool call says; the tool message. What is wrong with the call is told in that.
+        """Run a tool call; the tool message. An error in the tool call is reported in the message, for the LLM to read.
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
         """
@@ -234,6 +234,7 @@ class WorkingMemory:
             return tool_message(call, f"Error: {refused.detail}")
 
     async def run_tool(self, owner: DocumentOwner, call: ChatToolCall) -> str:
+        """Run a tool call; its result as text. Raises `Refused`, `InvalidFrame`."""
         match call.function.name:
             case "get_working_memory":
                 view = await self.read_document(owner)
@@ -248,7 +249,7 @@ class WorkingMemory:
             case "clear_working_memory":
                 await self.change(owner, DocumentChange("clear"))
                 return "The working memory is empty."
-        raise Refused("invalid_field", f"There is no such tool; there are {GET_TOOL}, {UPDATE_TOOL} and {CLEAR_TOOL}.")
+        raise Refused("invalid_field", f"The tool must be one of {GET_TOOL}, {UPDATE_TOOL} and {CLEAR_TOOL}.")
 
     # Data
 
@@ -257,49 +258,60 @@ class WorkingMemory:
         return (await self.memories.at(stream)).state.data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
-        """The data after an event. Raises `Refused` (`too_big`, `unknown_session`)."""
+        """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.lock_for(DocumentOwner("session", stream.project, stream.id)):
             _, memory = await append_made(self.memories, stream, lambda memory: check_data(memory, event), self.clock)
             return memory.state.data
 
 
+def adopted_form(before: DocumentView, form: Form) -> Form | None:
+    """The form to store with a change that names none; None to leave it to the configuration.
+
+    The first document of a user stores the form of the session's configuration, so that all sessions of the user find
+    the same form.
+    """
+    adopts = before.stored_form is None and before.owner.scope == "user" and form == form_of(before.owner.config)
+    return form if adopts else None
+
+
 def leaves_empty(change: DocumentChange) -> bool:
-    """Whether nothing comes of it in an empty document."""
+    """Whether an empty document stays empty."""
     return change.operation == "clear" or (change.content == "" and change.form is None)
 
 
 def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, DocumentChange]:
-    """The form in which a change is done, and the change as it is journaled. Raises `Refused` (`invalid_field`).
+    """The form of the document after a change, and the change as it is journaled. Raises `Refused` (`invalid_field`).
 
-    A text that is a JSON object, for a document of that format, is this object: LLMs give such.
+    A text that holds a JSON object, for a document of that format, is taken as the object: LLMs send such texts.
     """
     appends = change.operation == "append"
-    kept = before.content if appends and before.content != "" else None
-    given = change.content
-    if isinstance(given, str) and (change.form or before.form).format == "json":
-        given = parse_object(given)
+    # An append to nothing is a first content; then the old content has no say in the form.
+    existing = before.content if appends and before.content != "" else None
+    content = change.content
+    if isinstance(content, str) and (change.form or before.form).format == "json":
+        content = parse_object(content)
     if change.form is not None:
         form = change.form
-    elif kept is not None:
-        form = documents.resolve_form(kept, before.stored_form, form_of(before.owner.config))
+    elif existing is not None:
+        form = documents.resolve_form(existing, before.stored_form, form_of(before.owner.config))
     else:
         form = documents.resolve_form(
-            None, before.stored_form, form_of(before.owner.config), documents.resolve_form(given)
+            None, before.stored_form, form_of(before.owner.config), documents.resolve_form(content)
         )
-    if given is None:
+    if content is None:
         return form, change
-    if kept is not None:
-        documents.check_same_kind(kept, given)
-    documents.check_content(given, form)
-    if given == "" and not appends:
+    if existing is not None:
+        documents.check_same_kind(existing, content)
+    documents.check_content(content, form)
+    if content == "" and not appends:
         return form, change._replace(operation="clear", content=None)
-    if appends and kept is None:
-        given = documents.first_content(given, form.template)
-    return form, change._replace(content=given)
+    if appends and existing is None:
+        content = documents.first_content(content, form.template)
+    return form, change._replace(content=content)
 
 
 def parse_object(text: str) -> str | JsonObject:
-    """The JSON object that a text is, else the text."""
+    """The JSON object in a text; the text itself if it does not hold one."""
     try:
         check_frame(text.encode())
         value = JSON_DECODER.decode(text)
@@ -310,8 +322,8 @@ def parse_object(text: str) -> str | JsonObject:
 
 
 def check_data(memory: Memory, event: MemoryData) -> MemoryData:
-    """The event, if the data it leads to are not too large. Raises `Refused`."""
+    """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
     after = event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content)
     if len(msgspec.json.encode(after)) > MAX_DOCUMENT_BYTES:
-        raise Refused("too_big", "The data of a session have at most 64 KiB.")
+        raise Refused("too_big", "The data of a session may have at most 64 KiB.")
     return event

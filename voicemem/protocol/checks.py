@@ -1,6 +1,6 @@
-"""What the types of events cannot say: limits, and fields that depend on each other (design, sections 2, 3 and 10).
+"""Checks that the types of events cannot express: limits, and fields that depend on each other.
 
-Every check raises `Refused`, whose sentence never holds what was sent.
+Design, sections 2, 3 and 10. Every check raises `Refused`, whose sentence never quotes what was sent.
 """
 
 from __future__ import annotations
@@ -20,73 +20,9 @@ SOURCES = {
     "user": frozenset({"asr", "message", "command"}),
     "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
 }
-
-
-def check_event(event: Event, size: int) -> None:
-    """What the types cannot say of an event of so many bytes: limits and fields that depend on each other."""
-    if size > MAX_TEXT_BYTES:  # no text is longer than the JSON that it stands in
-        check_texts(event)
-    if event.metadata and not isinstance(event, MessageEvent) and not RESERVED_METADATA.isdisjoint(event.metadata):
-        raise Refused("reserved_metadata")
-    check = CHECKS.get(type(event))
-    if check is not None:
-        check(event)
-
-
-def check_tts(event: Tts) -> None:
-    fields = (event.audio_ms, event.heard_text, event.done, event.words, event.total_audio_ms)
-    if fields == (None, None, None, None, None):
-        raise Refused("missing_field", "A tts event has at least one of its fields.")
-
-
-def check_interrupt(event: Interrupt) -> None:
-    given = (event.heard_text, event.heard_chars, event.audio_end_ms)
-    if sum(value is not None for value in given) > 1:
-        raise Refused("invalid_field", "An interrupt has at most one of heard_text, heard_chars, audio_end_ms.")
-
-
-def check_end(event: SessionEnd) -> None:
-    if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
-        raise Refused("last_seq_mismatch")
-
-
-def check_texts(event: Event) -> None:
-    texts = [getattr(event, "text", None), getattr(event, "heard_text", None), getattr(event, "reason", None)]
-    for text in texts:
-        check_text(text)
-
-
-def check_text(text: str | None) -> None:
-    """Raise `Refused` for a text that is too long."""
-    # Only a text of so many characters can have so many bytes.
-    if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
-        raise Refused("text_too_long")
-
-
-def check_message(event: MessageEvent) -> None:
-    """A `message` may carry the reserved keys whole, which is how a memory is restored."""
-    if event.source not in SOURCES[event.role]:
-        raise Refused("invalid_field", f"A message of this source does not have the role {event.role}.")
-    try:
-        restored = msgspec.convert(event.metadata or {}, RestoredMetadata)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the metadata: {describe_error(error, RestoredMetadata)}") from None
-    given = {key for key in RESERVED_METADATA if getattr(restored, key) is not UNSET}
-    allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
-    if restored.interrupted is True and event.role == "assistant":
-        allowed |= INTERRUPTION_KEYS
-    if restored.interrupted is True and (restored.interrupt_timestamp is UNSET or restored.original is UNSET):
-        raise Refused("invalid_field", "An interrupted message says interrupt_timestamp and original too.")
-    if given - allowed or restored.partial is False or restored.source not in (UNSET, event.source):
-        raise Refused("invalid_field", "The metadata says what a message of this kind cannot say.")
-
-
-CHECKS: dict[type, Callable[[Any], None]] = {
-    Tts: check_tts,
-    Interrupt: check_interrupt,
-    SessionEnd: check_end,
-    MessageEvent: check_message,
-}
+METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
+"""Keys of `metadata` that voicemem itself writes, in their documented order; others follow as they came."""
+RESERVED_METADATA = frozenset(METADATA_ORDER)
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
@@ -102,6 +38,73 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
     partial: bool | UnsetType = UNSET
 
 
-METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
-"""Keys of `metadata` that voicemem writes itself, in the order in which they stand; others follow as they came."""
-RESERVED_METADATA = frozenset(METADATA_ORDER)
+def check_event(event: Event, size: int) -> None:
+    """Check what the types cannot express; `size` is the length of the event's JSON in bytes."""
+    if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
+        check_texts(event)
+    if event.metadata and not isinstance(event, MessageEvent) and not RESERVED_METADATA.isdisjoint(event.metadata):
+        raise Refused("reserved_metadata")
+    check = CHECKS.get(type(event))
+    if check is not None:
+        check(event)
+
+
+def check_tts(event: Tts) -> None:
+    fields = (event.audio_ms, event.heard_text, event.done, event.words, event.total_audio_ms)
+    if fields == (None, None, None, None, None):
+        raise Refused(
+            "missing_field", "A tts event must have at least one of audio_ms, heard_text, done, words, total_audio_ms."
+        )
+
+
+def check_interrupt(event: Interrupt) -> None:
+    evidence = (event.heard_text, event.heard_chars, event.audio_end_ms)
+    if sum(value is not None for value in evidence) > 1:
+        raise Refused("invalid_field", "An interrupt may have at most one of heard_text, heard_chars, audio_end_ms.")
+
+
+def check_end(event: SessionEnd) -> None:
+    if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
+        raise Refused("last_seq_mismatch")
+
+
+def check_texts(event: Event) -> None:
+    texts = [getattr(event, "text", None), getattr(event, "heard_text", None), getattr(event, "reason", None)]
+    for text in texts:
+        check_text(text)
+
+
+def check_text(text: str | None) -> None:
+    """Raise `Refused` for a text that is too long."""
+    # A character has at most 4 bytes, so shorter texts need not be encoded.
+    if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise Refused("text_too_long")
+
+
+def check_message(event: MessageEvent) -> None:
+    """Check a `message`, the only event that may carry reserved metadata: that is how a memory is restored."""
+    if event.source not in SOURCES[event.role]:
+        sources = ", ".join(sorted(SOURCES[event.role]))
+        raise Refused("invalid_field", f"The source of a message with the role {event.role} must be one of {sources}.")
+    try:
+        restored = msgspec.convert(event.metadata or {}, RestoredMetadata)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", f"In the metadata: {describe_error(error, RestoredMetadata)}") from None
+    present = {key for key in RESERVED_METADATA if getattr(restored, key) is not UNSET}
+    allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
+    if restored.interrupted is True and event.role == "assistant":
+        allowed |= INTERRUPTION_KEYS
+    if restored.interrupted is True and (restored.interrupt_timestamp is UNSET or restored.original is UNSET):
+        raise Refused(
+            "invalid_field", "The metadata of an interrupted message must have interrupt_timestamp and original too."
+        )
+    if present - allowed or restored.partial is False or restored.source not in (UNSET, event.source):
+        raise Refused("invalid_field", "The metadata has a reserved key or value that does not fit this message.")
+
+
+CHECKS: dict[type, Callable[[Any], None]] = {
+    Tts: check_tts,
+    Interrupt: check_interrupt,
+    SessionEnd: check_end,
+    MessageEvent: check_message,
+}

@@ -1,7 +1,7 @@
 """Bytes to events: the wire format of `voicemem.v1`, its limits and its checks (design, sections 3, 5 and 10).
 
-What is no frame of events raises `InvalidFrame`; an event that cannot be taken becomes a `Rejected` beside the good
-ones. No error text holds what was sent.
+What is not a frame of events raises `InvalidFrame`. An event that cannot be accepted becomes a `RejectedEvent` in its
+place among the others. No error quotes what was sent.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ INCOMING_DECODER = msgspec.json.Decoder(IncomingEvent)
 TRANSCRIPT_DECODER = msgspec.json.Decoder(TranscriptEvent)
 JOURNALED_DECODER = msgspec.json.Decoder(JournaledEvent)
 RawJson = bytes | msgspec.Raw
-"""JSON; hundreds of thousands may be in one frame, so each is copied out of it when its turn has come."""
+"""One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
 RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
 MAX_FAST_BYTES = 4096
+"""Longer frames are decoded the thorough way, which also checks the lengths of their texts."""
 
 
 class DecodedEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event that can be taken, and the bytes that are journaled for it."""
+    """An accepted event, and the bytes that are journaled for it."""
 
     event: IncomingEvent
     payload: bytes
 
 
 class RejectedEvent(msgspec.Struct, frozen=True):
-    """An event that cannot be taken. `seq` is None when it cannot be read."""
+    """An event that cannot be accepted. `seq` is None when it is missing or unreadable."""
 
     code: str
     detail: str
@@ -57,7 +58,7 @@ class RejectedEvent(msgspec.Struct, frozen=True):
 
 
 class EventHeader(msgspec.Struct, frozen=True):
-    """The fields that say whose an event is, whatever they hold."""
+    """The fields that say which event this is, with whatever they hold."""
 
     type: msgspec.Raw = msgspec.Raw(b"null")
     session_id: msgspec.Raw = msgspec.Raw(b"null")
@@ -69,7 +70,7 @@ HEADER_DECODER = msgspec.json.Decoder(EventHeader)
 
 
 def decode_frame(frame: bytes) -> list[DecodedEvent | RejectedEvent]:
-    """The events of one frame: a JSON object, or an array of objects. Raises `InvalidFrame`."""
+    """The events of one frame, which is a JSON object or an array of objects. Raises `InvalidFrame`."""
     return [decode_event(piece) for piece in map(bytes, split_frame(frame))]
 
 
@@ -94,7 +95,7 @@ def decode_lines(body: bytes) -> list[DecodedEvent | RejectedEvent]:
 
 
 def split_lines(body: bytes) -> Sequence[RawJson]:
-    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame`, which names the line."""
+    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame` that names the line."""
     if not body.strip() or body.lstrip().startswith(b"["):
         return split_frame(body)
     check_frame(body)
@@ -103,25 +104,25 @@ def split_lines(body: bytes) -> Sequence[RawJson]:
         text = line.strip(b" \t\r")
         if text and not text.startswith(b"{"):
             code = "not_events" if is_valid_json(text) else "invalid_json"
-            raise InvalidFrame(code, f"Line {number} is no JSON object.")
+            raise InvalidFrame(code, f"Line {number} is not a JSON object.")
         if text:
             try:
                 pieces.append(text)
                 RAW_DECODER.decode(text)
             except MALFORMED:
-                raise InvalidFrame("invalid_json", f"Line {number} is no JSON.") from None
+                raise InvalidFrame("invalid_json", f"Line {number} is not JSON.") from None
     return pieces
 
 
 def require_object(text: bytes) -> bytes:
-    """JSON that begins as an object. Raises `InvalidFrame`."""
+    """The same text, if it begins as a JSON object. Raises `InvalidFrame`."""
     if not text.startswith(b"{"):
         raise InvalidFrame("not_events" if is_valid_json(text) else "invalid_json")
     return text
 
 
 def split_array(array: bytes) -> list[bytes]:
-    """The elements of a JSON array, as they stand in it."""
+    """The elements of a JSON array, byte for byte."""
     return [bytes(piece) for piece in RAW_ARRAY_DECODER.decode(array)]
 
 
@@ -132,7 +133,8 @@ def decode_journaled(payload: bytes) -> JournaledEvent:
 
 
 def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
-    """One event from its JSON object. Raises `InvalidFrame` when that is no JSON."""
+    """One event from its JSON object. Raises `InvalidFrame` when it is not JSON."""
+    # The order of the clauses matters: msgspec's `ValidationError` is one of MALFORMED, a `DecodeError`, too.
     try:
         event = INCOMING_DECODER.decode(text)
         check_numbers(text)
@@ -147,9 +149,9 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
 
 
 def decode_fast(frame: bytes) -> TranscriptEvent | None:
-    """The event of a frame that is like most: one object, small, of nothing but known good; None for a closer look.
+    """The event of an ordinary frame: one small object without metadata or faults. None: decode it thoroughly.
 
-    It finds what `decode_frame` would, in half the time.
+    The event is the one that `decode_event` would give, in half the time.
     """
     if not frame or frame[0] != OPEN_BRACE or len(frame) > MAX_FAST_BYTES or may_have_large_number(frame):
         return None
@@ -168,14 +170,15 @@ def decode_fast(frame: bytes) -> TranscriptEvent | None:
 
 
 def reject(text: bytes, code: str, detail: str) -> RejectedEvent:
-    """What can still be read of an event that cannot be taken."""
+    """A rejection with what can still be read of the event. Raises `InvalidFrame` when it is not JSON."""
     try:
-        name = HEADER_DECODER.decode(text)
+        header = HEADER_DECODER.decode(text)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
-    session_id, producer, seq = decode_or_none(name.session_id), decode_or_none(name.producer), decode_or_none(name.seq)
-    if decode_or_none(name.type) in ("session.open", "auth"):
-        seq = None  # these take none
+    session_id, producer = decode_or_none(header.session_id), decode_or_none(header.producer)
+    seq = decode_or_none(header.seq)
+    if decode_or_none(header.type) in ("session.open", "auth"):
+        seq = None  # these events have none, whatever was sent
     return RejectedEvent(
         code,
         detail,
@@ -186,7 +189,7 @@ def reject(text: bytes, code: str, detail: str) -> RejectedEvent:
 
 
 def decode_or_none(raw: msgspec.Raw) -> Any:
-    """What a field holds; None for what cannot be read, such as a number out of range."""
+    """The value of a field; None when it cannot be read, such as a number out of range."""
     try:
         return JSON_DECODER.decode(raw)
     except MALFORMED:

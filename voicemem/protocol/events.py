@@ -1,7 +1,7 @@
-"""What can arrive: one frozen record per event of the protocol `voicemem.v1` (design, section 3).
+"""The events of the protocol `voicemem.v1`, one frozen record each (design, section 3).
 
-Times named `ts` are Unix milliseconds; times named `*_ms` inside a reply or an utterance count from the start of its
-audio. Unknown fields are not kept in these records: the journal keeps the bytes of the event as they were validated.
+Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. These
+records drop unknown fields; the journal keeps them, since it stores the bytes of the event as they were validated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from voicemem.protocol.types import (
 
 
 class Word(Struct, frozen=True, gc=False):
-    """One word and when it sounds, in ms from the start of its reply's or utterance's audio."""
+    """One word and when it is spoken, in ms from the start of its reply's or utterance's audio."""
 
     text: str
     start_ms: Natural
@@ -43,7 +43,7 @@ class Event(Struct, tag_field="type", kw_only=True, frozen=True, gc=False, omit_
 
 
 class Asr(Event, tag="asr", frozen=True):
-    """The recogniser's current text of one segment; text "" opens the slot for a late transcript."""
+    """The recogniser's current text of one segment; the text "" reserves the place of a late transcript."""
 
     text: str
     turn_id: Natural | None = None
@@ -54,11 +54,12 @@ class Asr(Event, tag="asr", frozen=True):
     end_ms: Natural | None = None
     words: tuple[Word, ...] | None = None
     language: str | None = None
+    """Kept in the journal only, like `confidence`."""
     confidence: float | None = None
 
 
 class LlmDelta(Event, tag="llm.delta", frozen=True):
-    """The LLM generated more; with `whole`, the text is all of the reply so far."""
+    """The LLM generated more text; with `whole`, the text is all of the reply so far."""
 
     text: str
     turn_id: Natural | None = None
@@ -73,7 +74,7 @@ class LlmDone(Event, tag="llm.done", frozen=True):
 
 
 class LlmError(Event, tag="llm.error", frozen=True):
-    """The LLM call failed; `text` is the failure message that was spoken."""
+    """The LLM request failed; `text` is the failure message that was spoken."""
 
     turn_id: Natural | None = None
     text: str | None = None
@@ -120,7 +121,7 @@ class MessageEvent(Event, tag="message", frozen=True):
 
 
 class ToolCall(Event, tag="tool.call", frozen=True):
-    """The LLM calls a tool; `arguments` is any JSON (OpenAI sends it as a string of JSON)."""
+    """The LLM calls a tool; `arguments` is any JSON (OpenAI sends a string of JSON)."""
 
     turn_id: Natural
     call_id: Name
@@ -129,7 +130,7 @@ class ToolCall(Event, tag="tool.call", frozen=True):
 
 
 class ToolResult(Event, tag="tool.result", frozen=True):
-    """What a tool answered; `result` is any JSON."""
+    """The result of a tool call; `result` is any JSON."""
 
     turn_id: Natural
     call_id: Name
@@ -146,7 +147,7 @@ class Metric(Event, tag="metric", frozen=True):
 
 
 class SessionUpdate(Event, tag="session.update", frozen=True):
-    """Changes the configuration while the call runs: a merge patch, whose fields stand beside `type`."""
+    """Changes the configuration during the call: a merge patch, whose fields stand next to `type`."""
 
     name: Any = UNSET
     channel: Any = UNSET
@@ -166,31 +167,31 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
 
 
 class SessionEnd(Event, tag="session.end", frozen=True):
-    """The call is over; `last_seq`, when given, is the seq before this event's own."""
+    """The call is over; `last_seq`, when given, is the seq directly before this event's own."""
 
     reason: str | None = None
     last_seq: Natural | None = None
 
 
 class SessionClosed(Event, tag="session.closed", frozen=True):
-    """The server's own: the session is closed at `ts`."""
+    """From the server: the session was closed at `ts`."""
 
     reason: str
 
 
 class SessionReopened(Event, tag="session.reopened", frozen=True):
-    """The server's own: a producer came back after an idle close, which is undone."""
+    """From the server: a producer came back after an idle close, which is undone."""
 
 
 class SessionGap(Event, tag="session.gap", frozen=True):
-    """The server's own: `producer` can no longer send the events `from_seq` to `to_seq`, both included."""
+    """From the server: `producer` can no longer send the events `from_seq` to `to_seq`, both included."""
 
     from_seq: SequenceNumber
     to_seq: SequenceNumber
 
 
 class MemorySummary(Event, tag="memory.summary", frozen=True):
-    """The server's own: a summary of all messages up to `through_turn`, and what an LLM took to write it, in tokens."""
+    """From the server: a summary of all messages up to `through_turn`, and the tokens that an LLM used to write it."""
 
     through_turn: TurnNumber
     text: str
@@ -201,9 +202,9 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
 
 
 class MemoryDocument(Event, tag="memory.document", frozen=True):
-    """The server's own: what was done to the working memory document of a session or a user.
+    """From the server: an operation on the working memory document of a session or a user.
 
-    With `format` the document has a form of its own from here on. `content` is a text, or a JSON object.
+    With `format`, the document has a form of its own from here on. `content` is a text or a JSON object.
     """
 
     operation: Literal["append", "replace", "clear", "form"]
@@ -214,17 +215,17 @@ class MemoryDocument(Event, tag="memory.document", frozen=True):
 
 
 class MemoryData(Event, tag="memory.data", frozen=True):
-    """The server's own: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
+    """From the server: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
 
     operation: Literal["patch", "replace"]
     content: JsonObject
 
 
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
-    """The server's own: what stands in the history and in no context any more.
+    """From the server: messages that stay in the history, but are left out of every context from now on.
 
-    These are all turns up to `through_turn`, also what still comes for them; or all turns before `turn`, and of that
-    what began before this event at another position than one of `kept`.
+    Either all turns up to `through_turn`, with whatever still arrives for them; or all turns before `turn`, and in
+    `turn` what began before this event, except at the journal positions `kept`.
     """
 
     through_turn: TurnNumber | None = None
@@ -235,35 +236,35 @@ class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
 
 
 class CarriedSession(Struct, frozen=True):
-    """What is carried over from an earlier session, as the LLM gets to read it."""
+    """What is carried over from an earlier session, as the LLM reads it."""
 
     session_id: SessionId
     text: str
 
 
 class MemoryCarried(Event, tag="memory.carried", frozen=True):
-    """The server's own: what the session knows from earlier ones of its user, the oldest first; journaled once."""
+    """From the server: what the session knows from its user's earlier ones, the oldest first; journaled once."""
 
     sessions: tuple[CarriedSession, ...] = ()
 
 
 class SessionForked(Event, tag="session.forked", frozen=True):
-    """The server's own: everything before it was taken over from another session, up to a turn of that."""
+    """From the server: everything before this event was copied from another session, up to one of its turns."""
 
     from_session: SessionId
     at_turn: TurnNumber
     forgotten_items: tuple[Name, ...] = ()
-    """What still comes for these is nothing."""
+    """Events that still arrive for these items are ignored."""
 
 
 class RefusalMarker(Event, tag="refused", frozen=True):
-    """Stands in the journal for an event that could not be taken; its payload is not kept."""
+    """Stands in the journal for an event that was refused, whose payload is not kept."""
 
     code: str
 
 
 class SessionOpen(Event, tag="session.open", frozen=True):
-    """Starts or resumes a session on a connection; it takes no seq and is not in the journal."""
+    """Starts or resumes a session on a connection. It has no seq and is not journaled."""
 
     session: JsonObject | None = None
     from_seq: SequenceNumber | None = None
@@ -294,7 +295,7 @@ ProducedEvent = (
 TranscriptEvent = (
     Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | MessageEvent | ToolCall | ToolResult | Metric
 )
-"""What does nothing but stand in the journal: most of what producers send."""
+"""Events that change nothing but the journal: most of what producers send."""
 ServerEvent = (
     SessionClosed
     | SessionReopened
@@ -306,11 +307,11 @@ ServerEvent = (
     | MemoryCarried
     | SessionForked
 )
-"""What the server itself journals, besides configurations and what it takes over from another session."""
+"""Events that only the server journals; it also journals `session.update`, and copies of other sessions' events."""
 JournaledEvent = ProducedEvent | ServerEvent | RefusalMarker
-"""What a journal may hold."""
+"""Everything that a journal may hold."""
 IncomingEvent = ProducedEvent | SessionOpen | Auth
-"""What may arrive on a connection."""
+"""Everything that may arrive on a connection."""
 UPDATE_FIELDS = tuple(field for field in SessionUpdate.__struct_fields__ if field not in Event.__struct_fields__)
 
 

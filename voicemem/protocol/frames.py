@@ -10,7 +10,7 @@ from voicemem.protocol.types import SequenceNumber as Seq
 
 
 class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
-    """The answer to `session.open`: send on from `next_seq`. `window` is how many bytes may wait for their acks."""
+    """The answer to `session.open`: continue with `next_seq`. At most `window` bytes may be sent without an ack."""
 
     session_id: SessionId
     producer: Name
@@ -31,7 +31,7 @@ class Ack(Struct, tag_field="type", tag="ack", frozen=True):
 
 
 class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, omit_defaults=True):
-    """An event, or an open, that was not taken; what is not known of it is left out. `expected` is with `seq_gap`."""
+    """An event or `session.open` was refused. Unknown fields are left out; `expected` comes with `seq_gap`."""
 
     session_id: SessionId | None = None
     producer: Name | None = None
@@ -42,7 +42,7 @@ class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, om
 
 
 class GoAway(Struct, tag_field="type", tag="goaway", frozen=True):
-    """The server stops: come back to the next one."""
+    """The server is about to stop: reconnect to its successor."""
 
 
 Frame = Ready | Ack | Error | GoAway

@@ -1,4 +1,4 @@
-"""JSON held to limits that every parser agrees on: depth, UTF-8, the size of numbers; and equality of what was sent."""
+"""JSON within limits that every parser can meet (depth, UTF-8, size of numbers); merge patches; equal events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, Jso
 
 JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
+# With every digit written as 0, a number beyond 2^53 (16 digits or more) or beyond a double (an exponent of 3 digits
+# or more) contains one of these. Searching for them costs far less than decoding.
 LONG, EXPONENT = b"0" * 16, b"e000"
-"""Only text like this, digits taken for zeros, can hold a number that other JSON readers cannot."""
 
 
 def check_numbers(text: bytes) -> None:
@@ -24,14 +25,14 @@ def check_numbers(text: bytes) -> None:
 
 
 def may_have_large_number(text: bytes) -> bool:
-    """A cheap look at JSON: False says that every number in it is within ±2^53 or a double."""
+    """A cheap test: False means that every number in the JSON is an integer within ±2^53 or a double."""
     digits = text.translate(DIGITS, b"+")
     return digits.find(LONG) >= 0 or digits.find(EXPONENT) >= 0
 
 
 def check_integers(value: Any) -> None:
     if has_large_integer(value):
-        raise Refused("invalid_field", "An integer is outside of ±2^53.")
+        raise Refused("invalid_field", "An integer must be within ±2^53.")
 
 
 def has_large_integer(value: Any) -> bool:
@@ -45,14 +46,28 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
+def decode_body(body: bytes) -> Any:
+    """Decode a request's body, any JSON within the limits. Raises `InvalidFrame`, `Refused`."""
+    check_frame(body)
+    try:
+        value = JSON_DECODER.decode(body)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "A number is out of range.") from None
+    except MALFORMED:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    check_integers(value)
+    return value
+
+
 def drop_nulls(value: Any) -> Any:
-    """A merge patch without what it takes away, which then must be valid as a configuration."""
+    """A merge patch without the fields that it removes: what is left must be valid as a configuration."""
     if isinstance(value, dict):
         return {key: drop_nulls(item) for key, item in value.items() if item is not None}
     return value
 
 
 def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
+    """A new object: the target after a JSON merge patch (RFC 7396)."""
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -67,9 +82,9 @@ def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
 
 SORTED = msgspec.json.Encoder(order="sorted")
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""msgspec raises the last two as well; `ValidationError`, a `DecodeError`, must be caught before them."""
+"""What msgspec raises for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or the rest of the text after one that does not end: so that a search never starts twice in one place."""
+"""A string, or the rest of the text from one that does not end. Possessive (`*+`), so that the search stays linear."""
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
@@ -85,7 +100,7 @@ def check_frame(frame: bytes) -> None:
             frame.decode()
     except UnicodeDecodeError:
         raise InvalidFrame("invalid_json") from None
-    # An array of events is one level around them.
+    # The array around the events is one more level.
     limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
     if is_too_deep(frame, limit):
         raise InvalidFrame("too_deep")
@@ -95,6 +110,7 @@ def is_too_deep(text: bytes, limit: int) -> bool:
     """Whether JSON is nested deeper than `limit`."""
     if text.count(b"{") + text.count(b"[") <= limit:
         return False
+    # Outside strings, brackets become +1 and -1, so that the running sum is the depth; all of it in C.
     steps = STRING.sub(b"", text).translate(DEPTH_STEPS, NO_BRACKETS)
     return max(accumulate(memoryview(steps).cast("b")), default=0) > limit
 
@@ -108,7 +124,7 @@ def is_valid_json(text: bytes) -> bool:
 
 
 def is_same_event(one: bytes, other: bytes) -> bool:
-    """Whether two payloads are equal as decoded JSON, but for the fields that only say where they belong."""
+    """Whether two payloads are equal as JSON, apart from `session_id` and `producer`, which only address them."""
     return one == other or canonical_json(one) == canonical_json(other)
 
 

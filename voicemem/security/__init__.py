@@ -1,1 +1,1 @@
-"""Who may come in, and whom the service may reach."""
+"""Access control of callers, rate limits, and the guard of the addresses that the service calls."""

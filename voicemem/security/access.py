@@ -1,7 +1,7 @@
-"""Who may do what: keys, their scopes and projects (design, section 10).
+"""API keys and what their holders may do: scopes and projects (design, section 10).
 
-A key reads `vm_<id>_<secret>`. Only the SHA-256 of the secret is stored, which is enough for random secrets. The same
-hash signs the key's session tokens (`voicemem.security.session_tokens`).
+A key is `vm_<id>_<secret>`. Only the SHA-256 of the secret is stored, which is enough since secrets are random. That
+hash also signs the key's session tokens (`voicemem.security.session_tokens`).
 """
 
 from __future__ import annotations
@@ -28,42 +28,45 @@ KEY = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
 KEY_ID = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
 PROJECT = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
-SETS_NOTHING = "A session token changes no configuration."
+SETS_NOTHING = "A session token cannot change the configuration."
 TOKEN_SCOPES = ("ingest", "read")
 ASK_AGAIN_MS = 20
-"""Every request asks whether there is a first key, which a command beside the server may have made just now: one that
-takes longer than this to end after its commit."""
+"""How long the answer "there is no key" is cached.
+
+While there is no key, every request checks for a first one, which another process may just have made. The command that
+makes it takes longer than this to exit, so once it has exited a key is required.
+"""
 
 
 class Grant(Struct, frozen=True):
-    """What a caller may do, and in which project."""
+    """What a caller may do, in one project."""
 
     project: str
     scopes: tuple[str, ...]
     key_id: str | None = None
     session_id: str | None = None
-    """The one session that a token opens; None for a key, which opens all of its project."""
+    """The one session that a token gives access to; None for a key, which gives access to its whole project."""
     expires_ms: int | None = None
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
-        """`admin` includes the others. A token allows nothing but what is said to be of its session."""
+        """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
         in_reach = self.session_id is None or self.session_id == session_id
         return in_reach and (scope in self.scopes or "admin" in self.scopes)
 
     def require(self, scope: str, session_id: str | None = None) -> None:
-        """Raises `Refused` (`forbidden`)."""
+        """Raise `Refused` (`forbidden`) unless the caller is allowed this."""
         if not self.allows(scope, session_id):
             if self.session_id is not None and scope in self.scopes:
-                raise Refused("forbidden", "The session token opens one session, and not this.")
+                raise Refused("forbidden", "The session token is for another session.")
             raise Refused("forbidden", f"The key does not have the scope {scope}.")
 
     def require_setting(self) -> None:
-        """For what changes a configuration. Raises `Refused` (`forbidden`)."""
+        """Raise `Refused` (`forbidden`) for a session token, which may not change a configuration."""
         if self.session_id is not None:
             raise Refused("forbidden", SETS_NOTHING)
 
     def includes(self, other: Grant) -> bool:
-        """Whether it reaches all that the other reaches."""
+        """Whether this grant allows everything that the other one allows."""
         return (
             self.project == other.project
             and all(self.allows(scope, other.session_id) for scope in other.scopes)
@@ -72,16 +75,16 @@ class Grant(Struct, frozen=True):
 
     @property
     def caller(self) -> Caller | None:
-        """Who is counted for the limits."""
+        """What the rate limits count this caller as; None when there are no keys, and so no limits."""
         return None if self.key_id is None else Caller(self.key_id, self.session_id)
 
 
 EVERYTHING = Grant(DEFAULT_PROJECT, SCOPES)
-"""Without keys, for callers from loopback."""
+"""The grant of every caller while there is no key."""
 
 
 class Access:
-    """Keys of all projects."""
+    """Grants access to the holders of keys and session tokens, and makes and revokes these."""
 
     def __init__(self, directory: Directory, runtime: Runtime | None = None, admin_key: str | None = None) -> None:
         runtime = runtime or Runtime()
@@ -89,22 +92,22 @@ class Access:
         self.clock = runtime.clock
         self.new_secret = runtime.new_secret
         self.seen_key = admin_key is not None
-        """Whether a key was ever found, which no revoking undoes."""
+        """Whether a key was ever found; revoking keys does not undo it."""
         self.asked_ms = -ASK_AGAIN_MS
-        """When the store last had no key, Unix ms."""
+        """When the store was last found to have no key, Unix ms."""
         self.admin_digest = None if admin_key is None else digest(admin_key)
         self.revoked = asyncio.Event()
-        """Set when a key was revoked here; whoever looks after open connections clears it."""
+        """Set when this process revokes a key; the task that closes its connections clears it."""
 
     async def needed(self) -> bool:
-        """Whether callers need a key: once there was one, also when all are revoked."""
+        """Whether callers need a key: from the first one on, even when all are revoked."""
         if not self.seen_key and abs(self.clock() - self.asked_ms) >= ASK_AGAIN_MS:
             self.asked_ms = self.clock()
             self.seen_key = await self.directory.has_keys()
         return self.seen_key
 
     async def grant(self, token: str | None) -> Grant:
-        """What the holder of a key may do. Raises `Refused` (`unauthorized`)."""
+        """What the holder of a key or session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
         if not await self.needed():
             return EVERYTHING
         if token is None:
@@ -129,9 +132,10 @@ class Access:
         return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms)
 
     async def signer(self, key_id: str) -> tuple[Grant, bytes]:
-        """What a key that signs tokens may do itself, and its signing secret. Raises `Refused` (`unauthorized`)."""
+        """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
         if key_id == ADMIN_KEY_ID and self.admin_digest is not None:
-            # People think up this key. Signed with its hash alone, a token would let its holder guess it at leisure.
+            # A person chose this key, so it may be weak. If its hash alone signed tokens, the holder of one could
+            # search for the key offline; the store's secret, which no caller knows, prevents that.
             secret = hmac.digest(self.directory.cursor_secret, self.admin_digest, "sha256")
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
         key = await self.directory.key(key_id) if KEY_ID.match(key_id) else None
@@ -140,7 +144,7 @@ class Access:
         return Grant(key.project, key.scopes, key.id), key.hash
 
     async def create_token(self, grant: Grant, session_id: str, ttl_s: int) -> tuple[str, int]:
-        """A token that the caller's key signs, and when it ends, Unix ms. Raises `Refused` (`no_keys`)."""
+        """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
         if grant.key_id is None:
             raise Refused("no_keys")
         _, secret = await self.signer(grant.key_id)
@@ -148,37 +152,37 @@ class Access:
         return sign_token(session_id, expires_s, grant.key_id, secret), expires_s * 1000
 
     async def over(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
-        """Which of these grants do not hold any more, and why: for connections that stay open."""
-        now, found, keys = self.clock(), {}, set()
+        """The grants of open connections that are no longer valid, each with the reason."""
+        now, expired, keys = self.clock(), {}, set()
         for grant in grants:
             if grant.expires_ms is not None and grant.expires_ms <= now:
-                found[grant] = Refused("token_expired")
+                expired[grant] = Refused("token_expired")
             elif grant.key_id not in (None, ADMIN_KEY_ID):
                 keys.add(grant)
         revoked: Collection[str] = ()
         if keys:
-            with suppress(StoreUnavailable):  # it is asked again soon
+            with suppress(StoreUnavailable):  # the next check is soon
                 revoked = await self.directory.revoked_keys({str(grant.key_id) for grant in keys})
         gone = Refused("unauthorized", "The key was revoked.")
-        return found | {grant: gone for grant in keys if grant.key_id in revoked}
+        return expired | {grant: gone for grant in keys if grant.key_id in revoked}
 
     async def keys_of(self, project: str) -> list[Key]:
-        """The keys of a project, revoked ones too, the oldest first."""
+        """The keys of a project, revoked ones included, the oldest first."""
         return [key for key in await self.directory.keys() if key.project == project]
 
     async def revoke_key(self, project: str, key_id: str) -> None:
-        """Raises `Refused` (`unknown_key`) when the project has no active key of this id."""
+        """Revoke a key. Raises `Refused` (`unknown_key`) when the project has no active key with this id."""
         key = await self.directory.key(key_id)
         if key is None or key.project != project or not await self.directory.revoke_key(key_id, self.clock()):
             raise Refused("unknown_key")
         self.revoked.set()
 
     async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[Key, str]:
-        """A new key, and its text, which is never to be had again. Raises `Refused` (`invalid_field`)."""
+        """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
         if not PROJECT.match(project):
-            raise Refused("invalid_field", "A project is 1 to 128 characters of A-Za-z0-9._:-.")
+            raise Refused("invalid_field", "A project must be 1 to 128 of the characters A-Za-z0-9._:-.")
         if not scopes or any(scope not in SCOPES for scope in scopes):
-            raise Refused("invalid_field", f"Scopes are {', '.join(SCOPES)}.")
+            raise Refused("invalid_field", f"Scopes must be one or more of {', '.join(SCOPES)}.")
         key_id, secret = self.new_secret(12).lower(), self.new_secret(40)
         key = Key(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock())
         await self.directory.add_key(key)
@@ -191,7 +195,7 @@ def digest(secret: str) -> bytes:
 
 
 def token_of(authorization: str | None) -> str | None:
-    """The key in an `Authorization: Bearer …` header. Raises `Refused` for another scheme."""
+    """The key in an `Authorization: Bearer …` header. Raises `Refused` (`unauthorized`) for another scheme."""
     if authorization is None:
         return None
     scheme, _, token = authorization.partition(" ")

@@ -1,12 +1,12 @@
-"""The guard of everything that voicemem calls on behalf of a tenant: no address inside the operator's network.
+"""The guard of every request that voicemem makes for a tenant: none may reach the operator's own network (SSRF).
 
-A URL that came through the API is checked twice. `check_url` refuses when it is configured what its text alone gives
-away. `guarded_connector` refuses when a connection is made, at the one place that sees the final address: aiohttp asks
-no resolver about an IP literal, and what a name resolves to can change between a check and the call. The guard holds
-only without a proxy and without redirects: leave `trust_env` False and send with `allow_redirects=False`.
+A URL that came through the API is checked twice. `check_url` checks its text when it is configured. `guarded_connector`
+checks the address when a connection is made, the one place that sees the final address: aiohttp asks no resolver about
+an IP literal, and what a name resolves to can change after a check. The guard works only without a proxy and without
+redirects: leave `trust_env` False and send with `allow_redirects=False`.
 
-The ranges are listed here because `ipaddress.is_private` and `is_global` are no deny lists: they let multicast, NAT64,
-IPv4-compatible and other addresses through, which ones depending on the version of Python.
+The ranges are listed here because `ipaddress.is_private` and `is_global` are not meant as deny lists: they let
+multicast, NAT64, IPv4-compatible and other addresses through, and which ones depends on the version of Python.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
     (IPv6Network("64:ff9b::/96"), 0),  # NAT64
     (IPv6Network("2002::/16"), 80),  # 6to4
 )
-"""IPv6 networks whose addresses carry the IPv4 address that is really called, and how many bits stand behind it."""
+"""IPv6 networks whose addresses contain the IPv4 address that is really reached, and the number of bits after it."""
 
 MAX_URL_LENGTH = 2048
 
@@ -69,16 +69,16 @@ WEB_PORTS = frozenset({80, 443})
 NO_WEB_PORTS = frozenset(
     {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
 )
-"""From 1024 up what browsers refuse too (WHATWG Fetch, "bad port"): servers there could take a POST for commands."""
+"""Ports from 1024 up that browsers refuse too (WHATWG Fetch, "bad port"): servers there may read a POST as commands."""
 
 _NETLOC = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class AddressNotAllowedError(OSError):
-    """A connection was refused by the guard; an OSError, so that a name's next address is tried.
+    """The guard refused a connection. It is an OSError, so that the next address of a name is tried.
 
-    All carry the same text: only then are several, one for each address of a name, raised as one of them.
+    All have the same text: asyncio raises the errors of a name's addresses as one error only if they are equal.
     """
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(text.strip()) for text in texts)
     except ValueError as error:
-        raise CannotStart(f"The allow-list of addresses has an entry that is no network: {error}.") from None
+        raise CannotStart(f"The allow-list of addresses has an entry that is not a network: {error}.") from None
 
 
 def blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether a tenant may not have this IP address called. What is no plain IP address is blocked too."""
+    """Whether requests of tenants may not go to this IP address; anything but a plain IP address is blocked too."""
     try:
         literal = ip_address(address)
     except ValueError:
@@ -110,7 +110,7 @@ def guarded_connector(
 ) -> aiohttp.TCPConnector:
     """A connector that opens no socket to a blocked address, whatever name or literal led there.
 
-    Without a limit of connections of its own: waiting for a place would look like a slow receiver.
+    It does not limit connections: waiting for a free one would look like a slow receiver.
     """
 
     def open_socket(address_info: aiohttp.AddrInfoType) -> socket.socket:
@@ -123,9 +123,10 @@ def guarded_connector(
 
 
 def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
-    """Refuses a URL that a tenant may not have called, as far as its text shows.
+    """Raise `Refused` for a URL that tenants may not use, as far as its text shows.
 
-    Plain http is taken: receivers on an allow-listed network often have no certificate. It hides nothing on the way.
+    Codes are `invalid_field` and `address_not_allowed`. Plain http is accepted although it is readable on the way:
+    receivers on an allow-listed network often have no certificate.
     """
     host, port = _host_and_port(url)
     if port is not None and port not in WEB_PORTS and (port < 1024 or port > 65535 or port in NO_WEB_PORTS):
@@ -136,7 +137,7 @@ def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
 
 
 def _called(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The address that packets to this one reach in the end."""
+    """The address that packets to this one finally reach."""
     for network, bits_behind in CARRIERS:
         if address in network:
             return IPv4Address(int(address) >> bits_behind & 0xFFFFFFFF)
@@ -144,14 +145,15 @@ def _called(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _host_and_port(url: str) -> tuple[str, int | None]:
-    """The host in lower case (IPv6 in brackets) and the port, when one is given.
+    """The host in lower case (IPv6 in brackets) and the port, if any. Raises `Refused` (`invalid_field`).
 
-    Parsers disagree about URLs out of the ordinary, and a disagreement is a hole: only ordinary ones pass.
+    URL parsers disagree about unusual URLs, and an attacker can use any disagreement between this check and the
+    connection, so only plain URLs pass.
     """
     if len(url) > MAX_URL_LENGTH:
         raise _invalid(f"A URL may be at most {MAX_URL_LENGTH} characters long.")
     if not url.isprintable() or " " in url or "\\" in url:
-        raise _invalid("A URL has no white space, control characters or backslashes.")
+        raise _invalid("A URL may not contain white space, control characters or backslashes.")
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -159,18 +161,21 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
     if parts.scheme not in ("http", "https"):
         raise _invalid("The URL must begin with https:// or http://.")
     if "@" in parts.netloc:
-        raise _invalid("A URL carries no user name or password.")
+        raise _invalid("A URL may not contain a user name or password.")
     if "#" in url:
-        raise _invalid("A URL for calls has no fragment.")
+        raise _invalid("A URL may not have a fragment.")
     match = _NETLOC.fullmatch(parts.netloc)
     if match is None:
-        raise _invalid("The URL needs a plain host; give an international name in its xn-- form.")
+        raise _invalid("The URL must have a plain host; write an international name in its xn-- form.")
     port = match["port"]
     return match["host"].lower().rstrip("."), None if port is None else int(port)
 
 
 def _literal(host: str) -> str | None:
-    """The IP address that a host is or always means; None for a name. Refuses other spellings (0x7f000001, 127.1)."""
+    """The IP address that a host is or always means; None for a name.
+
+    Raises `Refused` (`invalid_field`) for other spellings of an address, such as 0x7f000001 and 127.1.
+    """
     if host == "localhost" or host.endswith(".localhost"):
         return "127.0.0.1"
     if host and not host.startswith("[") and not _NUMBER.fullmatch(host.rpartition(".")[2]):
@@ -178,7 +183,7 @@ def _literal(host: str) -> str | None:
     try:
         return str(ip_address(host.strip("[]")))
     except ValueError:
-        raise _invalid("The URL's host is no proper name or IP address.") from None
+        raise _invalid("The URL's host must be a name or a plain IP address.") from None
 
 
 def _invalid(sentence: str) -> Refused:

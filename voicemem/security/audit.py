@@ -1,6 +1,6 @@
-"""A line in the log `voicemem.audit` for every administrative act: who did what, in which project, to which session.
+"""The audit log `voicemem.audit`: one line for each administrative act, with the key, the project and the session.
 
-The line is one JSON object. It never holds payload or secrets.
+A line is one JSON object. It never contains payloads or secrets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 
 LOG = logging.getLogger("voicemem.audit")
-LOG.setLevel(logging.INFO)  # whatever the level of the other logs is
+LOG.setLevel(logging.INFO)  # independent of the level of the other logs
 COMMAND_LINE = "command line"
 FIELDS = "audit"
-"""The attribute of a log record with the line as a dict, for logs that have fields of their own."""
+"""The attribute of a log record that has the line as a dict, for structured logs."""
 Act = Literal[
     "key_created",
     "key_revoked",
@@ -35,7 +35,7 @@ Act = Literal[
 
 
 def audit(act: Act, by: str | None, project: str | None, session: str | None = None, **more: object) -> None:
-    """Log an act of the key with the id `by`; None is a caller of a service without keys. Call it after the act."""
+    """Log an act, once it is done. `by` is the id of the key; None stands for a caller of a service without keys."""
     line = {"act": act, "by": by, "project": project, "session": session, **more}
     line = {name: value for name, value in line.items() if value is not None}
     LOG.info("%s", msgspec.json.encode(line).decode(), extra={FIELDS: line})

@@ -1,4 +1,4 @@
-"""Who is calling: the checks that both servers make before anything else (design, section 10)."""
+"""The checks that both servers make of a request before anything else (design, section 10)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 
 
 class Gate:
-    """Lets callers in. `open_to_all` is set by `--insecure`."""
+    """Checks the origin, key and rate of callers. `open_to_all` is set by `--insecure`."""
 
     def __init__(self, access: Access, open_to_all: bool = False, limits: Limits | None = None) -> None:
-        """Without `limits` there are none but for wrong keys."""
+        """Without `limits`, only wrong keys are limited."""
         self.access = access
         self.open_to_all = open_to_all
         self.limits = limits or Limits(access.clock, 0, 0)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
-        """Without keys only loopback may call: a web page elsewhere must not reach it through a browser.
+        """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
 
-        Gives whether a key is needed. Without `ask_store` what was last known of keys decides. Raises `Refused`
-        (`foreign_host`, `foreign_origin`).
+        While there is no key, only loopback names are accepted: a web page from elsewhere must not reach the service
+        through a browser on its machine, by its own origin or by a name that resolves to loopback (DNS rebinding).
+        Without `ask_store` the last known answer about keys is used. Raises `Refused` (`foreign_host`,
+        `foreign_origin`).
         """
         needed = await self.access.needed() if ask_store else self.access.seen_key
         if needed or self.open_to_all:
@@ -39,9 +41,9 @@ class Gate:
         return needed
 
     async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:
-        """What the caller with this `Authorization` header may do; one request of theirs is counted.
+        """What the caller with this `Authorization` header may do; counts one request, or one wrong key of `address`.
 
-        Raises `Refused` (`unauthorized`, `token_expired`, `rate_limited`).
+        Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """
         if not needed:
             return EVERYTHING
@@ -56,7 +58,7 @@ class Gate:
 
 
 def origin_host(origin: str) -> str:
-    """The host of an `Origin`; empty when it has none, as "null" and files have."""
+    """The host of an `Origin` header; empty when it has none, such as `null`."""
     try:
         return urlsplit(origin).hostname or ""
     except ValueError:

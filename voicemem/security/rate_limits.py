@@ -1,4 +1,4 @@
-"""How much a caller may do in a time: token buckets, filled by a clock that is given."""
+"""Rate limits: token buckets, filled by the clock that is passed in."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from weakref import WeakValueDictionary
 from voicemem.errors import RateLimited
 
 MOST_CALLERS = 10_000
-"""Who was not heard of for the longest time is forgotten, and begins anew with a full bucket."""
+"""Callers with a bucket, at most; the least recent one loses it, and starts with a full one when it returns."""
 BURST_S = 2.0
-"""After a rest a caller may do at once what it may do in this time."""
+"""A caller that has been idle may do at once what its rate allows in this time."""
 TOKEN_SHARE = 1 / 20
-"""Of what its key may do, for all tokens of one session together."""
+"""The share of its key's rate that all tokens of one session have together."""
 WRONG_KEYS_PER_S = 10.0
-"""From one address, after `WRONG_KEYS_AT_ONCE`."""
+"""From one address, once `WRONG_KEYS_AT_ONCE` are used up."""
 WRONG_KEYS_AT_ONCE = 100.0
 
 
 class Rate(NamedTuple):
-    """So much per second in the long run, and so much at once after a rest."""
+    """The rate at which a bucket fills, and its size."""
 
     per_second: float
     at_once: float
 
     @classmethod
     def of(cls, per_second: float) -> Rate | None:
-        """The rate with the usual burst; None, which is no limit, for 0."""
+        """The rate with the usual burst; None, which means no limit, for 0."""
         return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
 
 
 class Charged(NamedTuple):
-    """What a charge came to: how many more were taken ahead, and the seconds to wait before anything else is taken."""
+    """The result of a charge: how many more tokens were taken ahead, and the seconds to wait before the next charge."""
 
     ahead: int
     wait_s: float
 
 
 class Bucket:
-    """What one caller has left. It may go below zero: what has come is counted whole, and waited for afterwards."""
+    """One caller's tokens. The level may go below zero: what has arrived is charged in full, and the wait follows."""
 
     __slots__ = ("__weakref__", "at_ms", "level", "rate")
 
@@ -50,21 +50,27 @@ class Bucket:
         self.at_ms = now_ms
 
     def wait_s(self, now_ms: int) -> float:
-        """Seconds until one more is to be had, 0.0 for now. A clock that goes back fills nothing."""
+        """Fill the bucket up to now, and return the seconds until it has a token; 0.0 if it has one.
+
+        A clock that was set back fills nothing.
+        """
         filled = max(0, now_ms - self.at_ms) * self.rate.per_second / 1000
         self.level = min(self.rate.at_once, self.level + filled)
         self.at_ms = now_ms
         return max(0.0, (1 - self.level) / self.rate.per_second)
 
     def take(self, amount: float, now_ms: int) -> float:
-        """Take this much and give 0.0; or take nothing, and give the seconds to wait."""
+        """Take this much and return 0.0; or take nothing, and return the seconds to wait."""
         wait_s = self.wait_s(now_ms)
         if not wait_s:
             self.level -= amount
         return wait_s
 
     def charge(self, amount: float, ahead: int, now_ms: int) -> Charged:
-        """Take this much, whatever is left, and of what is left then up to `ahead` more. A debt is to be waited for."""
+        """Take this much, whatever the level, and up to `ahead` more of what is left then.
+
+        A connection takes tokens ahead so that it need not come here for each event; a debt is a wait for it.
+        """
         self.wait_s(now_ms)
         more = max(0, min(ahead, int(self.level - amount)))
         self.level -= amount + more
@@ -79,15 +85,15 @@ class Buckets:
         self.most = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
         self.held: WeakValueDictionary[Hashable, Bucket] = WeakValueDictionary()
-        """Buckets that a connection holds, also when others have pushed them out: a caller has one at a time."""
+        """Buckets that connections hold, also when pushed out of `buckets`, so that no caller has two at a time."""
 
     def take(self, caller: Hashable, amount: float, now_ms: int) -> float:
-        """As `Bucket.take`; an amount of 0 only asks."""
+        """Take from a caller's bucket, as `Bucket.take`; an amount of 0 only looks."""
         bucket = self.of(caller, now_ms)
         return 0.0 if bucket is None else bucket.take(amount, now_ms)
 
     def of(self, caller: Hashable, now_ms: int) -> Bucket | None:
-        """A caller's bucket, a full one for a new caller; None without a rate."""
+        """A caller's bucket, which is full for a new caller; None when there is no limit."""
         if self.rate is None:
             return None
         bucket = self.buckets.get(caller)
@@ -101,14 +107,14 @@ class Buckets:
 
 
 class Caller(NamedTuple):
-    """Who is counted: a key, or all tokens that it signed for one session."""
+    """What is counted as one caller: a key, or all tokens that it signed for one session."""
 
     key_id: str
     session_id: str | None
 
 
 class Limits:
-    """The limits of a service; `clock` gives Unix ms. A caller of None has no key, and no limits."""
+    """The limits of a service. `clock` returns Unix ms. A caller of None has no key, and no limits."""
 
     def __init__(self, clock: Callable[[], int], request_rate: float, event_rate: float) -> None:
         self.clock = clock
@@ -117,24 +123,24 @@ class Limits:
         self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_AT_ONCE))
 
     def count_request(self, caller: Caller | None) -> None:
-        """Raises `RateLimited`."""
+        """Count one request. Raises `RateLimited`."""
         if caller is not None:
             wait_s = self.requests[caller.session_id is not None].take(caller, 1, self.clock())
             if wait_s:
                 raise RateLimited(wait_s)
 
     def take_events(self, caller: Caller | None, amount: int) -> float:
-        """Take so many events and give 0.0; or take none, and give the seconds to wait."""
+        """Take this many events and return 0.0; or take none, and return the seconds to wait."""
         if caller is None:
             return 0.0
         return self.events[caller.session_id is not None].take(caller, amount, self.clock())
 
     def event_bucket(self, caller: Caller | None) -> Bucket | None:
-        """What a caller's events are charged to, for as long as it is connected; None where there is no limit."""
+        """The bucket to which a connected caller's events are charged; None when there is no limit."""
         return None if caller is None else self.events[caller.session_id is not None].of(caller, self.clock())
 
     def count_wrong_key(self, address: str | None) -> None:
-        """Raises `RateLimited` for an address that tries too many."""
+        """Count one wrong key. Raises `RateLimited` for an address that has sent too many."""
         wait_s = self.wrong_keys.take(address, 1, self.clock())
         if wait_s:
-            raise RateLimited(wait_s, "Too many wrong keys came from this address.")
+            raise RateLimited(wait_s, "Too many wrong keys were sent from this address.")

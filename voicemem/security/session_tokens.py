@@ -1,8 +1,8 @@
-"""Session tokens: JWTs (RFC 7519) of HS256 that open one session for some minutes (design, section 10).
+"""Session tokens: HS256 JWTs (RFC 7519) that give access to one session for a short time (design, section 10).
 
-A token names the session as `sub`, its end as `exp` and the key that signed it as `kid` in its header. It is signed
-with the SHA-256 of that key's secret, which the holder of the key and the service have: no further secret is kept, and
-with the key its tokens are revoked.
+A token names the session as `sub`, its expiry as `exp`, and in its header the key that signed it as `kid`. It is signed
+with the SHA-256 of that key's secret, which only the holder of the key and the service have. So there is no further
+secret to store, and revoking the key revokes its tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from voicemem.protocol.types import SessionId
 
 ALGORITHM = "HS256"
 LONGEST_S = 3600
+"""The longest life of a token."""
 SKEW_S = 60
-"""So much the clock of who signs may be ahead, for a token of the longest life."""
+"""How far the signer's clock may be ahead when a token has the longest life."""
 MOST_CHARACTERS = 2048
 OPTIONS: Options = {
     "require": ["exp", "sub"],
@@ -32,7 +33,7 @@ OPTIONS: Options = {
 
 
 class Claims(Struct, frozen=True):
-    """What a token says; other claims are passed over."""
+    """The claims of a token; other claims are ignored."""
 
     sub: SessionId
     exp: float
@@ -40,49 +41,49 @@ class Claims(Struct, frozen=True):
 
 
 class Token(Struct, frozen=True):
-    """A token that holds."""
+    """A valid token."""
 
     session_id: str
     expires_ms: int
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether this is meant to be a token, and no key."""
+    """Whether this has the form of a token, and not that of a key."""
     return text.count(".") == 2
 
 
 def signer_of(text: str) -> str:
-    """The id of the key that a token says to be signed with. Raises `Refused`."""
+    """The id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
     if len(text) > MOST_CHARACTERS:
         raise Refused("unauthorized")
     try:
         header = jwt.get_unverified_header(text)
-    except (jwt.PyJWTError, ValueError, RecursionError):  # the header is read before anything is known of it
+    except (jwt.PyJWTError, ValueError, RecursionError):  # the header is untrusted input
         raise Refused("unauthorized") from None
     key_id = header.get("kid")
     if header.get("alg") != ALGORITHM or not isinstance(key_id, str):
-        raise Refused("unauthorized", "A session token is a JWT of HS256 with a kid.")
+        raise Refused("unauthorized", "A session token must be an HS256 JWT with a kid.")
     return key_id
 
 
 def read_token(text: str, secret: bytes, now_ms: int) -> Token:
-    """A token that was signed with this secret and holds now. Raises `Refused`."""
+    """Verify a token: signed with this secret, and valid now. Raises `Refused` (`unauthorized`, `token_expired`)."""
     try:
         payload = jwt.decode(text, secret, [ALGORITHM], OPTIONS)
         claims = msgspec.convert(payload, Claims)
     except jwt.MissingRequiredClaimError as missing:
         raise Refused("unauthorized", f"The session token has no {missing.claim}.") from None
     except (jwt.PyJWTError, msgspec.ValidationError, ValueError, RecursionError):
-        raise Refused("unauthorized", "The session token does not hold.") from None
+        raise Refused("unauthorized", "The session token is not valid.") from None
     if not all(map(math.isfinite, (claims.exp, claims.nbf or 0.0))):
-        raise Refused("unauthorized", "The session token does not hold.")
+        raise Refused("unauthorized", "The session token is not valid.")
     if claims.exp * 1000 <= now_ms:
         raise Refused("token_expired")
     if claims.exp * 1000 > now_ms + (LONGEST_S + SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
-        raise Refused("unauthorized", "A session token holds from its nbf on, and for an hour at most.")
+        raise Refused("unauthorized", "A session token is valid from its nbf on, and for an hour at most.")
     return Token(claims.sub, int(claims.exp * 1000))
 
 
 def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes) -> str:
-    """A token for one session until a Unix time in seconds."""
+    """A token for one session that expires at a Unix time in seconds."""
     return jwt.encode({"sub": session_id, "exp": expires_s}, secret, ALGORITHM, headers={"kid": key_id})

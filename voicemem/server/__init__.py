@@ -1,1 +1,1 @@
-"""The edges that listen, and the one that posts: each file speaks one protocol."""
+"""The edges that listen: websocket ingest, REST, and Agora's paths."""

@@ -1,1 +1,1 @@
-"""A running call: recording its events, its life cycle, its memory, its tails."""
+"""Sessions: recording their events, their life cycle, their read models, and live tails of them."""

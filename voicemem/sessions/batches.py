@@ -1,4 +1,4 @@
-"""A line into a session, the events that come over it and wait for the next commit, and what became of them."""
+"""A producer's lease on a session, the batch of its events that waits for the next commit, and the result of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import Ending, Stream
 
 OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
-"""Names under which the service journals what comes in by other ways than events; these have no seq."""
+"""Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
 DEFAULT_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 
 
 class Problem(NamedTuple):
-    """One event that was not taken, as its sender is told."""
+    """One event that was refused, as it is reported to its sender. `expected` is the seq that a gap waits for."""
 
     seq: int | None
     code: str
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 class FoldEntry(NamedTuple):
-    """Events that were committed in a row, the first at `position`; `size` is that of their payloads in bytes."""
+    """Events at consecutive positions, the first at `position`; `size` is that of their payloads in bytes."""
 
     position: int
     events: Sequence[IncomingEvent | RefusalMarker]
@@ -36,32 +36,32 @@ class FoldEntry(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """What became of a batch: `acked` is the highest seq that is on disk, `problems` go out before it."""
+    """What became of a batch: `acked` is the highest seq that is on disk, and `problems` are sent before its ack."""
 
     acked: int | None
     problems: list[Problem]
     next_seq: int
     stream: Stream
     offered: int
-    """Events that were put to the journal."""
+    """Events that were offered to the journal."""
     stored: int
-    """Events that it took."""
+    """Events that were stored."""
     repeated: int = 0
-    """Events that it had taken before."""
+    """Events that had been stored before."""
     ended: bool = False
     """Whether the batch held the producer's end."""
     entries: Sequence[FoldEntry] = ()
     updates: Sequence[ConfigUpdate] = ()
-    """Changes of the configuration that were stored."""
+    """The configuration changes among the stored events."""
 
     @property
     def taken(self) -> bool:
-        """Whether anything of the batch is in the journal, now or from before."""
+        """Whether any event of the batch is in the journal, by this batch or an earlier one."""
         return self.stored + self.repeated > 0
 
 
 class ProducerLease:
-    """A producer's line into a session: an epoch of it on a connection, or one HTTP request (no epoch)."""
+    """A producer's access to a session: one epoch on a connection, or one HTTP request (without an epoch)."""
 
     def __init__(
         self,
@@ -78,41 +78,45 @@ class ProducerLease:
         self.producer = producer
         self.epoch = epoch
         self.may_call_out = may_call_out
-        """Whether its updates may set what makes the server call out (scope `admin`)."""
+        """Whether its updates may set URLs that the server calls (scope `admin`)."""
         self.may_set = may_set
-        """Whether it may carry updates at all; a session token's may not."""
+        """Whether it may send updates at all; the holder of a session token may not."""
         self.key_id = key_id
-        """Whose events these are, for the audit."""
+        """The key that its events came with, for the audit."""
         self.waiting_for: int | None = None
-        """The seq that a reported gap waits for; what is higher is passed over in silence."""
+        """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
 
 Answer = Callable[["PendingBatch", BatchResult | VoicememError], None]
 
 
 class PendingBatch:
-    """Events of one line that wait for the next commit, and whom to answer after it."""
+    """Events of one lease that wait for the next commit, and the function that gets their result."""
 
     def __init__(self, line: ProducerLease, answer: Answer, kind: str = "http", origin: object = None) -> None:
         self.line = line
         self.answer = answer
         self.kind = kind
-        """The way in: `websocket` or `http`."""
+        """How the events came in: `websocket` or `http`."""
         self.origin = origin
         """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
         self.size = 0
-        """Bytes, for whoever counts them."""
+        """In bytes, set and used by the sender's side only."""
         self.events: list[IncomingEvent] = []
         self.payloads: list[bytes] = []
         self.first_seq = 0
         self.next_seq = 0
         self.arrivals: list[DecodedEvent | RejectedEvent] | None = None
-        """All events, once one was not ordinary, or its seq was not the next; until then there are only the above."""
+        """None while all events are ordinary and their seqs consecutive: then `events` and `payloads` have them.
+
+        With the first other event it becomes the list of all. The plain form needs no object and no look at each event,
+        neither here nor in the store (see `voicemem.store.admission.admits_all`).
+        """
         self.committing = False
-        """Whether it is too late to add to it."""
+        """Whether it has been offered to the journal, so that nothing can be added any more."""
 
     def add_ordinary(self, event: TranscriptEvent, payload: bytes) -> None:
-        """Add an event that does nothing but stand in the journal."""
+        """Add an event that changes nothing but the transcript."""
         seq = event.seq
         if self.arrivals is None and seq is not None and (seq == self.next_seq or not self.events):
             if not self.events:
@@ -135,7 +139,7 @@ class PendingBatch:
         self.arrivals.append(arrival)
 
     def offered(self, now_ms: int) -> Batch:
-        """As the journal takes it, with nothing more to come."""
+        """The batch in the journal's form. Nothing may be added after this."""
         line, self.committing = self.line, True
         if self.arrivals is None:
             return Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
@@ -144,7 +148,7 @@ class PendingBatch:
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
-    """An event whose seq cannot be read consumes nothing when it cannot be taken."""
+    """Whether the journal gets to see an event: a rejected one without a readable seq takes no position there."""
     return isinstance(arrival, DecodedEvent) or arrival.seq is not None
 
 

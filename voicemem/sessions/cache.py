@@ -1,6 +1,6 @@
-"""Fold states, kept at hand: each is a cache of its journal at a position, and nobody owns it (design, section 9).
+"""The cache of read models: each is the fold of a journal up to a position, and nothing owns it (design, section 9).
 
-Every read compares positions and folds what is missing, so whatever was acknowledged is visible, on every node.
+Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, enc
 
 T = TypeVar("T")
 PAGE = 500
-"""Rows read and folded at once, so that a long journal does not hold up everybody else."""
+"""Rows read and folded at a time, so that a long journal does not block the event loop."""
 SNAPSHOT_EVERY = 2_000
-"""Entries after which a new snapshot is worth its writing."""
+"""Entries after which a new snapshot is worth its cost."""
 SAVED_TOGETHER = 200
-"""Snapshots in one commit."""
+"""Snapshots saved at a time, in one commit."""
 PACKING_S = 1.0
-"""Between two rounds of packing."""
+"""Pause between two rounds of maintenance."""
 PACKED_TOGETHER = 10
+"""Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSED_ROUNDS = 10, 2
-"""Rounds without use after which a memory is packed: commonly, and while those in use take too much."""
+"""Rounds without use after which a read model is packed: usually, and while those in use exceed `in_use`."""
 WORTH_UNPACKING = 8
-"""Entries that come together; fewer are left to the journal while a memory is packed."""
+"""A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
 LAG = 64
-"""Entries that it may be behind its journal so."""
+"""Entries that a packed read model may be behind its journal."""
 CAUGHT_UP = 50
-"""Memories in a round, at most."""
+"""Read models that catch up in one round, at most."""
 
 
 class Memories:
-    """The memories of the sessions that were used last, at most `capacity` of them.
+    """The read models of the sessions that were used last, at most `capacity` of them.
 
-    `budget` is how many bytes they may take together, about, and `in_use` how many of these those that are not packed.
+    Together they may take about `budget` bytes, and those that are not packed about `in_use` of these.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class Memories:
         self.budget = budget
         self.in_use = in_use
         self.lagging: set[int] = set()
-        """Memories that are too far behind."""
+        """Keys of read models that are more than `LAG` entries behind."""
         self.cached: OrderedDict[int, Memory] = OrderedDict()
         self.round = 0
 
     async def at(self, stream: Stream) -> Memory:
-        """The memory of a session, with at least everything up to its row's position."""
+        """The read model of a session, folded at least up to the position of its row. Raises `StoreUnavailable`."""
         memory = self.cached.get(stream.key)
         if memory is None:
             memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
@@ -83,11 +84,14 @@ class Memories:
         return memory
 
     async def as_of(self, key: int, position: int) -> list[Message]:
-        """The messages of a session as they were at a position, whatever came after it."""
+        """The messages of a session as they were at a position."""
         return await self.made_as_of(key, position, Memory.messages)
 
     async def made_as_of(self, key: int, position: int, make: Callable[[Memory], T]) -> T:
-        """What `make` makes at once of a session's memory as it was at a position."""
+        """What `make` returns for a session's read model as it was at a position.
+
+        `make` runs before anything else is folded; it must not wait.
+        """
         memory = self.cached.get(key)
         if memory is None or memory.stands_at > position:
             memory = await self.load(key, position)
@@ -95,7 +99,7 @@ class Memories:
             await self.catch_up(key, memory, position)
             if memory.stands_at == position:
                 return make(memory)
-        memory = await self.load(key, position)  # somebody else folded on meanwhile
+        memory = await self.load(key, position)  # the cached one was folded further meanwhile
         await self.catch_up(key, memory, position)
         return make(memory)
 
@@ -112,17 +116,17 @@ class Memories:
             missing = position - memory.stands_at
             rows = await self.journal.rows(key, memory.stands_at, min(PAGE, missing))
             if not rows:
-                return  # erased meanwhile
+                return  # the session was erased meanwhile
             memory.fold(decoded(rows))
             memory.folded_bytes += sum(len(row.payload) for row in rows)
 
     def note(
         self, key: int, position: int, received_ms: int, events: Sequence[IncomingEvent | JournaledEvent], size: int = 0
     ) -> None:
-        """Fold events that were just committed, the first at `position`, when nothing is missing before it.
+        """Fold events that were just committed, the first at `position`, if nothing is missing before them.
 
-        A packed memory is not unpacked for a few: a read, or a round, folds what it has missed. `size` is that of their
-        payloads in bytes.
+        A packed read model is not unpacked for a few events: a read or a round of maintenance folds them later. `size`
+        is that of their payloads in bytes. This is the hot path: it runs for every commit, in the recorder's task.
         """
         memory = self.cached.get(key)
         if memory is None:
@@ -142,18 +146,18 @@ class Memories:
         self.cached.pop(key, None)
 
     def forget_all(self) -> None:
-        """After a commit of unknown outcome nothing cached is trusted."""
+        """Drop everything: after a commit of unknown outcome nothing cached can be trusted."""
         self.cached.clear()
 
     async def save_when_worth(self, key: int, memory: Memory, every: int = SNAPSHOT_EVERY) -> None:
         position = memory.stands_at
         if position - memory.saved >= every:
             memory.saved = position
-            with suppress(StoreUnavailable):  # a snapshot saves time, nothing else
+            with suppress(StoreUnavailable):  # a snapshot only saves time
                 await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encode_state(memory.state)))
 
     async def look_after(self) -> None:
-        """One round: memories that nobody uses are packed, and those that lag behind catch up."""
+        """One round of maintenance: pack what is not used, evict what is too much, catch up what lags."""
         self.round += 1
         await self.pack_idle()
         await self.evict(weigh=True)
@@ -165,12 +169,12 @@ class Memories:
             memory = self.cached.get(key)
             if memory is not None:
                 memory.used = self.round
-                with suppress(StoreUnavailable):  # a read tells
+                with suppress(StoreUnavailable):  # the next read reports it
                     async with memory.lock:
                         await self.catch_up(key, memory, memory.noted)
 
     async def pack_idle(self) -> None:
-        """A few at a time, so that nobody waits for it."""
+        """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
         used = [memory for memory in self.cached.values() if memory.unpacked is not None]
         pressed = sum(memory.folded_bytes for memory in used) > self.in_use
         rounds = PRESSED_ROUNDS if pressed else IDLE_ROUNDS
@@ -182,7 +186,7 @@ class Memories:
                 await asyncio.sleep(0)
 
     async def evict(self, weigh: bool = False) -> None:
-        """Let go of those that were read longest ago while they are too many, or (when weighed) too large."""
+        """Drop those that were read longest ago, while they are too many or (with `weigh`) too large together."""
         excess = sum(memory.weight for memory in self.cached.values()) - self.budget if weigh else 0
         while self.cached and (len(self.cached) > self.capacity or excess > 0):
             excess -= next(iter(self.cached.values())).weight
@@ -190,7 +194,7 @@ class Memories:
             await self.save_when_worth(key, memory, every=100)
 
     async def save_all(self, timeout_s: float) -> None:
-        """At drain, as many as there is time for: the next process then replays little."""
+        """Save as many snapshots as there is time for, at drain, so that the next process has little to fold."""
         waiting = list(self.cached.items())
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -200,7 +204,7 @@ class Memories:
 
 
 def decoded(rows: Iterable[Row]) -> list[DecodedRow]:
-    """Journal rows for the fold. Raises `StoreUnavailable` for what the store has not kept as it was."""
+    """Decode journal rows for the fold. Raises `StoreUnavailable` for a damaged one."""
     try:
         return [DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
     except MALFORMED:
@@ -208,32 +212,35 @@ def decoded(rows: Iterable[Row]) -> list[DecodedRow]:
 
 
 async def look_after_forever(memories: Memories) -> None:
-    """Look after the memories, every second."""
+    """Background task: keep the cache in bounds, once a second."""
     while True:
         await asyncio.sleep(PACKING_S)
         await memories.look_after()
 
 
 MAX_APPEND_ATTEMPTS = 100
-"""Attempts while the call goes on; each failed one means that something was journaled."""
+"""Each failed attempt means that another event was journaled first."""
 
 
 async def append_made(
     memories: Memories, stream: Stream, make: Callable[[Memory], ServerEvent | None], now_ms: Callable[[], int]
 ) -> tuple[Stream, Memory]:
-    """Journal what `make`, a pure function, makes of the memory, unless that is None; the session after it.
+    """Journal the event that `make` derives from the read model; return the session and the read model after it.
+
+    `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
+    from, so the append expects that position, and is tried again when another event came first.
 
     Raises `Refused` (`unknown_session`, and what `make` raises), `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
-        now = await memories.journal.stream(stream.project, stream.id)
-        if now is None:
+        current = await memories.journal.stream(stream.project, stream.id)
+        if current is None:
             raise Refused("unknown_session")
-        memory = await memories.at(now)
+        memory = await memories.at(current)
         event = make(memory)
         if event is None:
-            return now, memory
+            return current, memory
         appended = await memories.journal.append_own(stream.key, msgspec.json.encode(event), memory.stands_at, now_ms())
         if appended is not None:
             return appended, await memories.at(appended)
-    raise StoreUnavailable("The session changes faster than this can be stored.")
+    raise StoreUnavailable("The session changes faster than this change can be stored; try again.")

@@ -1,4 +1,4 @@
-"""Who hears of commits: tails and summaries."""
+"""Publishes every commit to its subscribers, such as live tails and summaries."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from voicemem.store.records import Appended
 
 Listener = Callable[[Sequence[Appended]], None]
-"""Called right after a commit, in the recorder's task: it must be quick, and not raise."""
+"""Runs right after each commit, in the recorder's task, so it must be quick and must not raise."""
 
 
 class CommitFeed:
-    """Passes every commit on to its subscribers."""
+    """The subscribers to commits."""
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []

@@ -1,4 +1,4 @@
-"""A `session.update` on its way to the journal: its patch is checked, and its secrets are kept apart."""
+"""A `session.update` on its way to the journal: its patch is validated, and its secrets are taken out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from voicemem.protocol.strict_json import JSON_DECODER
 
 
 class ConfigUpdate(DecodedEvent, frozen=True):
-    """A `session.update` that is valid. Its secrets stand in `patch`, and not in `payload`."""
+    """A valid `session.update`. Its secrets are in `patch`, and not in `payload`."""
 
     patch: SessionPatch
 
 
 def validated_update(event: SessionUpdate, payload: bytes) -> ConfigUpdate:
-    """Check the patch of an update, and take its secrets out of the payload. Raises `Refused` (`invalid_field`)."""
+    """Validate the patch of an update, and take its secrets out of the payload. Raises `Refused` (`invalid_field`)."""
     patch = validate_config(update_patch(event))
-    values = JSON_DECODER.decode(payload)  # written again in any case: a doubled key could hide a secret
+    values = JSON_DECODER.decode(payload)  # always encoded again, since a doubled key could hide a secret
     for section, key in SECRETS:
         if isinstance(values.get(section), dict):
             values[section].pop(key, None)

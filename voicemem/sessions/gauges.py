@@ -1,4 +1,4 @@
-"""What is looked up when somebody reads the metrics: nothing of it costs anything while nobody does."""
+"""Gauges: metrics whose values are looked up only when the metrics are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from voicemem.telemetry.metrics import Metrics
 
 
 class Gauges:
-    """Sets the gauges of `metrics`. `connections` gives the open ones by port, `draining` whether the service ends."""
+    """Sets the gauges of `metrics`.
+
+    `connections` returns the number of open connections by port, `draining` whether the service is shutting down.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class Gauges:
         self.draining = draining
 
     async def read(self) -> None:
-        """Look everything up. What a store that is down would have told stays as it was."""
+        """Set all gauges. While the store is down, those that come from it keep their last values."""
         metrics = self.metrics
         with suppress(StoreUnavailable):
             await self.read_store()

@@ -1,4 +1,4 @@
-"""Sessions: how they are created, changed and ended, listed and read."""
+"""The life cycle of sessions: they are created, listed, changed, ended and erased here."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CLOSED_BY_REQUEST = "api"
 
 
 class Sessions:
-    """The life of sessions.
+    """Creates, lists, changes, ends and erases sessions.
 
-    `check_settings` raises `Refused` for settings that may not be set.
+    `check_settings` raises `Refused` for a configuration that this service does not allow.
     """
 
     def __init__(self, store: Store, runtime: Runtime, check_settings: Callable[[SessionPatch], None]) -> None:
@@ -36,21 +36,24 @@ class Sessions:
         self.new_id = runtime.new_id
         self.check_settings = check_settings
         self.joining = asyncio.Lock()
-        """Held from the look at a name until it is taken."""
+        """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
-        """Set at every start and close: there may be notices to send."""
+        """Set at every start and close, when there may be notices to send."""
 
     # Reading
 
     async def get(self, project: str, session_id: str) -> Stream:
-        """Raises `Refused` (`unknown_session`)."""
+        """A session's row. Raises `Refused` (`unknown_session`)."""
         stream = await self.store.stream(project, session_id)
         if stream is None:
             raise Refused("unknown_session")
         return stream
 
     async def list(self, wanted: StreamFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
-        """A page of sessions, the newest first, and the cursor of the next page. Raises `Refused`."""
+        """A page of sessions, the newest first, and the cursor of the next page, if any.
+
+        Raises `Refused` (`invalid_cursor`).
+        """
         after = None if cursor is None else self.read_cursor(wanted.project, cursor)
         page = await self.store.streams(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
         if len(page) <= wanted.limit:
@@ -73,45 +76,51 @@ class Sessions:
         return msgspec.json.decode(body, type=tuple[int, int])
 
     def sign(self, project: str, body: bytes) -> bytes:
-        """Cursors hold for one project and one incarnation of the store."""
+        """The signature of a cursor, which is valid for one project and one incarnation of the store."""
         scope = f"{self.store.incarnation}\0{project}\0".encode()
         return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:16]
 
     # Changing
 
     async def create(self, project: str, session_id: str | None, given: JsonObject) -> tuple[Stream, bool]:
-        """A session, and whether it is new. Raises `Refused` (`session_exists`) when it is there but different."""
+        """Create a session, or return the existing one if its configuration is the same; and whether it is new.
+
+        Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different).
+        """
         session_patch = validate_config(given)
         self.check_settings(session_patch)
-        stream, how = await self.store.create(project, session_id or self.new_id(), session_patch, self.clock())
-        if how == "different":
+        stream, result = await self.store.create(project, session_id or self.new_id(), session_patch, self.clock())
+        if result == "different":
             raise Refused("session_exists")
-        if how == "created":
+        if result == "created":
             self.notices_due.set()
-        return stream, how == "created"
+        return stream, result == "created"
 
     async def restore(
         self, project: str, session_id: str | None, session_patch: SessionPatch, restored: Restored
     ) -> Stream:
-        """A new session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
+        """Create a session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
         self.check_settings(session_patch)
         stream = await self.store.restore(project, session_id or self.new_id(), session_patch, restored, self.clock())
         if stream is None:
-            raise Refused("session_exists", "There is a session with this id.")
+            raise Refused("session_exists", "A session with this id exists already.")
         self.notices_due.set()
         return stream
 
     async def join(self, project: str, given: JsonObject) -> Stream:
-        """A new session. Raises `Refused` (`session_exists`) while another one of its name is running."""
+        """Create a session under the name in its configuration.
+
+        Raises `Refused` (`session_exists`) while another session of this name is running.
+        """
         async with self.joining:
             name = given.get("name")
             if isinstance(name, str) and await self.store.is_running(project, name):
-                raise Refused("session_exists", "A session of this name is running.")
+                raise Refused("session_exists", "A session of this name is running already.")
             stream, _ = await self.create(project, None, given)
             return stream
 
     async def count(self, wanted: StreamFilter) -> int:
-        """How many sessions a list has, over all its pages."""
+        """How many sessions match, over all pages of the list."""
         return await self.store.count_streams(wanted)
 
     async def change(self, stream: Stream, patch: JsonObject) -> Stream:
@@ -122,7 +131,7 @@ class Sessions:
         return await self.store.change(stream.key, session_patch, payload, self.clock())
 
     async def end(self, stream: Stream, reason: str | None) -> Stream:
-        """End and close at once; a session that was closed before stays as it was."""
+        """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
         closed = await self.store.close(stream.key, Ending(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
         if closed is None:
@@ -131,6 +140,7 @@ class Sessions:
         return closed
 
     async def erase(self, stream: Stream) -> None:
+        """Make everything of a session unreadable; its content leaves the store soon after."""
         await self.store.erase(stream.key, self.clock())
 
 

@@ -1,4 +1,4 @@
-"""What became of a batch in the journal: what its sender is answered, what goes into the fold, what is counted."""
+"""Turns the journal's outcomes of a batch into its result: the answers to its sender, what is folded, the counts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from voicemem.store.admission import Outcome, sentence
 from voicemem.store.records import Appended
 
 REFUSED = RefusalMarker(code="")
-"""Stands in for any refused event: none of them changes a memory."""
+"""Stands for any refused event in the fold, where it takes a position and changes nothing."""
 
 
 def result_of(batch: PendingBatch, appended: Appended) -> BatchResult:
-    """What became of a batch. Most are of ordinary events in order, which are stored whole."""
+    """The result of a batch. Most batches are of ordinary events in order, and are stored whole."""
     if appended.position is None:
         return result_by_event(batch, appended)
     batch.line.waiting_for = None
@@ -26,7 +26,7 @@ def result_of(batch: PendingBatch, appended: Appended) -> BatchResult:
 
 
 def result_by_event(batch: PendingBatch, appended: Appended) -> BatchResult:
-    """What became of a batch whose events the journal took, knew or refused one by one; an error counts as an ack."""
+    """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
     acked, problems, entries, updates, stored, repeated, ended = None, [], [], [], 0, 0, False
     for arrival, outcome in outcomes_of(batch, appended):
         problem = problem_of(batch.line, arrival, outcome)
@@ -51,7 +51,7 @@ def result_by_event(batch: PendingBatch, appended: Appended) -> BatchResult:
 def outcomes_of(
     batch: PendingBatch, appended: Appended
 ) -> Iterator[tuple[DecodedEvent | RejectedEvent, Outcome | None]]:
-    """Each event with its outcome; None for what was not offered."""
+    """Each event with its outcome, which is None for an event that was not offered."""
     arrivals = batch.arrivals if batch.arrivals is not None else map(DecodedEvent, batch.events, batch.payloads)
     offered = iter(appended.outcomes)
     for arrival in arrivals:
@@ -59,7 +59,7 @@ def outcomes_of(
 
 
 def entry_of(arrival: DecodedEvent | RejectedEvent, outcome: Outcome, position: int) -> FoldEntry:
-    """What the fold takes of an event that the journal has: of a refused one, only that it has a position."""
+    """A journaled event for the fold; a refused one only takes its position."""
     if isinstance(arrival, DecodedEvent) and outcome.code is None:
         return FoldEntry(position, [arrival.event], len(arrival.payload))
     return FoldEntry(position, [REFUSED], 0)
@@ -70,7 +70,11 @@ def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
 
 
 def problem_of(line: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Problem | None:
-    """What to answer for one event; None when all is well, or when the gap was reported before."""
+    """The error to report for one event; None when there is none, or when its gap was reported before.
+
+    A producer that sends on after a gap would get an error for each event. So one error names the seq that is expected,
+    and the lease remembers it until an event is stored again.
+    """
     if outcome is not None and outcome.position is not None:
         line.waiting_for = None
     if isinstance(arrival, RejectedEvent) and (outcome is None or outcome.code == arrival.code):

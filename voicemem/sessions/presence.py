@@ -1,4 +1,4 @@
-"""Who is connected to a session, who is expected back, and what is therefore due: silence, an end, a close."""
+"""Presence: which producers are connected or expected back, and which sessions therefore fall silent or close."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.lifecycle import Sessions
 
 SWEEP_BATCH = 200
+"""Sessions closed in one sweep, at most."""
 AWAITED_MS = 10_000
-"""For whom an end waits (never longer than the grace): producers whose connections were lost so lately that they are
-probably on their way back, those that sent over HTTP, and after a start all that were ever connected."""
+"""How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
+and after a start of the service, which does not know who was connected. An end waits for these producers, but never
+longer than the grace (`voicemem.store.streams.GRACE_MS`)."""
 SWEEP_S = 0.2
+"""Pause between two sweeps."""
 
 
 class Expected(NamedTuple):
-    """Producers of a session that may still have something to say.
-
-    With `seen`, also those that were connected at some time, and are not among these.
-    """
+    """The producers of a session that may still send events."""
 
     producers: frozenset[str]
+    """Those that are connected or expected back."""
     seen: frozenset[str] | None
+    """Soon after a start: those that have connected since. All others that the store knows are expected too."""
 
 
 class Waiting(NamedTuple):
-    """A session whose end has come, and for whom it waits; after `until_ms` it was closed long ago."""
+    """A session with a committed end, and the producers that it waits for.
+
+    By `until_ms` its grace is over, and the sweep has closed it.
+    """
 
     line: ProducerLease
     expected: Expected
@@ -37,39 +42,47 @@ class Waiting(NamedTuple):
 
 
 class Presence:
-    """The connections that this process has to sessions, and the closing of those that are over."""
+    """Counts this process's connections to sessions, and closes the sessions that are over.
+
+    The last words of a call must not be lost (design, section 5): a session whose end was committed stays open until
+    every producer that is connected or expected back has ended as well, or its grace is over.
+    """
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
         self.left: dict[tuple[str, str], ProducerLease] = {}
-        """Of each connected session, the line that left it last."""
+        """The lease of the last disconnect from each session that is still connected."""
         self.fallen_silent: dict[int, tuple[ProducerLease, int]] = {}
-        """Lines that were their sessions' last, and since when (Unix ms), where the store could not be told yet."""
+        """Sessions without a connection, and since when (Unix ms), that are not noted in the store yet; by key."""
         self.awaited: dict[tuple[str, str], dict[str, int]] = {}
-        """Until when producers without a connection are waited for (Unix ms), by project and session id."""
+        """Until when producers without a connection are expected back (Unix ms), by project and session id."""
         self.waiting: dict[tuple[str, str], Waiting] = {}
-        """Sessions whose end has come, and that are not closed yet, by project and id."""
+        """Sessions with a committed end that are not closed yet, by project and id."""
         self.began_ms = sessions.clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
-        """Producers that were connected since then, by project and session id; kept for a while."""
+        """Producers that have connected since the start, by project and session id; dropped after `AWAITED_MS`."""
 
     def connect(self, project: str, session_id: str, producer: str) -> None:
-        """Note a connection, before its open is committed, so that no disconnection in between counts as silence."""
+        """Count a connection.
+
+        This comes before its open is committed: otherwise the disconnect of another producer in between would look like
+        the last one, and note a silence after the open has ended it.
+        """
         self.awaited.get((project, session_id), {}).pop(producer, None)
         if self.sessions.clock() < self.began_ms + AWAITED_MS:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
     def wait_for(self, line: ProducerLease) -> None:
-        """Its producer is not connected, and may still have something to say."""
+        """Expect events of a producer without a connection for a while."""
         self.awaited.setdefault((line.project, line.session_id), {})[line.producer] = self.sessions.clock() + AWAITED_MS
 
     async def disconnect(self, line: ProducerLease, lost: bool = False) -> None:
-        """The session falls silent with its last connection, or closes when only this one kept it from its end.
+        """Count a connection out: the session falls silent with its last one, or closes if only this one was left.
 
-        `lost` says that the connection broke, so that its producer may be on its way back.
+        `lost` says that the connection broke, so that its producer is expected back.
         """
         if lost:
             self.wait_for(line)
@@ -78,12 +91,12 @@ class Presence:
         await self.close_unless_expected(line, self.expected(line))
 
     async def abandon(self, project: str, session_id: str, producer: str) -> None:
-        """The connection whose open failed is none; the session may have lost its last real one meanwhile."""
+        """Count out a connection whose open failed; the session's last real one may have gone meanwhile."""
         with suppress(StoreUnavailable):
             await self.count_out(project, session_id, producer)
 
     async def count_out(self, project: str, session_id: str, producer: str) -> None:
-        """The opposite of `connect`. Raises `StoreUnavailable`."""
+        """Undo a `connect`; with the last connection the session falls silent. Raises `StoreUnavailable`."""
         producers = self.connected.get((project, session_id), Counter[str]())
         producers[producer] -= 1
         if producers[producer] <= 0:
@@ -97,11 +110,11 @@ class Presence:
             await self.tell_silence()
 
     async def tell_silence(self) -> None:
-        """Tell the store of sessions without a connection. Raises `StoreUnavailable`; the sweep then calls it again."""
+        """Note sessions without a connection in the store. Raises `StoreUnavailable`; the next sweep repeats it."""
         while self.fallen_silent:
             key, (line, since) = self.fallen_silent.popitem()
             if (line.project, line.session_id) in self.connected:
-                continue  # it came back meanwhile
+                continue  # a producer came back meanwhile
             try:
                 await self.sessions.store.silence(key, since)
             except StoreUnavailable:
@@ -109,13 +122,13 @@ class Presence:
                 raise
 
     async def close_when_ended(self, line: ProducerLease) -> None:
-        """Close a session whose end was committed, unless another producer that is expected has not ended."""
+        """Close a session whose end was committed, unless another expected producer has not ended; then wait for it."""
         expected = self.expected(line)
         if not await self.close_unless_expected(line, expected):
             self.waiting[line.project, line.session_id] = Waiting(line, expected, self.sessions.clock() + AWAITED_MS)
 
     def expected(self, line: ProducerLease) -> Expected:
-        """Who is connected, or probably on the way back."""
+        """The producers of a session that are connected or expected back."""
         session, now = (line.project, line.session_id), self.sessions.clock()
         awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
         seen = self.seen.get(session, set()) if now < self.began_ms + AWAITED_MS else None
@@ -124,6 +137,7 @@ class Presence:
         )
 
     async def close_unless_expected(self, line: ProducerLease, expected: Expected) -> bool:
+        """Close a session if its end was committed and all these producers have ended; whether it was closed."""
         closed = await self.sessions.store.close_ended(
             line.key, sorted(expected.producers), expected.seen, self.sessions.new_id(), self.sessions.clock()
         )
@@ -134,7 +148,10 @@ class Presence:
         return True
 
     async def close_waiting(self) -> None:
-        """Close what waited for producers that are not expected any more."""
+        """Close sessions that waited for producers which are no longer expected.
+
+        The store is asked only when the expected producers of a session have changed since the last look.
+        """
         for session, waiting in list(self.waiting.items()):
             expected = self.expected(waiting.line)
             if expected != waiting.expected:
@@ -145,7 +162,7 @@ class Presence:
                     del self.waiting[session]
 
     async def sweep(self) -> int:
-        """Close what is due; how many sessions were closed."""
+        """Close the sessions that are due; return how many were closed. Raises `StoreUnavailable`, `StoreRuined`."""
         if not self.sessions.store.healthy:
             await self.sessions.store.probe()
         await self.tell_silence()
@@ -160,7 +177,7 @@ class Presence:
         return count
 
     def forget_awaited(self, now: int) -> None:
-        """Those that did not come back."""
+        """Stop expecting producers that did not come back in time."""
         if now >= self.began_ms + AWAITED_MS:
             self.seen.clear()
         for session, producers in list(self.awaited.items()):
@@ -169,8 +186,8 @@ class Presence:
 
 
 async def sweep_forever(presence: Presence) -> None:
-    """Close what is due, a few times a second."""
+    """Background task: close the sessions that are due, a few times a second."""
     while True:
-        with suppress(StoreUnavailable):  # what is due now is due later too
+        with suppress(StoreUnavailable):  # what is due now is still due later
             await presence.sweep()
         await asyncio.sleep(SWEEP_S)

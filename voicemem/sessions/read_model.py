@@ -1,4 +1,4 @@
-"""One session's memory: the fold of its journal up to a position, and its messages as they were last made."""
+"""One session's read model: the fold of its journal up to a position, and the messages made from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from voicemem.transcript.state import State, decode_state, encode_state
 class Memory:
     """One session's fold state, and its messages as they were last made.
 
-    A memory that nobody used for a while is packed: a few KiB of compressed snapshot, unpacked by the next use.
+    A read model that was not used for a while is packed into a few KiB of compressed snapshot; the next use unpacks it.
+    Only the turns that have changed are made again, so a read costs what changed, not what the call holds.
     """
 
     __slots__ = (
@@ -32,32 +33,35 @@ class Memory:
         self.unpacked: State | None = state
         self.packed = b""
         self.position = state.position
-        """Where a packed memory stands; see `stands_at`."""
+        """The position of a packed read model; see `stands_at`."""
         self.saved = saved
-        """Position of the snapshot that was last saved."""
+        """The position of the snapshot that was saved last."""
         self.made: dict[int, list[Message]] = {}
-        """By turn."""
+        """The messages of each turn."""
         self.times: dict[int, list[SpeechTimes]] = {}
-        """Of these messages, where somebody asked for them."""
+        """The speech times of these messages, for the turns for which they were asked."""
         self.joined: list[Message] = []
+        """The messages of all turns, in order."""
         self.counts: dict[str, list[int]] = {}
-        """How many tokens the joined ones have, by the name of the counter; -1 where nobody has asked."""
+        """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
         self.begins: dict[int, int] = {}
-        """Where each turn's messages begin among the joined ones."""
+        """The index of each turn's first message among the joined ones."""
         self.text = b"[]"
-        """The messages of the first turns as JSON; those of a turn that is over are encoded once."""
+        """The messages of the first turns as JSON; the messages of a turn that is over are encoded once."""
         self.ends: list[int] = []
-        """Where each of these turns ends in it."""
+        """The offset at which each of these turns ends in `text`."""
         self.folded_bytes = 0
-        """Of the journal, about: what it takes while it is in use."""
+        """About how many bytes of the journal were folded; stands for its size while it is not packed."""
         self.lock = asyncio.Lock()
+        """Held while missing entries are read and folded."""
         self.used = 0
-        """The round of packing before which it was used last."""
+        """The round of maintenance in which it was used last."""
         self.noted = 0
-        """The last position that is known to be in the journal, where it was not folded at once."""
+        """The last position that is known to be in the journal, when it was not folded at once."""
 
     @property
     def state(self) -> State:
+        """The fold state, unpacked if need be."""
         if self.unpacked is None:
             self.unpacked, self.packed = decode_state(zlib.decompress(self.packed)), b""
         return self.unpacked
@@ -69,10 +73,11 @@ class Memory:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes."""
+        """About how many bytes it takes in memory."""
         return self.folded_bytes if self.unpacked is not None else len(self.packed)
 
     def pack(self) -> None:
+        """Replace the state and everything made from it by a compressed snapshot."""
         if self.unpacked is not None:
             self.position = self.unpacked.position
             self.packed = zlib.compress(encode_state(self.unpacked), 1)
@@ -85,28 +90,28 @@ class Memory:
         fold_all(self.state, entries)
 
     def messages(self, unfinished: bool = False) -> list[Message]:
-        """The memory in its order; with `unfinished`, what is in progress as well."""
+        """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
         if unfinished:
             return history.messages(self.state, unfinished=True)
         return self.made_messages().copy()
 
     def made_messages(self) -> list[Message]:
-        """The memory in its order, not to be changed, and only to be read until somebody else has their turn."""
+        """The messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
         self.make()
         return self.joined
 
     def remembered(self) -> Sequence[int]:
-        """Which of `made_messages` are not forgotten, by their indexes."""
+        """The indexes of those `made_messages` that are not forgotten."""
         self.make()
         return history.remembered(self.state, self.joined)
 
     def remembered_messages(self) -> list[Message]:
-        """What contexts and summaries are made of; not to be changed either."""
+        """The messages that contexts and summaries are made from; valid as `made_messages` are."""
         messages = self.made_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered()]
 
     def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:
-        """The memory in its order, each message with when it could be heard."""
+        """The messages in order, each with the time in which it could be heard."""
         self.make()
         for number in self.state.turn_numbers:
             if number not in self.times:
@@ -114,7 +119,7 @@ class Memory:
         return [pair for n in self.state.turn_numbers for pair in zip(self.made[n], self.times[n], strict=True)]
 
     def contents(self) -> bytes:
-        """The memory as a JSON array of messages."""
+        """The messages as a JSON array. Turns that did not change since the last time are not encoded again."""
         self.make()
         missing = self.state.turn_numbers[len(self.ends) :]
         if missing:
@@ -129,7 +134,11 @@ class Memory:
         return self.text
 
     def make(self) -> None:
-        """Make the messages of the turns that have changed, and join all from the first of these on."""
+        """Make the messages of the turns that have changed, and join all messages again from the first of these on.
+
+        Mostly the last turn has changed, so everything before it stays: messages, token counts, and the text of
+        `contents`, which is cut where the first changed turn begins.
+        """
         state = self.state
         if not state.dirty_turns:
             return
@@ -140,16 +149,16 @@ class Memory:
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
         del self.ends[place:]
-        kept = 0 if before is None else self.begins[before] + len(self.made[before])
-        del self.joined[kept:]
+        unchanged = 0 if before is None else self.begins[before] + len(self.made[before])
+        del self.joined[unchanged:]
         for known in self.counts.values():
-            del known[kept:]
+            del known[unchanged:]
         for number in state.turn_numbers[place:]:
             self.begins[number] = len(self.joined)
             self.joined += self.made[number]
 
     def tokens(self, counter: TokenCounter) -> Callable[[int], int]:
-        """How many tokens the content of the message at an index has, as long as the memory does not change."""
+        """A function that counts the tokens of the message at an index, each once; valid until the next fold."""
         self.make()
         joined = self.joined
         known = self.counts.setdefault(counter.name, [])

@@ -1,4 +1,4 @@
-"""The recorder: what producers send goes to the journal, then into the fold, then is acknowledged."""
+"""The recorder: commits producers' events to the journal, answers them, and folds them (design, section 5)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from voicemem.telemetry.metrics import CommitCounts
 
 LOG = logging.getLogger("voicemem")
 DEFAULT_PRODUCER = "main"
-NEEDS_ADMIN = "Settings that make the server call out need the scope admin."
+NEEDS_ADMIN = "Settings that make the server call a URL need the scope admin."
 FLOOD = 1_000
-"""Events in a row that could not be stored, after which their sender is not listened to any more."""
+"""Events in a row that could not be stored, after which a sender is cut off."""
 SLICE = 500
-"""Events of one frame or body that are taken at a time, before others have their turn."""
+"""Events of one frame or body that are processed before other tasks get their turn."""
 MOST_BATCHES = 1_000
-"""In one commit: a bound on how long it can take."""
+"""In one commit, at most: it bounds how long a commit takes."""
 
 
 class Recorder:
-    """Takes events of many lines, and commits whatever waits together.
+    """Takes events of many leases, and commits all that wait together.
 
-    `check_settings` raises `Refused` for settings that may not be set.
+    `check_settings` raises `Refused` for a configuration that this service does not allow.
     """
 
     def __init__(
@@ -60,16 +60,17 @@ class Recorder:
         self.metrics, self.tracer = telemetry
         self.waiting: list[PendingBatch] = []
         self.waiting_since = 0.0
-        """When the first of them came, by the monotonic clock."""
+        """When the first of these was added, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
         self.feed = CommitFeed()
 
     async def open(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
     ) -> tuple[Opened, int]:
-        """A producer's new epoch on a session, and the turn that comes next in it. Raises `Refused`.
+        """Open a producer's next epoch on a session; returns that and the number of the session's next turn.
 
-        The frame's configuration is for a session that does not exist yet; on one that does it is not even looked at.
+        The frame's configuration is for a new session, and is ignored for one that exists. Raises `Refused`,
+        `StoreUnavailable`.
         """
         try:
             opened, next_turn = await self.lease(project, session_id, frame, may_call_out, key_id)
@@ -83,10 +84,10 @@ class Recorder:
     async def lease(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
     ) -> tuple[Opened, int]:
-        known = await self.journal.stream(project, session_id)
+        existing = await self.journal.stream(project, session_id)
         producer = frame.producer or DEFAULT_PRODUCER
-        await self.check_producer(known, producer)
-        session_patch = validate_config({} if known is not None else frame.session or {})
+        await self.check_producer(existing, producer)
+        session_patch = validate_config({} if existing is not None else frame.session or {})
         if patch_changes_outbound(session_patch) and not may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(session_patch)
@@ -97,25 +98,25 @@ class Recorder:
         return opened, memory.state.newest_turn + 1
 
     async def check_producer(self, stream: Stream | None, name: str) -> None:
-        """Refuse a name of the service's own; a producer that has counted its events under it goes on all the same."""
+        """Refuse the service's own producer names, except to a producer that has sent seqs under that name before."""
         if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
-            raise Refused("invalid_field", f"The service itself is the producer {name}; take another name.")
+            raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
 
     async def record(self, line: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
-        """Journal events together, and say what to answer. Raises `StoreUnavailable`, `Refused`."""
+        """Journal events in one batch, and return its result after the commit. Raises `StoreUnavailable`, `Refused`."""
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
         batch = PendingBatch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
         batch.origin = self.tracer.current()
         for arrival in arrivals:
             batch.add(self.vet(line, arrival))
         self.take(batch)
-        recorded = await answered
-        if isinstance(recorded, VoicememError):
-            raise recorded
-        return recorded
+        result = await answered
+        if isinstance(result, VoicememError):
+            raise result
+        return result
 
     def vet(self, line: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
-        """The event, or why this line may not carry it."""
+        """Check one event against its lease: the event itself, or the reason for which it is rejected."""
         if isinstance(arrival, RejectedEvent):
             return arrival
         try:
@@ -128,8 +129,8 @@ class Recorder:
         return arrival
 
     def vet_update(self, line: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
-        """A `session.update` that this line may carry. Raises `Refused`."""
-        if not line.may_set:  # before any work on it
+        """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
+        if not line.may_set:  # permission comes before any work
             raise Refused("forbidden", SETS_NOTHING)
         update = validated_update(event, payload)
         if patch_changes_outbound(update.patch) and not line.may_call_out:
@@ -138,7 +139,7 @@ class Recorder:
         return update
 
     def take(self, batch: PendingBatch) -> None:
-        """Commit a batch with whatever else waits; it may grow until then. Its answer tells what became of it."""
+        """Queue a batch for the next commit; until then it may grow. Its `answer` is called after the commit."""
         if not self.waiting:
             self.waiting_since = time.monotonic()
         self.waiting.append(batch)
@@ -146,7 +147,10 @@ class Recorder:
             self.committing = asyncio.create_task(self.commit_waiting())
 
     async def commit_waiting(self) -> None:
-        """One commit at a time; what comes meanwhile is the next one's."""
+        """Commit what waits, one commit at a time: the batches that arrive during one commit share the next.
+
+        So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others.
+        """
         try:
             while self.waiting:
                 batches, self.waiting = self.waiting[:MOST_BATCHES], self.waiting[MOST_BATCHES:]
@@ -158,11 +162,15 @@ class Recorder:
             self.committing = None
 
     async def commit(self, batches: list[PendingBatch], since: float) -> bool:
-        """Journal, answer, then fold: nobody reads in between. Whether it is on disk; `since` somebody has waited."""
+        """Journal batches, answer them, then fold them; returns whether they are on disk.
+
+        Answers go out before the fold, since producers wait for them. Nothing is awaited in between, so no reader can
+        see an acknowledged event missing from the memory. `since` is when the oldest batch began to wait.
+        """
         now, began = self.clock(), time.monotonic()
         try:
             appended = await self.journal.append([batch.offered(now) for batch in batches], now)
-        except Exception as error:  # the outermost edge: nothing is acknowledged, and the operator hears why
+        except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
             self.memories.forget_all()
             self.metrics.commits.labels("failed").inc()
             if not isinstance(error, VoicememError):
@@ -172,8 +180,8 @@ class Recorder:
             return False
         written = time.monotonic()
         results = []
-        for batch, one in zip(batches, appended, strict=True):
-            results.append(result_of(batch, one))
+        for batch, outcome in zip(batches, appended, strict=True):
+            results.append(result_of(batch, outcome))
             batch.answer(batch, results[-1])
         self.metrics.commit_seconds.observe(written - began)
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
@@ -185,7 +193,7 @@ class Recorder:
         return True
 
     def take_in(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
-        """Fold what was stored of a batch, and count and audit it."""
+        """Fold the stored events of a batch, count them, and audit its configuration changes."""
         key, line, size = batch.line.key, batch.line, 0
         for entry in result.entries:
             self.memories.note(key, entry.position, received_ms, entry.events, entry.size)
@@ -199,7 +207,7 @@ class Recorder:
 
 
 def check_line(line: ProducerLease, arrival: DecodedEvent) -> None:
-    """Raise `Refused` for an event that this line may not carry."""
+    """Raise `Refused` for an event that this lease may not send."""
     event = arrival.event
     if isinstance(event, (SessionOpen, Auth)):
         raise Refused("unknown_type", "session.open and auth are frames of a websocket.")

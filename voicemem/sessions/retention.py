@@ -1,6 +1,6 @@
-"""What is kept, and how long: erased and expired sessions leave the store, ended journals are compacted.
+"""Retention: erases expired sessions, deletes the content of erased ones, compacts ended journals (design, section 9).
 
-All of it is done in small steps with rests between them, beside the calls that are under way (design, section 9).
+All of it happens while calls are running, so it is done in small steps with pauses between them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from voicemem.store.records import StreamFilter
 
 LOG = logging.getLogger("voicemem")
 BATCH = 50
-"""Sessions that are taken up at a time."""
+"""Sessions handled at a time."""
 LOOK_S = 0.5
-"""Between two looks for something to do."""
+"""Pause before looking again for something to do."""
 REST_S = 0.01
-"""The least rest after a step."""
+"""The shortest pause after a step."""
 LONGEST_REST_S = 5.0
 CLEAR_S = 20.0
-"""So long at most only tables are cleared, when more and more is erased; then the file is, for all of it."""
+"""How long tables are cleared, while more sessions are being erased, before the file is cleared for all of them."""
 SHARE = 2
-"""A rest is so many times as long as the step before it: the writer has most of its time for calls."""
+"""A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
 class Retention:
-    """Erases and compacts. `clock` gives Unix ms."""
+    """Erases and compacts. `clock` returns Unix ms."""
 
     def __init__(self, store: Store, memories: Memories, clock: Callable[[], int]) -> None:
         self.store = store
@@ -38,7 +38,7 @@ class Retention:
         self.clock = clock
 
     async def expire(self) -> int:
-        """Erase sessions whose `ttl_seconds` are over; how many. Raises `StoreUnavailable`."""
+        """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
         keys = await self.store.expired(now, BATCH)
         count = 0
@@ -49,7 +49,10 @@ class Retention:
         return count
 
     async def sweep(self) -> int:
-        """Take what was erased out of the store; of how many sessions. Raises `StoreUnavailable`."""
+        """Delete the content of erased sessions, then its traces in the file; returns of how many sessions.
+
+        Raises `StoreUnavailable`.
+        """
         time = asyncio.get_running_loop().time
         count, latest = 0, time() + CLEAR_S
         while time() < latest and (keys := await self.store.erased(BATCH)):
@@ -65,7 +68,7 @@ class Retention:
         return count
 
     async def compact(self) -> int:
-        """Compact journals of sessions that ended; how many. Raises `StoreUnavailable`."""
+        """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count = 0
         for key in await self.store.to_compact(self.clock(), BATCH):
             steps = 0
@@ -78,7 +81,7 @@ class Retention:
 
 
 async def paced(step: Awaitable[bool]) -> bool:
-    """A step's answer, after a rest."""
+    """The result of a step, after a pause in proportion to the time that it took."""
     time = asyncio.get_running_loop().time
     begun = time()
     answer = await step
@@ -87,17 +90,17 @@ async def paced(step: Awaitable[bool]) -> bool:
 
 
 async def erase_forever(retention: Retention) -> None:
-    """Erase what has expired, and take what is erased out of the store."""
+    """Background task: erase what has expired, and delete the content of what is erased."""
     while True:
         done = 0
-        with suppress(StoreUnavailable):  # what is due now is due later too
+        with suppress(StoreUnavailable):  # what is due now is still due later
             done = await retention.expire() + await retention.sweep()
         if not done:
             await asyncio.sleep(LOOK_S)
 
 
 async def compact_forever(retention: Retention) -> None:
-    """Compact the journals of sessions that cannot be reopened any more."""
+    """Background task: compact the journals of sessions that can no longer be reopened."""
     while True:
         done = 0
         with suppress(StoreUnavailable):
@@ -107,13 +110,13 @@ async def compact_forever(retention: Retention) -> None:
 
 
 PAGE = 200
-"""Sessions that are looked for at a time."""
+"""Sessions listed at a time."""
 
 
 async def erase_user(journal: Journal, memories: Memories, project: str, user_id: str, clock: Callable[[], int]) -> int:
-    """Erase a user's document and all sessions that have this `user_id` in their configuration; how many these are.
+    """Erase a user's document and all sessions with this `user_id` in their configuration.
 
-    Returns when nothing of them can be read any more. Raises `StoreUnavailable`.
+    Returns the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
     """
     count = 0
     wanted = StreamFilter(project=project, user_id=user_id, limit=PAGE)

@@ -1,1 +1,1 @@
-"""Where journals, folds, exports and keys are kept: the port, and its implementations."""
+"""Where journals, snapshots, exports and keys are stored: the port, its rules, and the engines."""

@@ -1,6 +1,6 @@
-"""Which events of a producer a journal takes, and when a session is over: the rules of order (design, section 5).
+"""The rules of order: which events of a producer a journal takes (design, section 5).
 
-Pure decisions over rows; each store asks here inside its transaction, so that all stores decide alike.
+These are pure decisions over rows. Every store makes them in its transaction, so that all engines decide alike.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Offer(NamedTuple):
     received_ms: int
     payload: bytes
     refusal: str | None = None
-    """The code of an event that cannot be taken: it is journaled without its content."""
+    """The code under which the event is journaled as refused, without its content."""
     update: SessionPatch | None = None
     ending: Ending | None = None
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """What one producer offers to one journal at a time; `epoch` None is not checked.
+    """What one producer offers to one journal at a time. An `epoch` of None is not checked.
 
-    Either plain `payloads`, without anything special about them, whose seqs count up from `first_seq`, or `offers`.
+    It holds either `payloads`, of plain events whose seqs count up from `first_seq`, or `offers`, of any events.
     """
 
     key: int
@@ -42,7 +42,7 @@ class Batch(Struct, frozen=True, gc=False):
     offers: Sequence[Offer] | None = None
 
     def each(self) -> Sequence[Offer]:
-        """All of it as offers."""
+        """All events, as offers."""
         if self.offers is not None:
             return self.offers
         return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(self.payloads)]
@@ -51,21 +51,22 @@ class Batch(Struct, frozen=True, gc=False):
 class Outcome(NamedTuple):
     """What became of one offer.
 
-    `position` is None when nothing was stored. `code` is None when all is well; with a position, it is the code
-    under which the event stands in the journal as refused, and its error counts as its ack.
+    `position` is None when nothing was stored. `code` is None when the event was stored or is a duplicate. A code with
+    a position means that the event is journaled as refused; its error then counts as its ack.
     """
 
     position: int | None = None
     code: str | None = None
     duplicate: bool = False
     expected: int | None = None
-    """With `seq_gap`: the seq to go on from."""
+    """With `seq_gap`: the seq that must come next."""
 
 
 def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -> Outcome | None:
-    """What is to become of an offer; None when it is to be stored.
+    """Decide on an offer: its outcome, or None when it is to be stored.
 
-    An outcome with `duplicate` must still be compared with what is stored under its seq.
+    A `duplicate` must still be compared with what is stored under its seq. The check for duplicates comes before that
+    for the end of the session: a producer that lost the acks of its last events may resend them at any time later.
     """
     if stream.state == "erased":
         return Outcome(code="session_erased")
@@ -85,7 +86,7 @@ def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -
 
 
 def admits_all(stream: Stream, producer: Producer, batch: Batch) -> bool:
-    """Whether plain payloads are simply to be stored, all of them: nothing is known that `admit` would say of one."""
+    """Whether all of a batch of plain payloads is to be stored: `admit` would return None for each of them."""
     return (
         batch.offers is None
         and batch.first_seq == producer.next_seq
@@ -96,6 +97,6 @@ def admits_all(stream: Stream, producer: Producer, batch: Batch) -> bool:
 
 
 def sentence(outcome: Outcome) -> str:
-    """The plain sentence for an outcome's code."""
+    """The sentence for an outcome's code, with the seq that a gap expects."""
     text = CODES[outcome.code or "internal"].sentence
     return f"{text} Expected seq {outcome.expected}." if outcome.expected is not None else text

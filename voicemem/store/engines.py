@@ -1,4 +1,4 @@
-"""The engines by the scheme of their URL."""
+"""Chooses the engine by the scheme of the setting `store`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from voicemem.store.sqlite.store import MemoryStore, SqliteStore
 
 
 def open_store(url: str, exclusive: bool = True) -> Store:
-    """The store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`."""
+    """Open the store of a setting, `sqlite:PATH` or `memory:`. Raises `CannotStart`.
+
+    Without `exclusive` a file may be open in a server at the same time.
+    """
     if url == MEMORY_STORE:
         return MemoryStore()
     return SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive)

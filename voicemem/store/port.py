@@ -1,10 +1,29 @@
-"""The port: what voicemem needs of a store (design, section 9).
+"""The port: what voicemem needs of a store (design, section 9). Each engine is one object with all of it.
 
-Three uses, one object per engine: `Journal` (streams and their events), `Outbox` (exports on their way), `Directory`
-(keys, endpoints, the store's own identity). One contract suite runs on all engines: `tests/store/test_contract.py`.
+It is split by use:
 
-Every method that writes returns after its commit is on disk, and raises `StoreUnavailable` when the commit failed or
-its outcome is unknown. Times are Unix ms, given by the caller; they come from one clock per service.
+- `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
+- `Outbox`: exports, which are webhook notices on their way to endpoints;
+- `Endpoints`: the receivers that projects registered, and their deliveries;
+- `Retention`: expiry, erasure and compaction, in small steps;
+- `Directory`: API keys, the operator's endpoint, and the store's own identity;
+- `Operations`: figures and health.
+
+What holds for every method of every engine:
+
+- A method that writes is one transaction. It returns after its commit is on disk (or on as many replicas as the engine
+  promises), and raises `StoreUnavailable` when the commit failed or its outcome is unknown. Callers may repeat it.
+- A read sees everything that was acknowledged before it, on every node. It raises `StoreUnavailable` when the store
+  cannot be read, or what it reads is damaged; damage of one session must not affect another.
+- `Refused` is raised before anything is written. Its codes stand at each method.
+- Times are Unix ms, passed in by the caller; they come from one clock per service.
+- A `key` is the store's number of a stream, an endpoint or an export. It is never given twice.
+- Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
+  transaction, so that all engines decide alike.
+- Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
+  then change each row only where it is as it was seen.
+
+One contract suite runs on all engines: `tests/store/test_contract.py`.
 """
 
 from __future__ import annotations
@@ -34,20 +53,30 @@ from voicemem.store.streams import Ending, Stream
 
 
 class Journal(Protocol):
-    """Streams and their append-only lists of events."""
+    """Streams and their append-only lists of events.
+
+    A stream is a session or a user's own; it is unique by project, kind and id. Positions of its entries are 1, 2, 3 …
+    without holes, and become visible in that order. A `session_patch` has the configuration without secrets, which goes
+    into the stream, and the secrets, which are kept apart and never journaled.
+    """
+
+    # Sessions
 
     async def create(
         self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
-        """A new session; or the one that is there, and whether its configuration is the same."""
+        """Create a session, or return the existing one and whether its configuration is the same.
+
+        A new session gets its start exports (see `Outbox`). Raises `Refused` (`session_erased`).
+        """
 
     async def restore(
         self, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
     ) -> Stream | None:
-        """A new session with a journal that is there already, from one moment on; None when its id is taken.
+        """Create a session together with its journal so far; None when the id is taken.
 
-        No export is made of what has ended. Raises `Refused` (`session_erased`; `unknown_session` where the session
-        that has the secrets is erased).
+        A session that has ended gets no exports, any other its start exports. Raises `Refused` (`session_erased`;
+        `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
         """
 
     async def open(
@@ -59,235 +88,305 @@ class Journal(Protocol):
         from_seq: int | None,
         now_ms: int,
     ) -> Opened:
-        """Raise a producer's epoch, on a new session or an existing one (whose configuration then stays).
+        """Open a producer's line: raise its epoch, so that appends under an older one are refused.
 
-        Reopens a session after an idle close. A `from_seq` above `next_seq` is journaled as `session.gap`.
-        Raises `Refused` (`session_erased`).
+        Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
+        idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
+        `session.gap`, and `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused`
+        (`session_erased`).
         """
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
-        """Take producers' events in one transaction, each event alone, by the rules of `voicemem.store.admission`."""
+        """Append producers' events, all batches in one transaction; the result of each is at its index.
+
+        Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
+        what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
+        plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
+
+        Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
+        """
 
     async def is_numbered(self, key: int, producer: str) -> bool:
-        """Whether a producer has given events of a session a seq."""
-
-    async def silence(self, key: int, now_ms: int | None) -> None:
-        """Note since when a session has no connection; None when it has one."""
-
-    async def restart(self, now_ms: int) -> None:
-        """Time without a server is not silence: every session is silent from now on.
-
-        Those that ended are due; where a producer was connected that has not ended, the grace begins anew.
-        """
+        """Whether a producer has sent events with a seq in this session."""
 
     async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
-        """Apply a merge patch of the configuration, and journal it as the server's own event."""
+        """Merge a patch into the configuration, and journal `payload` as the server's own event.
 
-    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
-        """Journal an event of the server's own right behind position `expected`; None when more is there already.
-
-        Also for a session that has ended. Raises `Refused` (`unknown_session`).
+        Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
         """
 
-    async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
-        """Journal `session.closed` and make its exports, in one transaction; None when the session is not running.
+    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
 
-        Without `ending` the session is closed only if it is due (see `admission.due_close`).
+        Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
+        """
+
+    # When sessions end
+
+    async def silence(self, key: int, now_ms: int | None) -> None:
+        """Note since when a running session has no connection; None when it has one."""
+
+    async def restart(self, now_ms: int) -> None:
+        """Called once at the start of a service: time without a server does not count as silence.
+
+        Every running session is silent from now on. Of those with a committed `session.end`, a session whose producers
+        have all ended is due now; for the others the grace (`streams.GRACE_MS`) starts again.
+        """
+
+    async def due(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that are due to close by now (`streams.due_ms`), the longest due first."""
+
+    async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
+        """Journal `session.closed` and add the close exports, in one transaction; None when nothing was closed.
+
+        With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
+        ending of `streams.due_close`. `notice_id` becomes the id of the history notice.
         """
 
     async def close_ended(
         self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
     ) -> Stream | None:
-        """Close a session whose end was committed, when every producer that is connected has ended.
+        """Close a session with a committed `session.end` if every connected producer has ended; None otherwise.
 
-        With `seen`, those that were connected at some time and are not among them count as connected.
+        `connected` names the producers that are connected or expected back. With `seen`, every producer that was ever
+        connected and is not in `seen` counts as connected too: a service that has just started does not know them.
         """
 
-    async def due(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions that are to be closed by now."""
+    # Reads
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
-        """A session's row, as it is after everything that was acknowledged; None for none, or an erased one."""
+        """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
 
     async def secrets(self, key: int) -> dict[str, str]:
-        """What was taken out of a session's configuration, by dotted path; nothing of an erased one."""
-
-    async def user(self, project: str, user_id: str) -> Stream | None:
-        """The row of a user's own stream, as `stream` gives that of a session."""
-
-    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
-        """The same, made where there is none. It is no session: never due, closed, listed or counted as one."""
+        """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
 
     async def streams(self, wanted: StreamFilter) -> list[Stream]:
-        """Sessions, the newest first."""
+        """Sessions that match, by start and key, the newest first; erased ones never match."""
 
     async def count_streams(self, wanted: StreamFilter) -> int:
-        """How many sessions there are to list, whatever `after` and `limit` say."""
+        """How many sessions match, whatever `after` and `limit` say."""
 
     async def is_running(self, project: str, name: str) -> bool:
         """Whether a running session has this name in its configuration."""
 
     async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
-        """The sessions of the project with these keys, erased ones included."""
+        """The project's sessions with these keys, by key, erased ones included."""
 
     async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        """Entries of positions above `after`, in order; fewer than `limit` when they are large, none at the end."""
+        """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
+
+        A page may be shorter than `limit`, when its payloads are large.
+        """
+
+    # Users
+
+    async def user(self, project: str, user_id: str) -> Stream | None:
+        """The row of a user's own stream; None for an unknown or erased user."""
+
+    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
+
+    # Snapshots
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
-        """The snapshot of this fold version, unless it is of a position above `at_most`."""
+        """The stored fold state, if it is of this version and of a position up to `at_most`.
 
-    async def save_snapshot(self, key: int, snapshot: Snapshot) -> None: ...
+        A damaged snapshot, and one of an erased session, is None: it saves time, and the journal gives the same state.
+        """
+
+    async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        """Replace a stream's snapshot; does nothing for an erased one."""
+
+    # Erasure
 
     async def erase(self, key: int, now_ms: int) -> None:
-        """Make everything of a session unreadable; its row stays, without content, so that nobody brings it back.
+        """Make everything of a session unreadable, in one step.
 
-        The content itself leaves the store by the methods of `Retention`. The row of a user's stream loses the user's
-        id, which may come back as that of a new one.
+        Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
+        again. The content itself is deleted through `Retention`. The row of a user's stream loses the id too, since it
+        identifies a person; a later user of that id gets a new stream.
         """
 
 
 class Outbox(Protocol):
-    """Exports: made where the journal says what they tell of (start, close), claimed, attempted, finished."""
+    """Exports: webhook notices on their way to endpoints.
+
+    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102 and 103), one for
+    each endpoint that subscribed to it and is not disabled: the session's own, its project's, and the operator's, which
+    gets 103 only. An export is `pending` with a time at which it is due, then `delivered` or `failed`.
+    """
 
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
-        """Lease due exports, the oldest first, but for URLs that are `busy`; nobody else gets them meanwhile."""
+        """Lease due exports, the longest due first, except those to URLs in `busy`.
+
+        Until its lease is over an export is claimed by no other process. Exports of erased sessions and disabled
+        endpoints are not claimed. A receiver that is down must not delay the claims of others, however many exports
+        wait for it.
+        """
 
     async def release_exports(self, now_ms: int) -> None:
-        """At the start of the only process that works on the store: leases of those before it end, and what was never
-        attempted is due at once, whatever the clock said when it was closed."""
+        """End all leases, and make every export due now that was never attempted.
+
+        Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
+        a due time in the future may be of a clock that was ahead.
+        """
 
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
-        """Keep the body's payload; the one that was kept first is returned, whoever made it. None: it was erased."""
+        """Store the payload of an export's body, unless it has one. Returns the stored one; None if erased."""
 
     async def finish_export(
         self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
     ) -> bool:
-        """Log an attempt, and what comes next; False, and nothing done, when the lease was lost."""
+        """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
+
+        An export that was failed meanwhile (its endpoint was disabled) is not tried again, but `delivered` counts.
+        Also keeps `failing_since_ms` of a project's endpoint: the first failed attempt since the last success.
+        """
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
-        """Nothing is sent to this endpoint any more, since it is gone; what waits for it is failed.
+        """Disable an endpoint that answered that it is gone, and fail what waits for it.
 
-        Not when it has moved to another address meanwhile: it is the old one that is gone.
+        Does nothing when its URL has changed meanwhile: only the old address is gone.
         """
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
-        """The same for a project's endpoint, if every attempt since `since_ms` or longer has failed."""
+        """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
 
     async def next_export_ms(self) -> int | None:
-        """When the next export is due; None when none waits."""
+        """When the next export is due, leases included; None when none waits."""
 
     async def deliveries(self, stream: int) -> list[Delivery]:
-        """What became of a session's exports, with every attempt."""
+        """All exports of a session with their attempts, in the order of their making; none once it is erased."""
 
 
 class Endpoints(Protocol):
-    """The endpoints that projects made, and what became of what was sent to them."""
+    """The endpoints that projects registered, and their deliveries."""
 
     async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
-        """Keep a project's new endpoint, which gets its key; None when the project has `limit` of them."""
+        """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
 
     async def endpoints(self, project: str) -> list[Endpoint]:
-        """In the order in which they were made."""
+        """A project's endpoints, in the order in which they were made."""
 
-    async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None: ...
+    async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
+        """A project's endpoint; None when the id is unknown."""
 
     async def operator_endpoint(self) -> Endpoint | None:
-        """The operator's, unless the command line has taken it away."""
+        """The operator's endpoint; None when the last start had none."""
 
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
     ) -> Endpoint | None:
-        """Put what `change`, a pure function, makes of an endpoint into its place; None when there is none.
+        """Replace an endpoint by what `change` returns for it; None when the id is unknown.
 
-        What waits for one that is disabled by it is failed.
+        `change` is pure, and may run more than once. When the result is disabled, what waits for it is failed.
         """
 
     async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
-        """Forget an endpoint; what waits for it is failed. False when there is none."""
+        """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
 
     async def endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
-        """What was and is to be sent to an endpoint, the newest first; nothing of erased sessions."""
+        """An endpoint's deliveries that match, the newest first, without those of erased sessions."""
 
     async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
-        """Make a delivery of this endpoint due now, whatever became of it; None when there is none."""
+        """Make a delivery of an endpoint due now, whatever its state; None when it is unknown.
+
+        Its schedule of retries starts again: `Export.restarted_at` becomes the number of attempts so far.
+        """
 
     async def recover(self, key: int, since_ms: int, now_ms: int) -> int:
-        """Make all failed deliveries due now that were made at or after a time; how many they are."""
+        """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
 
 
 class Retention(Protocol):
-    """What happens to sessions after their end, in steps that hold up nobody; several workers do no harm."""
+    """What happens to sessions after their end. Every step is short, so that appends never wait for long.
+
+    Several workers may call these methods at a time.
+    """
 
     async def expired(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions whose `ttl_seconds` are over."""
+        """Keys of sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
 
     async def expire(self, key: int, now_ms: int) -> bool:
-        """Erase a session whose `ttl_seconds` are over; False when they are not, or it is erased."""
+        """Erase a session if its `ttl_seconds` are over; whether it was erased."""
 
     async def erased(self, limit: int) -> list[int]:
-        """Keys of sessions that were erased, and whose content is still in tables."""
+        """Keys of erased sessions whose content is not deleted yet, the oldest erasure first."""
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
-        """Delete some of their content; False when none is left."""
+        """Delete a portion of their content: journal, exports, snapshots, secrets, endpoints, producers.
+
+        Returns False when none is left.
+        """
 
     async def finish_erased(self) -> bool:
-        """Clear away what is left of deleted content outside of tables; False when that cannot be now: call again."""
+        """Remove what deletion leaves behind outside of tables, such as free pages and logs.
+
+        Returns False when that cannot be done now, and must be tried again.
+        """
 
     async def to_compact(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions that cannot be reopened any more, and whose journals are not compacted."""
+        """Keys of ended sessions that can no longer be reopened, and whose journals are not compacted."""
 
     async def compact(self, key: int) -> bool:
-        """Do some of the work of compacting a journal; False when nothing is left to do. It reads as before."""
+        """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
+
+        An engine that does not compact returns nothing from `to_compact`.
+        """
 
 
 class Directory(Protocol):
-    """Keys, endpoints, and the store's own identity."""
+    """API keys, the operator's endpoint, and the store's own identity."""
 
     @property
     def incarnation(self) -> str:
-        """Changes when the store is restored from a backup: positions and seqs of another one are not trusted."""
+        """Identifies the store until it is restored from a backup: positions and seqs of another one do not hold."""
 
     @property
     def cursor_secret(self) -> bytes:
-        """Signs the cursors that are given out."""
+        """Signs the cursors that callers get."""
 
-    async def keys(self) -> list[Key]: ...
+    async def keys(self) -> list[Key]:
+        """The keys of all projects, revoked ones included, the oldest first."""
 
-    async def key(self, key_id: str) -> Key | None: ...
+    async def key(self, key_id: str) -> Key | None:
+        """A key, also a revoked one; None when the id is unknown. Asked for every request."""
 
     async def has_keys(self) -> bool:
-        """Whether any key was ever made, revoked ones included."""
+        """Whether any key was ever made, revoked ones included. Asked for every request while there is none."""
 
-    async def add_key(self, key: Key) -> None: ...
+    async def add_key(self, key: Key) -> None:
+        """Store a new key."""
 
-    async def revoke_key(self, key_id: str, now_ms: int) -> bool: ...
+    async def revoke_key(self, key_id: str, now_ms: int) -> bool:
+        """Revoke a key; False when it is unknown or revoked already."""
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
-        """The receiver of every session's history, from the command line; giving it enables it again."""
+        """Set the receiver of every session's history, and enable it; without a URL it is taken away."""
 
 
 class Operations(Protocol):
-    """What the operator of the service asks."""
-
-    async def figures(self, now_ms: int) -> Figures:
-        """How the store stands, over all projects."""
-
-
-class Store(Journal, Outbox, Endpoints, Retention, Directory, Operations, Protocol):
-    """One object per engine."""
+    """What the service's operator sees of the store, and how the service notices that the store is back."""
 
     @property
     def healthy(self) -> bool:
         """Whether the last commit succeeded."""
 
-    async def probe(self) -> None:
-        """Commit something of a usual size that leaves nothing behind, to see whether the store is back.
+    async def figures(self, now_ms: int) -> Figures:
+        """Counts and sizes over all projects."""
 
-        Raises `StoreUnavailable`, and `StoreRuined` when it cannot come back to this process.
+    async def probe(self) -> None:
+        """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
+
+        Raises `StoreUnavailable`, and `StoreRuined` when this process cannot use the store any more.
         """
 
     async def close_store(self) -> None:
-        """Finish what waits, and let go of the file."""
+        """Finish what was begun, and release the store."""
+
+
+class Store(Journal, Outbox, Endpoints, Retention, Directory, Operations, Protocol):
+    """The whole port: one object per engine."""

@@ -1,4 +1,4 @@
-"""What a store takes and gives: rows, exports, endpoints, keys."""
+"""The records that a store takes and returns: entries, exports, endpoints, keys. Times are Unix ms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Row(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A producer's new lease on a session: it sends on from `next_seq`, and older epochs are refused."""
+    """The result of an open: the producer continues at `next_seq` under `epoch`, and older epochs are refused.
+
+    `created` and `reopened` say what the open did to the session.
+    """
 
     stream: Stream
     epoch: int
@@ -33,9 +36,10 @@ class Opened(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What became of a batch, and the stream and the producer's `next_seq` after it.
+    """What became of a batch, with the stream and the producer's `next_seq` after it.
 
-    `position` is that of the first event when all were stored, one after the other; else each has its outcome.
+    `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
+    outcome for each event.
     """
 
     stream: Stream
@@ -45,7 +49,7 @@ class Appended(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """An encoded fold state; `version` is that of the fold that made it."""
+    """An encoded fold state at a position; `version` is that of the encoding."""
 
     position: int
     version: int
@@ -53,24 +57,27 @@ class Snapshot(NamedTuple):
 
 
 class Restored(Struct, frozen=True, kw_only=True):
-    """The journal of a session that is to be made at once, and where the session stands after it."""
+    """The journal of a session that is to be restored, and the state of the session after it."""
 
     rows: Sequence[Row]
     """From position 1 on, without holes."""
     started_ms: int
     producers: Sequence[Producer] = ()
     ended_ms: int | None = None
-    """None while it runs."""
+    """None for a session that is running."""
     reason: str | None = None
     provisional: bool = False
     ending: Ending | None = None
-    """Of a `session.end` that is not followed by a close yet."""
+    """What a `session.end` said that no close has followed yet."""
     secrets_of: int | None = None
-    """The key of a session whose secrets it gets too."""
+    """The key of a session whose secrets are copied."""
 
 
 class StreamFilter(Struct, frozen=True, kw_only=True):
-    """Which sessions to list: all conditions hold at once. `after` is the (started_ms, key) of the last one seen."""
+    """Which sessions to list: those for which all conditions hold.
+
+    `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
+    """
 
     project: str
     state: str | None = None
@@ -84,7 +91,7 @@ class StreamFilter(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(Struct, frozen=True):
-    """A receiver of webhooks. A session's own has its `stream`, a project's its `project`, the operator's neither."""
+    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
 
     key: int
     stream: int | None
@@ -92,25 +99,28 @@ class Endpoint(Struct, frozen=True):
     secret: str | None
     contents: Literal["full", "standard"]
     public_only: bool
-    """Whether its address must be a public one: true for what came through the API."""
+    """Whether its address must be a public one: true for a URL that came through the API."""
     disabled_ms: int | None
     id: str | None = None
-    """Of a project's."""
+    """Only a project's has one."""
     project: str | None = None
     description: str = ""
     event_types: tuple[int, ...] = (HISTORY_EVENT,)
     created_ms: int = 0
     old_secret: str | None = None
-    """Signs beside the new one until `old_secret_until_ms`."""
+    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None
     failing_since_ms: int | None = None
     """The first failed attempt since the last success."""
     disabled_reason: str | None = None
-    """`request`, `gone` (it answered 410) or `failing`."""
+    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
 
 
 class Closing(Struct, frozen=True):
-    """What stands around the contents of an export, as it was when that was made (a start has stopped no session)."""
+    """What a notice says of its session, as it was when the export was made.
+
+    `stopped_ms` is the time of the close; for a start, that of the start or reopening.
+    """
 
     session_id: str
     name: str | None
@@ -119,16 +129,16 @@ class Closing(Struct, frozen=True):
     started_ms: int
     stopped_ms: int
     reason: str | None = None
-    """Why the session was closed."""
+    """Why the session was closed; None for a start."""
 
 
 def notice_id(close_id: str, event_type: int) -> str:
-    """Each notice of a close has an id of its own; the history's is that of the close."""
+    """The id of one notice of a close: of the history that of the close itself, of others one derived from it."""
     return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"
 
 
 class Export(Struct, frozen=True):
-    """A notice of a session on its way to one endpoint."""
+    """A notice about a session on its way to one endpoint."""
 
     key: int
     stream: int
@@ -136,19 +146,19 @@ class Export(Struct, frozen=True):
     notice_id: str
     event_type: int
     position: int
-    """The body is the memory at this position of the journal."""
+    """The body is made from the memory at this position of the journal."""
     closing: Closing
     payload: bytes | None
-    """Frozen before the first attempt."""
+    """The body's payload, frozen before the first attempt; None before that."""
     attempts: int
     lease: int
-    """Raised by every claim; a finish counts only under the lease that it was claimed with."""
+    """Raised by every claim; a finish counts only under the lease of its own claim."""
     restarted_at: int = 0
-    """How many of the attempts were made before it was sent again by hand."""
+    """How many attempts had been made when it was last sent again by hand."""
 
 
 class Attempt(NamedTuple):
-    """One delivery attempt, as it is logged."""
+    """One logged attempt at a delivery. `excerpt` is the beginning of the answer."""
 
     started_ms: int
     duration_ms: int
@@ -158,7 +168,7 @@ class Attempt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """How an export stands, for reading."""
+    """An export as its session's owner reads it."""
 
     notice_id: str
     url: str
@@ -169,18 +179,21 @@ class Delivery(NamedTuple):
 
 
 class EndpointDelivery(NamedTuple):
-    """A delivery as the owner of its endpoint sees it."""
+    """A delivery as the owner of its endpoint reads it."""
 
     key: int
     session_id: str
     made_ms: int
     due_ms: int | None
-    """When the next attempt is due; while one is under way, when it counts as lost."""
+    """When the next attempt is due; during an attempt, when its lease ends."""
     delivery: Delivery
 
 
 class DeliveryFilter(Struct, frozen=True, kw_only=True):
-    """Which deliveries to list: all conditions hold at once. `before` is the key of the last one seen."""
+    """Which deliveries to list: those for which all conditions hold.
+
+    `before` is the key of the last delivery of the page before.
+    """
 
     session_id: str | None = None
     event_type: int | None = None
@@ -190,7 +203,7 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
 
 
 class Key(Struct, frozen=True):
-    """An API key as it is stored: only the SHA-256 of its secret."""
+    """An API key as it is stored; `hash` is the SHA-256 of its secret."""
 
     id: str
     project: str
@@ -202,14 +215,15 @@ class Key(Struct, frozen=True):
 
 
 class Figures(NamedTuple):
-    """How the store stands, for its operator. Sizes are in bytes, 0 where there is no file."""
+    """Counts and sizes, for the operator. Sizes are in bytes, and 0 where there is no file."""
 
     running: int
     """Sessions that have not ended."""
     pending: int
-    """Exports that wait, also those that are to be tried again later."""
+    """Exports that wait, including those whose next attempt is later."""
     due: int
-    """Those of them that are due, and that nobody has leased."""
+    """Those that are due and not leased."""
     oldest_due_ms: int | None
+    """When the oldest of these became due."""
     bytes: int
     wal_bytes: int

@@ -1,4 +1,7 @@
-"""A stream and its producers: what a store keeps of a session beside its journal, and when it is due to close."""
+"""A stream and its producers: what a store keeps of a session besides its journal, and when a session is due to close.
+
+The rules at the end are pure. Every store applies them in its transaction, so that all engines decide alike.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from voicemem.config.session import parse_config
 from voicemem.protocol.types import JsonObject
 
 SESSION, USER = "session", "user"
-"""Kinds of streams: a user's is never closed."""
+"""Kinds of streams; a user's is never closed."""
 GRACE_MS = 2_000
-"""How long after the first `session.end` the last words of other producers are waited for."""
+"""How long after the first `session.end` a session waits for the last words of its other producers."""
 
 
 class Ending(NamedTuple):
-    """What a `session.end` says: Unix ms, and why."""
+    """When and why a session ends; `ts` is Unix ms."""
 
     ts: int
     reason: str
     provisional: bool = False
-    """For idleness: a producer that comes back undoes it."""
+    """For an idle close: a producer that comes back reopens the session."""
 
 
 class Producer(Struct, gc=False):
@@ -33,10 +36,11 @@ class Producer(Struct, gc=False):
     unsequenced: bool = False
     """Whether it sends events without seq."""
     ended: bool = False
+    """Whether its `session.end` was committed."""
 
 
 class Stream(Struct, gc=False):
-    """A journal's row. Times are Unix ms of the store's clock."""
+    """The row of a stream. Times are Unix ms."""
 
     key: int
     project: str
@@ -45,26 +49,28 @@ class Stream(Struct, gc=False):
     state: str
     """`running`, `ended` or `erased`."""
     position: int
+    """Of the last entry of its journal."""
     started_ms: int
     ended_ms: int | None
     reason: str | None
     config: JsonObject
     silent_since_ms: int | None
-    """When its last connection went; None while one is there."""
+    """Since when it has no connection; None while it has one."""
     ending_ms: int | None
     """When the first `session.end` was committed."""
     ending_ts: int | None
     ending_reason: str | None
     provisional: bool = False
-    """Closed for idleness, by the server: it may be reopened."""
+    """Whether it was closed for idleness, so that it may be reopened."""
 
     @property
     def ending(self) -> Ending | None:
+        """What the first `session.end` said; None before one was committed."""
         return None if self.ending_ts is None else Ending(self.ending_ts, self.ending_reason or "ended")
 
 
 def due_ms(stream: Stream) -> int | None:
-    """When the session is to be closed if nothing more happens; None for never, or when it is closed."""
+    """When a session is to be closed if nothing more happens; None when it is not running, and for a user's stream."""
     if stream.state != "running" or stream.kind != SESSION:
         return None
     settings = parse_config(stream.config)
@@ -77,7 +83,7 @@ def due_ms(stream: Stream) -> int | None:
 
 
 def due_close(stream: Stream, now_ms: int) -> Ending | None:
-    """How a session that is due is to be closed, and with which `ts`; None when it is not due."""
+    """The ending with which a session is to be closed now; None when it is not due."""
     due = due_ms(stream)
     if due is None or due > now_ms:
         return None
@@ -90,7 +96,7 @@ def due_close(stream: Stream, now_ms: int) -> Ending | None:
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:
-    """Whether an event or an open brings the session back: after an idle close, for a while."""
+    """Whether an event or an open reopens a session: after an idle close, within its `reopen_window`."""
     if stream.state != "ended" or not stream.provisional or stream.ended_ms is None:
         return False
     return now_ms < stream.ended_ms + int(parse_config(stream.config).reopen_window * 1000)

@@ -9,7 +9,7 @@ from voicemem.telemetry.tracing import NoTracer, Tracer
 
 
 class Telemetry(NamedTuple):
-    """Where the service counts, and where it traces."""
+    """The metrics and the tracer that everything shares."""
 
     metrics: Metrics
     tracer: Tracer

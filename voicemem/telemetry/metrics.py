@@ -1,7 +1,7 @@
-"""What the service counts for Prometheus, in a registry of its own; docs/monitoring.md explains every metric.
+"""The service's Prometheus metrics, in a registry of their own; docs/monitoring.md explains each of them.
 
-Labels have few values, known beforehand: never an id, a project, a URL or a text. What happens often is counted once
-for each commit, not for each event.
+Labels have few values, known beforehand: never an id, a project, a URL or a text. Frequent things are counted once a
+commit, not once an event.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
 class CommitCounts:
-    """What one commit did, in numbers, over all its batches."""
+    """The numbers of one commit, over all its batches."""
 
     def __init__(self) -> None:
         self.events: Count[tuple[str, str]] = Count()
-        """By the way in and the result."""
+        """Events by kind of connection and result."""
         self.codes: Count[str] = Count()
         """Refused events by error code."""
         self.offered = 0
-        """Events that were put to the journal."""
+        """Events that were offered to the journal."""
         self.size = 0
         """Bytes of the payloads that were stored."""
 
     def add(self, kind: str, offered: int, stored: int, repeated: int, size: int) -> None:
-        """One batch, but for the events that were refused."""
+        """Add one batch, except the events that were refused."""
         self.events[kind, "stored"] += stored
         self.events[kind, "repeated"] += repeated
         self.offered += offered
@@ -55,20 +55,22 @@ class CommitCounts:
 
 
 class Metrics:
-    """Counters and histograms that the parts of the service write to, and gauges that are set when somebody reads."""
+    """Counters and histograms, which the service updates, and gauges, which are set when the metrics are read."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which only OpenMetrics has a meaning for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which only OpenMetrics gives a meaning
         self.registry = registry or CollectorRegistry()
         self.answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """The series of requests by method, route and status: finding them by labels takes longer than counting."""
+        """The series of requests, by method, route and status: looking them up by labels costs more than counting."""
         self.count_ingest()
         self.count_edges()
         self.gauge_all()
         ProcessCollector(registry=self.registry)
 
     def count_ingest(self) -> None:
-        self.ingest_events = self.counter("ingest_events", "Events by way in and result.", "kind", "result")
+        self.ingest_events = self.counter(
+            "ingest_events", "Events, by kind of connection and result.", "kind", "result"
+        )
         self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
         self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
         self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
@@ -77,7 +79,7 @@ class Metrics:
         self.commit_batch_rows = self.histogram("commit_batch_rows", "Events offered in one commit.", ROWS)
         self.ack_latency_seconds = self.histogram(
             "ack_latency_seconds",
-            "Of each commit: from the first event that waited for it to the acks.",
+            "From the first event that waited for a commit to its acks.",
             COMMIT_SECONDS,
         )
         for kind in KINDS:
@@ -90,21 +92,24 @@ class Metrics:
 
     def count_edges(self) -> None:
         self.connections_rejected = self.counter(
-            "connections_rejected", "Websockets that were turned away or closed, by error code.", "reason"
+            "connections_rejected", "Websockets that were rejected or closed, by error code.", "reason"
         )
         self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
         self.webhook_attempt_seconds = self.histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_SECONDS
         )
-        self.llm_calls = self.counter("llm_calls", "Calls of LLMs, by what for and result.", "use", "result")
+        self.llm_calls = self.counter("llm_calls", "LLM requests, by use and result.", "use", "result")
         self.llm_first_token_seconds = self.histogram(
-            "llm_first_token_seconds", "From a call of an LLM to the first of its answer.", TOKEN_SECONDS, "use"
+            "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_SECONDS, "use"
         )
         self.http_requests = self.counter(
             "http_requests", "REST requests by route and status.", "method", "route", "status"
         )
         self.http_request_seconds = self.histogram(
-            "http_request_seconds", "From a REST request's head to the end of its answer.", REQUEST_SECONDS, "route"
+            "http_request_seconds",
+            "From the head of a REST request to the end of its response.",
+            REQUEST_SECONDS,
+            "route",
         )
         for result in CALLS:
             self.llm_calls.labels("gateway", result)
@@ -118,16 +123,18 @@ class Metrics:
         self.connections = self.gauge("connections", "Open connections, by port.", "kind")
         self.sessions = self.gauge("sessions", "Sessions in the store, by state.", "state")
         self.sessions_connected = self.gauge("sessions_connected", "Sessions with a websocket to this process.")
-        self.memories = self.gauge("memories", "Memories at hand, by state.", "state")
-        self.memories_bytes = self.gauge("memories_bytes", "About how much memories at hand take, by state.", "state")
-        self.fold_lag_events = self.gauge("fold_lag_events", "Events by which the memory furthest behind lags.")
-        self.memories_lagging = self.gauge("memories_lagging", "Memories that are behind their journals.")
-        self.outbox_pending = self.gauge("outbox_pending", "Webhooks that wait, also those to be tried again later.")
-        self.outbox_due = self.gauge("outbox_due", "Webhooks that are due and not under way.")
-        self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "Since when the oldest of them is due.")
+        self.memories = self.gauge("memories", "Cached memories, by state.", "state")
+        self.memories_bytes = self.gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
+        self.fold_lag_events = self.gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
+        self.memories_lagging = self.gauge("memories_lagging", "Cached memories that are behind their journals.")
+        self.outbox_pending = self.gauge(
+            "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
+        )
+        self.outbox_due = self.gauge("outbox_due", "Webhooks that are due and not being sent.")
+        self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "How long the oldest of them has been due.")
         self.db_bytes = self.gauge("db_bytes", "Size of the database.")
         self.db_wal_bytes = self.gauge("db_wal_bytes", "Size of the database's log.")
-        self.build_info = self.gauge("build_info", "The version that runs; always 1.", "version")
+        self.build_info = self.gauge("build_info", "The running version; always 1.", "version")
         self.build_info.labels(__version__).set(1)
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -139,10 +146,10 @@ class Metrics:
     def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(name, text, labels, namespace="voicemem", registry=self.registry, buckets=buckets)
 
-    # What the parts tell
+    # Updates
 
     def committed(self, counts: CommitCounts) -> None:
-        """A commit succeeded."""
+        """Count a commit that succeeded."""
         for (kind, result), count in counts.events.items():
             if count:
                 self.ingest_events.labels(kind, result).inc(count)
@@ -156,21 +163,21 @@ class Metrics:
         self.refused_events.labels(code if code in CODES else "internal").inc(count)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A REST request was answered; `route` is the path with placeholders."""
+        """Count a REST request that was answered; `route` is the path with placeholders."""
         method = method if method in METHODS else "other"
-        known = self.answered.get((method, route, status))
-        if known is None:
+        series = self.answered.get((method, route, status))
+        if series is None:
             requests = self.http_requests.labels(method, route, str(status))
-            known = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
-        known[0].inc()
-        known[1].observe(seconds)
+            series = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
+        series[0].inc()
+        series[1].observe(seconds)
 
     def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def described(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
-        """Name, labels and type of every metric of the service's own, as Prometheus shows them."""
+        """The name, labels and type of each of the service's own metrics, as Prometheus shows them."""
         for metric in vars(self).values():
             if isinstance(metric, Counter | Gauge | Histogram):
                 (family,) = metric.describe()

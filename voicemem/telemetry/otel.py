@@ -1,8 +1,8 @@
-"""Traces through OpenTelemetry's SDK, which the extra `otel` brings and which is imported here only.
+"""Traces through OpenTelemetry's SDK, which the extra `otel` installs and which only this module imports.
 
-Everything is set by the standard environment variables
-(https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/): nothing is traced, and nothing
-imported, unless they name an exporter or its endpoint.
+The standard environment variables configure it
+(https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). Unless they name an exporter or an
+endpoint, nothing is traced, and the SDK is not imported.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ def wanted(env: Mapping[str, str]) -> str | None:
         return None
     exporter = named or "otlp"
     if exporter not in ("otlp", "console"):
-        raise CannotStart("OTEL_TRACES_EXPORTER may be otlp, console or none.")
+        raise CannotStart("OTEL_TRACES_EXPORTER must be one of otlp, console and none.")
     protocol = next((env[name] for name in PROTOCOLS if env.get(name)), "http/protobuf")
     if exporter == "otlp" and protocol != "http/protobuf":
-        raise CannotStart("Traces are sent as http/protobuf only; OTEL_EXPORTER_OTLP_PROTOCOL says otherwise.")
+        raise CannotStart(
+            "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, the only protocol in which traces are sent."
+        )
     return exporter
 
 
@@ -49,7 +51,7 @@ def tracer_of(env: Mapping[str, str]) -> Tracer:
         return OtelTracer(provider_of(exporter))
     except ImportError:
         raise CannotStart(
-            "OTEL_… asks for traces, which need the extra `otel`: pip install 'voicemem-core[otel]'"
+            "The OTEL_… variables ask for traces, which need the extra `otel`: pip install 'voicemem-core[otel]'"
         ) from None
 
 
@@ -59,21 +61,21 @@ def provider_of(exporter: str) -> TracerProvider:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
     ours = Resource({SERVICE_NAME: "voicemem", SERVICE_VERSION: __version__})
-    named = Resource.create()  # what the environment says goes before
+    named = Resource.create()  # the environment takes precedence
     unnamed = str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
     provider = TracerProvider(resource=named.merge(ours) if unnamed else ours.merge(named))
     if exporter == "console":
-        made: SpanExporter = ConsoleSpanExporter()
+        span_exporter: SpanExporter = ConsoleSpanExporter()
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        made = OTLPSpanExporter()
-    provider.add_span_processor(BatchSpanProcessor(made))
+        span_exporter = OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(span_exporter))
     return provider
 
 
 class OtelSpan:
-    """A span of OpenTelemetry's."""
+    """A `Span` around one of OpenTelemetry."""
 
     def __init__(self, span: trace.Span) -> None:
         self.span = span
@@ -89,19 +91,19 @@ class OtelSpan:
 
 
 def placed(origins: Sequence[object]) -> dict[str, Any]:
-    """The context and links of a span: inside the first origin, linked to others, each once."""
+    """The context and links of a span: a child of the first origin, linked to each of the others once."""
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, get_current_span
 
-    known = [one for one in origins if isinstance(one, Context)]
-    others = [get_current_span(one).get_span_context() for one in known[1:]]
-    distinct = {(one.trace_id, one.span_id): one for one in others}
-    links = [Link(one) for one in distinct.values()][:MOST_LINKS]
-    return {"context": known[0] if known else Context(), "links": links}
+    contexts = [origin for origin in origins if isinstance(origin, Context)]
+    others = [get_current_span(context).get_span_context() for context in contexts[1:]]
+    distinct = {(span.trace_id, span.span_id): span for span in others}
+    links = [Link(span) for span in distinct.values()][:MOST_LINKS]
+    return {"context": contexts[0] if contexts else Context(), "links": links}
 
 
 class OtelTracer:
-    """A `Tracer` with a provider of its own: nothing global is set."""
+    """A `Tracer` with its own provider; it sets nothing global."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -116,7 +118,7 @@ class OtelTracer:
     ) -> Iterator[Span]:
         from opentelemetry.trace import SpanKind
 
-        # What an exception says may hold what was said on a call: it is neither recorded nor made the status.
+        # The text of an exception may contain words from a call, so it is neither recorded nor set as the status.
         with self.tracer.start_as_current_span(
             name,
             kind=SpanKind[kind.upper()],
@@ -125,11 +127,11 @@ class OtelTracer:
             set_status_on_exception=False,
             **({} if origins is None else placed(origins)),
         ) as span:
-            ours = OtelSpan(span)
+            wrapped = OtelSpan(span)
             try:
-                yield ours
+                yield wrapped
             except Exception as error:
-                ours.fail(type(error).__name__)
+                wrapped.fail(type(error).__name__)
                 raise
 
     def origin(self, headers: Mapping[str, str]) -> object:
@@ -148,10 +150,10 @@ class OtelTracer:
     def ids(self) -> dict[str, str]:
         from opentelemetry import trace
 
-        here = trace.get_current_span().get_span_context()
-        if not here.is_valid:
+        current = trace.get_current_span().get_span_context()
+        if not current.is_valid:
             return {}
-        return {"trace_id": trace.format_trace_id(here.trace_id), "span_id": trace.format_span_id(here.span_id)}
+        return {"trace_id": trace.format_trace_id(current.trace_id), "span_id": trace.format_span_id(current.span_id)}
 
     def headers(self) -> dict[str, str]:
         carried: dict[str, str] = {}

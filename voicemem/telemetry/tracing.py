@@ -1,7 +1,7 @@
-"""Traces, as the parts of the service see them; without OpenTelemetry they cost an empty call.
+"""The tracing port; without OpenTelemetry each use of it is an empty function.
 
-A span has a name and attributes that hold no id, text, key or address with a path. An origin is where a trace comes
-from: what `Tracer.origin` made of a `traceparent` header, or `Tracer.current` of the span around the caller.
+Names and attributes of spans contain no id, text, key, or URL with a path. An origin is where a trace comes from: what
+`Tracer.origin` returns for a `traceparent` header, or `Tracer.current` for the span around the caller.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ NOTHING: Mapping[str, Value] = {}
 
 
 class Span(Protocol):
-    """Something that takes time."""
+    """One timed operation in a trace."""
 
     def set_attribute(self, key: str, value: Value) -> None: ...
 
     def fail(self, what: str) -> None:
-        """It has failed; `what` is a short word, such as an error code."""
+        """Mark the span as failed; `what` is a short word, such as an error code."""
 
 
 class Tracer(Protocol):
-    """Makes spans. One is inside the span around it, unless it is given origins: it continues the first."""
+    """Makes spans. A span is a child of the span around it, or with `origins` a child of the first of these."""
 
     def span(
         self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
     ) -> AbstractContextManager[Span]: ...
 
     def origin(self, headers: Mapping[str, str]) -> object:
-        """Of a request with these headers; None when it says nothing of a trace."""
+        """The origin that a request's headers name; None when they name none."""
 
     def current(self) -> object:
-        """The span around the caller; None without one."""
+        """The span around the caller, as an origin; None when there is none."""
 
     def ids(self) -> dict[str, str]:
-        """`trace_id` and `span_id` of the span around the caller, as logs name them; empty without one."""
+        """The `trace_id` and `span_id` of the span around the caller, for logs; empty when there is none."""
 
     def headers(self) -> dict[str, str]:
-        """What a request to somebody else carries, so that it continues the trace."""
+        """The headers with which an outgoing request continues the trace."""
 
     def close(self) -> None:
-        """Send what waits."""
+        """Export the spans that wait."""
 
 
 class NoSpan:
-    """Takes everything and keeps nothing."""
+    """A `Span` that records nothing."""
 
     def set_attribute(self, key: str, value: Value) -> None: ...
 
@@ -56,7 +56,7 @@ class NoSpan:
 
 
 class NoTracer:
-    """A `Tracer` for nobody."""
+    """A `Tracer` that records nothing."""
 
     def __init__(self) -> None:
         self.nothing: nullcontext[Span] = nullcontext(NoSpan())

@@ -1,4 +1,4 @@
-"""The messages of a call with keys, and what has changed in them since they were last looked at."""
+"""What has changed in the messages of a call since a reader last asked."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from voicemem.transcript.state import State
 
 
 class Upsert(Struct, frozen=True):
-    """A message that is new, different, or elsewhere.
+    """A message that is new, has changed, or has moved.
 
-    A reader takes away what it has under `key`, and puts this after the message `after` (first, where that is null).
+    A reader removes what it has under `key`, and puts this message after the one of the key `after`, or first if that
+    is null.
     """
 
     key: str
     after: str | None
     message: Raw
-    """JSON, so that what is told is what the history shows, byte for byte."""
+    """The JSON of the message, byte for byte as in the history."""
 
 
 class Changes(Struct, frozen=True):
-    """From one memory to a later one: first `removed`, then the upserts in their order."""
+    """The changes from one version of the messages to a later one: apply `removed`, then the upserts in order."""
 
     removed: list[str]
     upserts: list[Upsert]
@@ -34,20 +35,20 @@ class Changes(Struct, frozen=True):
 
 
 class MessageDiff:
-    """A fold state, and its messages as they were last looked at.
+    """A fold state, and its messages as a reader last saw them.
 
-    A key is the position of the event that a message began with, which no later event changes. The state is the
-    reader's own: nobody else takes away the marks of its turns that have changed.
+    The key of a message is the journal position of its first event, which no later event changes. The state belongs to
+    this reader alone, because `changes` clears its `dirty_turns`.
     """
 
     def __init__(self, state: State, unfinished: bool) -> None:
         self.state = state
         self.unfinished = unfinished
         self.turns: dict[int, dict[str, bytes]] = {}
-        """Each turn's messages, by key and in order."""
+        """By turn: its messages, by key and in order."""
 
     def changes(self) -> Changes:
-        """What has changed since the last time; at first that is everything."""
+        """What has changed since the last time; the first time, everything."""
         state = self.state
         changes = Changes([], [])
         for number in sorted(state.dirty_turns):
@@ -59,18 +60,18 @@ class MessageDiff:
         return changes
 
     def encode_turn(self, number: int) -> dict[str, bytes]:
-        """The messages of a turn, as they are now."""
-        found: dict[str, bytes] = {}
+        """The messages of a turn as they are now, as JSON by key."""
+        encoded: dict[str, bytes] = {}
         for entry in turn_entries(self.state, self.state.turns[number], self.unfinished):
-            key, again = str(entry.order), 1
-            while key in found:  # a speaker who is named late takes over only a part of what began there
-                again += 1
-                key = f"{entry.order}.{again}"
-            found[key] = msgspec.json.encode(entry.message)
-        return found
+            key, count = str(entry.order), 1
+            while key in encoded:  # two messages begin there when a user who is named late owns only part of one
+                count += 1
+                key = f"{entry.order}.{count}"
+            encoded[key] = msgspec.json.encode(entry.message)
+        return encoded
 
     def last_key_before(self, number: int) -> str | None:
-        """The key of the last message of the turns before."""
+        """The key of the last message before this turn."""
         turn_numbers = self.state.turn_numbers
         for place in range(bisect_left(turn_numbers, number) - 1, -1, -1):
             if messages := self.turns.get(turn_numbers[place]):
@@ -79,14 +80,18 @@ class MessageDiff:
 
 
 def upserts(before: dict[str, bytes], now: dict[str, bytes], after: str | None) -> list[Upsert]:
-    """What makes the messages of a turn out of those before, one by one from the first."""
+    """The upserts that turn the messages `before` of a turn into those of `now`.
+
+    It plays the reader's part: `keys` is the order that the reader has after each step. So a message that only moved
+    back, because another was put before it, needs no upsert.
+    """
     found = []
-    have = [key for key in before if key in now]
-    for place, (key, message) in enumerate(now.items()):
-        if have[place : place + 1] != [key] or before[key] != message:
+    keys = [key for key in before if key in now]
+    for index, (key, message) in enumerate(now.items()):
+        if keys[index : index + 1] != [key] or before[key] != message:
             found.append(Upsert(key, after, Raw(message)))
-            if key in have:
-                have.remove(key)
-            have.insert(place, key)
+            if key in keys:
+                keys.remove(key)
+            keys.insert(index, key)
         after = key
     return found

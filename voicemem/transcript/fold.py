@@ -1,7 +1,7 @@
-"""The fold: a journal, event by event, becomes the state of a call (design, section 4).
+"""The fold: it turns a journal, event by event, into the state of a call (design, section 4).
 
-`fold(state, entry)` takes the state over and returns it: a caller that needs the old one keeps a snapshot. Nothing
-that a producer can send makes it raise, and no event costs more the longer the call has become.
+`fold(state, entry)` changes the state and returns it; a caller that needs the old one keeps a snapshot. Whatever a
+producer sends, it does not raise, and an event does not cost more the longer the call has become.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def fold_all(state: State, entries: Iterable[DecodedRow]) -> State:
 
 
 def fold_event(state: State, position: int, received_ms: int, event: JournaledEvent | IncomingEvent) -> None:
-    """Let the event at a position change the state."""
+    """Apply the event at a position to the state.
+
+    A second event of the same id, and one about an item that a fork has left behind, change nothing: the journal keeps
+    what arrived, and a producer that repeats itself does no harm.
+    """
     state.position = position
     if event.id is not None:
         if event.id in state.event_ids:
@@ -79,7 +83,7 @@ def fold_event(state: State, position: int, received_ms: int, event: JournaledEv
             state.dirty_turns.add(turn.number)
 
 
-# What is no chat message (rule 10)
+# Events that are not chat messages (rule 10)
 
 
 def fold_tool_or_metric(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> Turn:
@@ -97,7 +101,7 @@ def fold_tool_or_metric(state: State, event: ToolCall | ToolResult | Metric, ts:
 
 
 def record_result(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
-    """Put a result to its call; one that comes before its call waits for it."""
+    """Store the result of a tool call; one that arrives before its tool call waits for it."""
     tool_call = next((t for t in turn.tool_calls or () if t.call_id == event.call_id), None)
     if tool_call is None:
         tool_call = ToolCallRecord(state.position, ts, event.call_id)
@@ -107,16 +111,17 @@ def record_result(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
 
 
 def record_call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
-    waiting = next((t for t in turn.tool_calls or () if t.call_id == event.call_id and t.name is None), None)
-    if waiting is None:
-        waiting = ToolCallRecord(state.position, ts, event.call_id)
-        turn.tool_calls = append_item(turn.tool_calls, waiting)
-    waiting.order, waiting.ts = state.position, ts
-    waiting.name, waiting.arguments = event.name, event.arguments
+    """Store a tool call, in the record of a result that waits for it, if there is one."""
+    record = next((t for t in turn.tool_calls or () if t.call_id == event.call_id and t.name is None), None)
+    if record is None:
+        record = ToolCallRecord(state.position, ts, event.call_id)
+        turn.tool_calls = append_item(turn.tool_calls, record)
+    record.order, record.ts = state.position, ts
+    record.name, record.arguments = event.name, event.arguments
     state.tool_call_turns[event.call_id] = turn.number
 
 
-# What the server does to a memory
+# Events of the server
 
 
 def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
@@ -124,7 +129,11 @@ def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
 
 
 def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
-    """More is forgotten; a summary that could stand for some of it goes too."""
+    """Add to what is forgotten.
+
+    What was forgotten before stays so: the later event may name an earlier turn, or keep messages that are already
+    forgotten. "All before `turn`" is "through `turn - 1`". The summary goes, as it may repeat what is now forgotten.
+    """
     if event.carried:
         state.carried = ()
     before = state.forgotten or Forgotten()
@@ -144,7 +153,7 @@ def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
 
 
 def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
-    """What was taken over is over: nothing of it still plays, and the call goes on in the next turn."""
+    """End what was copied from the other session: nothing of it still plays, and the call goes on in the next turn."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     state.first_unheard_turn = max(state.first_unheard_turn, event.at_turn + 1)
@@ -188,4 +197,7 @@ FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     MemoryCarried: fold_carried,
     SessionForked: fold_forked,
 }
-"""By the type of the event: changes the state, and says which turn has changed. Other events change no memory."""
+"""By the type of the event: a function that changes the state and returns the turn that changed, if any.
+
+Events of other types do not change the state.
+"""

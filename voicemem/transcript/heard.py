@@ -16,11 +16,11 @@ from msgspec import Struct, field
 from voicemem.transcript.timeline import AFTER_ALL, TextTimeline, TimedText, TimedValue, Timeline
 
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u30ff\u3100-\u31bf\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")  # fmt: skip  # noqa: E501
-"""A character of a script that writes words without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
 TRAILING = re.compile(r"(?:[^\w\s]+(?=\s|\Z)|[。，、！？；：…」』）》”’]+)?\s*")
-"""What belongs to the word before it: closing punctuation, and the white space after it."""
+"""What is kept after the last heard word: its closing punctuation, and the white space behind that."""
 JOINERS = "'’-.,"
-"""Inside a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
+"""Part of a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
 
 
 class Interruption(Struct, frozen=True, gc=False):
@@ -28,24 +28,24 @@ class Interruption(Struct, frozen=True, gc=False):
 
     ts: int
     order: int
-    """Position in the journal; of two at one `ts`, the later is the newer."""
+    """Position in the journal; of two with the same `ts`, the later one is the newer."""
     heard_text: str | None = None
     heard_chars: int | None = None
     audio_end_ms: int | None = None
     estimated: bool = False
     closing: bool = False
-    """Made by the close of the session, not by the user: all that was reported by then counts, whatever its `ts`."""
+    """Made by the close of the session, not by the user: all evidence that has arrived counts, whatever its `ts`."""
     cause: str | None = None
     metadata: dict[str, Any] | None = None
 
     @property
     def until(self) -> int:
-        """Up to when evidence counts for it; the close may come from another clock than the evidence."""
+        """The `ts` up to which evidence counts for it; a close and the evidence may come from different clocks."""
         return AFTER_ALL if self.closing else self.ts
 
 
 class TimedWord(Struct, frozen=True, gc=False):
-    """One word of a reply's audio, and when the engine said so (`ts`)."""
+    """One word of a reply's audio; `ts` is when the engine reported it."""
 
     ts: int
     start_ms: int
@@ -54,7 +54,7 @@ class TimedWord(Struct, frozen=True, gc=False):
 
 
 class Playback(Struct, gc=False):
-    """What was reported about the playing of one reply, or of a turn whose reply was not named."""
+    """What was reported about the playback of one reply, or of a turn whose reply was not named."""
 
     texts: TextTimeline = field(default_factory=TextTimeline)
     audio: Timeline = field(default_factory=Timeline)
@@ -62,11 +62,11 @@ class Playback(Struct, gc=False):
     ends: Timeline = field(default_factory=Timeline)
     words: list[TimedWord] = []
     metadata: list[tuple[int, dict[str, Any]]] = []
-    """Of its events, each with the event's `ts`."""
+    """The metadata of its events, each with the event's `ts`."""
 
 
 class PlaybackWindow(NamedTuple):
-    """The part of a playback that is about one reply: what was said from `since` up to `until`."""
+    """The part of a playback that is about one reply: what was reported from `since` up to `until`."""
 
     playback: Playback
     since: int
@@ -74,12 +74,12 @@ class PlaybackWindow(NamedTuple):
 
 
 class ReplyEvidence(NamedTuple):
-    """All that is known of a reply, as evidence."""
+    """All that is known about a reply and may show how much of it was heard."""
 
     original: str
     """Everything that was generated."""
     generated: Callable[[int], str]
-    """The text that was generated until a `ts`."""
+    """Gives the text that was generated up to a `ts`."""
     complete: bool
     """Whether the LLM has finished."""
     windows: Sequence[PlaybackWindow]
@@ -87,14 +87,14 @@ class ReplyEvidence(NamedTuple):
 
 
 class HeardText(NamedTuple):
-    """The heard text and how it was found: None for exact text, else `aligned` or `estimated`."""
+    """The heard text, and how it was found: None for exact text, else `aligned` or `estimated`."""
 
     text: str
     method: str | None
 
 
 def has_progress(evidence: ReplyEvidence) -> bool:
-    """Whether any playback was reported; timing alone is none."""
+    """Whether any playback was reported; word times and totals alone do not count."""
     return any(
         series.last(window.until, window.since)
         for window in evidence.windows
@@ -103,7 +103,10 @@ def has_progress(evidence: ReplyEvidence) -> bool:
 
 
 def was_heard_to_end(evidence: ReplyEvidence, until: int) -> bool:
-    """Whether playback up to `until` shows that all of the reply was heard."""
+    """Whether playback up to `until` shows that all of the reply was heard.
+
+    Until the LLM has finished, no text and no position can be the end of the reply, only a `tts.done` (rule 5).
+    """
     if any(t.playback.ends.last(min(until, t.until), t.since) for t in evidence.windows):
         return True
     if not evidence.complete:
@@ -132,7 +135,9 @@ def audio_reached_end(evidence: ReplyEvidence, until: int) -> bool:
 
 
 def find_heard_text(evidence: ReplyEvidence, interruptions: Sequence[Interruption]) -> HeardText:
-    """What was heard of a reply that `cuts` (at least one) interrupted: the best evidence of them all."""
+    """What was heard of a reply that `interruptions` (at least one) cut: the best evidence of all of them."""
+    # The smallest wins: any kind that was stated before any that was estimated (rule 4), then the better kind, then
+    # the newer interruption.
     candidates = [
         (estimated, kind, -interruption.ts, -interruption.order, text)
         for interruption in interruptions
@@ -145,16 +150,16 @@ def find_heard_text(evidence: ReplyEvidence, interruptions: Sequence[Interruptio
 
 
 EXACT, COUNT, WORDS, PROGRESS, SHARE, GENERATED = range(6)
-"""The kinds of evidence, the best first."""
+"""The kinds of evidence, the best first; in the table of rule 4: a, b, c, d, e, h."""
 
 
 def collect_evidence(evidence: ReplyEvidence, interruption: Interruption) -> Iterator[tuple[bool, int, str]]:
-    """Each kind of evidence that there is for one cut: (estimated, kind, heard text)."""
+    """The evidence for one interruption, one item a kind: (estimated, kind, heard text)."""
     if interruption.heard_text is not None:
         yield interruption.estimated, EXACT, interruption.heard_text
     generated = evidence.generated(interruption.until)
     if interruption.heard_chars is not None:
-        # What came later must not change what was heard, so it counts only when the count reaches beyond the earlier.
+        # Text that is generated later must not change what was heard, so it counts only if the count needs it.
         text = generated if interruption.heard_chars <= len(generated) else evidence.original
         yield interruption.estimated, COUNT, whole_word_prefix(text, interruption.heard_chars)
     position = interruption_position(evidence, interruption)
@@ -173,15 +178,15 @@ def collect_evidence(evidence: ReplyEvidence, interruption: Interruption) -> Ite
 
 
 def interruption_position(evidence: ReplyEvidence, interruption: Interruption) -> TimedValue | None:
-    """The audio position of a cut: its own, else the last that playback reported up to it."""
+    """The audio position of an interruption: its own, else the last that playback reported up to it."""
     if interruption.audio_end_ms is not None:
         return TimedValue(interruption.ts, interruption.audio_end_ms, interruption.estimated)
     return last_position(evidence, interruption.until)
 
 
 def last_position(evidence: ReplyEvidence, until: int) -> TimedValue | None:
-    marks = (t.playback.audio.last(min(until, t.until), t.since) for t in evidence.windows)
-    return max((m for m in marks if m), key=lambda mark: mark.ts, default=None)
+    positions = (t.playback.audio.last(min(until, t.until), t.since) for t in evidence.windows)
+    return max((p for p in positions if p), key=lambda position: position.ts, default=None)
 
 
 def last_text(evidence: ReplyEvidence, until: int) -> TimedText | None:
@@ -195,9 +200,11 @@ def largest_total(evidence: ReplyEvidence, until: int) -> int | None:
 
 
 def text_by_word_times(evidence: ReplyEvidence, position_ms: int, generated: str) -> str | None:
-    """The text through the last word that had ended by a position; None when no word times are known.
+    """The text through the last word that had ended at a position; None when no word times are known.
 
-    It is taken from the text that was generated by then, unless words were heard that only later text has.
+    `generated`, the text that existed by then, is tried first: text that came later must not change what was heard
+    (rule 4, "Cutting"). Only if more of the heard words are in the whole original is that cut. A word is identified by
+    its `start_ms`; of two with the same, the one reported last counts.
     """
     by_start = {
         word.start_ms: word
@@ -211,13 +218,13 @@ def text_by_word_times(evidence: ReplyEvidence, position_ms: int, generated: str
     end, found = match_words(generated, words)
     later_end, later_found = match_words(evidence.original, words)
     if words and not later_found and not found:
-        return None  # the words are not those of this text, so they say nothing about it
+        return None  # these are not words of this text, so they show nothing about it
     text, end = (generated, end) if found >= later_found else (evidence.original, later_end)
     return with_closing_punctuation(text, end) if end else ""
 
 
 def match_words(text: str, words: Sequence[str]) -> tuple[int, int]:
-    """Where the last of the words ends in a text, and how many of them were found, one after the other."""
+    """Where the last of the words ends in a text, and how many of them were found in it, one after the other."""
     end, count = 0, 0
     for word in words:
         found = find_word(text, word, end) if word else None
@@ -227,7 +234,11 @@ def match_words(text: str, words: Sequence[str]) -> tuple[int, int]:
 
 
 def find_word(text: str, word: str, start: int) -> int | None:
-    """Where `word` ends in `text`, looking from `start` on, but not far: a word may stand again much later."""
+    """Where `word` ends in `text` from `start` on, or None.
+
+    The search is short: 48 characters leave room for a few words that the engine left out, and a word that is missing
+    here must not be found in a later sentence, which would skip everything up to there.
+    """
     bare = word.strip(".,!?;:\"'") or word
     window = text[start : start + len(word) + 48]
     match = re.search(re.escape(word), window) or re.search(re.escape(bare), window, re.IGNORECASE)
@@ -235,7 +246,7 @@ def find_word(text: str, word: str, start: int) -> int | None:
 
 
 def whole_word_prefix(text: str, length: int) -> str:
-    """The first `length` code points, back to the end of a whole word, with the white space after it."""
+    """The first `length` code points, cut back to the end of a whole word, with the white space after it."""
     end = min(length, len(text))
     while 0 < end < len(text) and is_inside_word(text, end):
         end -= 1
@@ -243,7 +254,7 @@ def whole_word_prefix(text: str, length: int) -> str:
 
 
 def is_inside_word(text: str, index: int) -> bool:
-    """Whether a cut before `text[index]` would part a word; scripts without spaces can be cut anywhere."""
+    """Whether a cut before `text[index]` would split a word; scripts without spaces can be cut anywhere."""
     before, after = text[index - 1], text[index]
     if is_mark(after):
         return True
@@ -260,7 +271,7 @@ def is_word_char(character: str) -> bool:
 
 
 def is_mark(character: str) -> bool:
-    """Whether it belongs to the character before it: accents, vowel signs, joiners of emoji."""
+    """Whether a character belongs to the one before it: accents, vowel signs, joiners of emoji."""
     return category(character).startswith("M") or character == "\u200d"
 
 

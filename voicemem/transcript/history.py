@@ -22,7 +22,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 
 def messages(state: State, unfinished: bool = False) -> list[Message]:
-    """The memory in its order; with `unfinished`, replies and partials in progress as well."""
+    """All messages in their order; with `unfinished`, also replies and partials in progress."""
     return [
         message for number in state.turn_numbers for message in turn_messages(state, state.turns[number], unfinished)
     ]
@@ -34,7 +34,7 @@ def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Me
 
 
 def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[MessageEntry]:
-    """The same, with what each message was made of."""
+    """The same, each with what it was made of."""
     closed = state.closed_ts is not None
     users = [
         *(entry for u in turn.utterances if (entry := utterance_entry(turn, u, unfinished, closed))),
@@ -45,7 +45,7 @@ def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Mes
 
 
 class MessageEntry(NamedTuple):
-    """A message, the position at which it first arrived, and what was spoken (None for what was typed)."""
+    """A message, the journal position of its first event, and the speech it was made of (None for typed text)."""
 
     message: Message
     order: int
@@ -83,10 +83,11 @@ class HeardReply(NamedTuple):
 
 
 def heard_replies(turn: Turn) -> list[HeardReply]:
-    """The replies of a turn that ever had text, by begin time.
+    """The replies of a turn that ever had text, by begin time, with their evidence.
 
-    What names the turn alone is about its newest reply begun by then, else its first to come (rule 5): each reply
-    takes what happened from its begin until the next one's.
+    An event that names only the turn is about its newest reply begun by then, else the first to come (rule 5). So each
+    reply gets a window of time, from its begin to the next reply's; that of the first has no beginning, because
+    playback or an interrupt may carry an earlier `ts` than the first text.
     """
     replies = sorted((r for r in turn.replies if r.restored or r.generation.text()), key=lambda r: (r.begin, r.order))
     heard = []
@@ -122,7 +123,11 @@ def reply_evidence(turn: Turn, reply: Reply, since: int, until: int) -> ReplyEvi
 
 
 def resumes_of(turn: Turn, replies: list[Reply], index: int) -> Iterator[int]:
-    """The false alarms that name the turn alone, and mean this reply: the newest one interrupted by then."""
+    """The times of `resume` events that name only the turn and are about this reply (rule 5, false alarms).
+
+    Each is about the newest reply that had been interrupted by then. If there is none, it is about the first reply,
+    which is also the one that interruptions before its begin are about.
+    """
     for resume in turn.resumes or ():
         interrupted = [
             i
@@ -153,7 +158,7 @@ def reply_entry(turn: Turn, heard: HeardReply, unfinished: bool) -> MessageEntry
 
 
 def interruption_metadata(original: str, found: HeardText, interruptions: list[Interruption]) -> dict[str, Any]:
-    """What an interruption puts into the metadata (rule 3)."""
+    """The metadata of an interrupted reply (rule 3)."""
     metadata: dict[str, Any] = {}
     for interruption in interruptions:
         metadata |= interruption.metadata or {}
@@ -168,7 +173,7 @@ def interruption_metadata(original: str, found: HeardText, interruptions: list[I
 
 
 def tool_uses(state: State) -> list[ToolUse]:
-    """The tool calls of the memory that are not forgotten, in the order of turns and then of arrival."""
+    """The tool calls that are not forgotten, in the order of turns and then of arrival."""
     if not state.tool_call_turns:
         return []
     forgotten = state.forgotten or Forgotten()
@@ -181,7 +186,11 @@ def tool_uses(state: State) -> list[ToolUse]:
 
 
 def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
-    """The indexes of those messages, of all in their order, that are not forgotten."""
+    """The indexes of the messages that are not forgotten; `messages` are all, in their order.
+
+    They are sorted by turn (rule 7), so two bisections find the turns that are forgotten or kept as a whole. Only the
+    last forgotten turn can be forgotten in part, by journal positions, so only its entries are made.
+    """
     forgotten, end = state.forgotten, len(messages)
     if forgotten is None:
         return range(end)
@@ -197,11 +206,11 @@ def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
 
 SPEECH_TIMES = ("speech_start_ms", "speech_end_ms", "speech_algorithmic_delay")
 SpeechTimes = dict[str, Any]
-"""By name, in ms; only what was given."""
+"""By name, in ms; only those that are known."""
 
 
 def turn_times(state: State, turn: Turn) -> list[SpeechTimes]:
-    """The times of a turn's messages, in their order."""
+    """The speech times of a turn's messages, in the same order."""
     return [message_times(entry.message, entry.made_of) for entry in turn_entries(state, turn)]
 
 
@@ -213,8 +222,8 @@ def message_times(message: Message, made_of: Utterance | HeardReply | None) -> S
             found = reply_times(made_of)
         case _:
             found = {}
-    said = {name: message.metadata[name] for name in SPEECH_TIMES if is_number(message.metadata.get(name))}
-    known = {name: value for name, value in found.items() if value is not None} | said
+    stated = {name: message.metadata[name] for name in SPEECH_TIMES if is_number(message.metadata.get(name))}
+    known = {name: value for name, value in found.items() if value is not None} | stated
     return {name: known[name] for name in SPEECH_TIMES if name in known}
 
 

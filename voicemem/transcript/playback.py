@@ -1,7 +1,7 @@
 """The fold of playback: what plays, what was interrupted, and the close (design, section 4, rules 3 to 5 and 8).
 
-What names its item or turn is only kept, for reading to find the reply; what names neither is about the reply that it
-is about now.
+An event that names its item or turn is only stored; its reply is found on reading, so that the order of arrival does
+not matter. For one that names neither, the reply is found now, from what is known at its arrival.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 
 def find_named(state: State, event: Tts | Interrupt | Resume) -> tuple[Turn | None, Reply | None]:
-    """The reply that an event names by its item, or the turn that it names; (None, None) when it names neither."""
+    """The reply that an event names by its item, or the turn that it names; (None, None) if it names neither.
+
+    An item that has not begun yet gets a reply without a turn, which waits in `state.unplaced`.
+    """
     if event.item is not None:
         number = state.items.get(event.item)
         turn = None if number is None else state.turns.get(number)
@@ -54,7 +57,11 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
 
 
 def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
-    """The oldest reply neither heard to its end nor interrupted; all turns before `unheard_from` have none."""
+    """The oldest reply neither heard to its end nor interrupted, if any.
+
+    All turns before `state.first_unheard_turn` have none. This function moves that mark on, so that a long call is not
+    searched from its start by every event (rule 11).
+    """
     for number in state.turn_numbers[bisect_left(state.turn_numbers, state.first_unheard_turn) :]:
         turn = state.turns[number]
         state.first_unheard_turn = number
@@ -65,7 +72,7 @@ def oldest_unheard(state: State) -> tuple[Turn | None, Reply | None]:
 
 
 ReplyPosition = tuple[int, int, int]
-"""Where a reply stands in the call: turn, begin, order."""
+"""The position of a reply in the call, comparable: turn, begin, order."""
 
 
 def reply_position(turn: Turn, reply: Reply) -> ReplyPosition:
@@ -73,12 +80,12 @@ def reply_position(turn: Turn, reply: Reply) -> ReplyPosition:
 
 
 def recent_turns(state: State) -> list[Turn]:
-    """The turns whose replies may still play: none before the newest turn with a final."""
+    """The turns whose replies may still play: the newest turn with a final, and those after it (rule 5)."""
     return [state.turns[number] for number in state.turn_numbers[bisect_left(state.turn_numbers, state.final_turn) :]]
 
 
 def latest_played(state: State) -> ReplyPosition:
-    """The latest reply that was played, of those that may still play: earlier ones no longer do."""
+    """The latest reply with playback among those that may still play; earlier replies then no longer play (rule 5)."""
     for turn in reversed(recent_turns(state)):
         for heard in reversed(heard_replies(turn)):
             if has_progress(heard.evidence):
@@ -87,7 +94,10 @@ def latest_played(state: State) -> ReplyPosition:
 
 
 def is_playing(state: State, turn: Turn, heard: HeardReply, latest: ReplyPosition) -> bool:
-    """Whether the reply still plays; without any playback event it does until `llm.done`."""
+    """Whether the reply still plays, for unnamed interrupts and the close (rule 5).
+
+    Without any playback event it plays until `llm.done`, for producers that report none.
+    """
     if heard.interruptions or heard.reply.restored or was_heard_to_end(heard.evidence, AFTER_ALL):
         return False
     if turn.number < state.final_turn or reply_position(turn, heard.reply) < latest:
@@ -96,6 +106,7 @@ def is_playing(state: State, turn: Turn, heard: HeardReply, latest: ReplyPositio
 
 
 def oldest_playing(state: State) -> tuple[Turn | None, Reply | None]:
+    """The reply that an unnamed interrupt cuts: playback is in order, so the oldest is what the user hears."""
     latest = latest_played(state)
     for turn in recent_turns(state):
         for heard in heard_replies(turn):
@@ -148,7 +159,10 @@ def newest_interrupted(state: State) -> tuple[Turn | None, Reply | None]:
 
 
 def fold_close(state: State, event: SessionClosed, ts: int) -> None:
-    """Cut what is still being generated or known to be still playing; partials are kept on reading."""
+    """Cut the replies that are still being generated or are known to play (rule 8).
+
+    A finished reply without playback is not cut: it may have been heard. Partials are kept on reading.
+    """
     if state.closed_ts is not None:
         return
     state.closed_ts = ts
@@ -165,7 +179,7 @@ def fold_close(state: State, event: SessionClosed, ts: int) -> None:
 
 
 def fold_reopen(state: State, event: SessionReopened, ts: int) -> None:
-    """Undo the close."""
+    """Undo the close: remove the interruptions that it made."""
     state.closed_ts = None
     state.dirty_turns.update(state.turns)
     for turn in state.turns.values():

@@ -1,6 +1,6 @@
 """The fold of replies: which one an event is about, and what it adds to it (design, section 4, rules 2 and 9).
 
-What carries neither item nor turn goes by the flow of the call (end of section 3).
+An event with neither item nor turn is assigned by the flow of the call (end of section 3).
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def fold_llm_end(state: State, event: LlmDone | LlmError, ts: int) -> Turn:
 
 
 def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> tuple[Turn, Reply]:
-    """The reply that an `llm.*` event is about, begun by it when it is the first."""
+    """The reply that an `llm.*` event is about, which its first event begins.
+
+    By item, else by turn, else by the flow (section 3; rule 2). A reply that came whole is never grown by later
+    events. An error without item may be about a reply with one: it closes the newest that is open (rule 9).
+    """
     if event.item is not None:
         number = state.items.get(event.item, event.turn_id)
         turn = state.turn(state.utterance_turn if number is None else number)
@@ -60,7 +64,7 @@ def find_reply(state: State, event: LlmDelta | LlmDone | LlmError, ts: int) -> t
 
 
 def find_flowing_reply(state: State) -> tuple[Turn, Reply | None]:
-    """Without item and turn: the reply that began last, until its done or interruption."""
+    """Without item and turn: the reply that began last, until its `llm.done` or an interruption (rule 2)."""
     if state.newest_reply is not None:
         number, order = state.newest_reply
         turn = state.turns[number]
@@ -71,14 +75,14 @@ def find_flowing_reply(state: State) -> tuple[Turn, Reply | None]:
 
 
 def is_interrupted(turn: Turn, reply: Reply) -> bool:
-    """Whether an interruption of the reply counts; most replies have none, which is cheap to see."""
+    """Whether an interruption of the reply counts; most replies have none, which the first lines see cheaply."""
     if not reply.interruptions and not turn.interruptions:
         return False
     return any(heard.reply is reply and heard.interruptions for heard in heard_replies(turn))
 
 
 def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None, ts: int) -> Reply:
-    """The reply, made and put into its turn when it is new."""
+    """The reply; a new one, or one that waited for its beginning, is put into its turn."""
     if reply is None:
         reply = (state.unplaced.pop(item, None) if item is not None else None) or Reply(state.position, item)
         reply.order = state.position
@@ -92,7 +96,7 @@ def begin_reply(state: State, turn: Turn, reply: Reply | None, item: str | None,
 
 
 def begin_whole(state: State, turn: Turn, item: str | None, ts: int, text: str, source: str) -> Reply:
-    """A reply that was generated whole (an assistant message, a failure message)."""
+    """A reply that arrived as a whole: an assistant message or a failure message."""
     known = None if item is None else turn.reply(item)
     reply = begin_reply(state, turn, known, item, ts)
     reply.generation.finish(ts, text)

@@ -11,7 +11,7 @@ from voicemem.transcript.state import Segment, State, Turn, Utterance
 
 
 def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
-    """Take one recogniser text into its turn; None when it says nothing new."""
+    """Put one text of the recogniser into its turn; None if it brings nothing new."""
     turn = find_turn(state, event)
     if turn is None:
         return None
@@ -38,7 +38,7 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
 
 
 def newest_finals(state: State, user: str | None) -> list[str]:
-    """What a late partial of this user may belong to: the user's newest final, or one of nobody's."""
+    """The finals that a late partial of this user may belong to: the user's newest, or one without a user."""
     if user is None:
         return list(state.finals.values())[-1:]
     return [state.finals[name] for name in (user, "") if name in state.finals]
@@ -52,7 +52,7 @@ class SegmentRef(NamedTuple):
 
 
 def find_turn(state: State, event: Asr) -> Turn | None:
-    """The turn of the event: its item's, its own, or by the flow of speech; None for a late partial of a final."""
+    """The turn of the event: that of its item, its own, or by the flow of speech; None for a late partial."""
     if event.item is not None:
         number = state.items.get(event.item, event.turn_id)
         if number is None:
@@ -71,7 +71,11 @@ def find_turn(state: State, event: Asr) -> Turn | None:
 
 
 def find_flowing_turn(state: State, event: Asr) -> int | None:
-    """Without turn and item: the open utterance of this user, else a new one in the next turn."""
+    """Without turn and item: the turn of this user's open utterance, else the next turn.
+
+    None for what must not open a turn (rule 1): a late partial whose text a final already contains, and an empty
+    final, which withdraws nothing here. An event without a user continues whichever utterance is open.
+    """
     if event.user is None:
         key = next(reversed(state.open_utterances), "")
     else:
@@ -94,7 +98,7 @@ def find_flowing_turn(state: State, event: Asr) -> int | None:
 def candidate_segments(turn: Turn, user: str | None) -> Iterator[SegmentRef]:
     """The segments that an event of this user may be about, the newest first within each utterance.
 
-    An event without user may be about anyone's; one with a user about that user's, or one that nobody owns yet.
+    Without a user, all segments; with one, that user's, then those without a user yet.
     """
     own = [u for u in turn.utterances if user is None or u.user == user]
     unowned = [u for u in turn.utterances if user is not None and u.user is None]
@@ -104,7 +108,7 @@ def candidate_segments(turn: Turn, user: str | None) -> Iterator[SegmentRef]:
 
 
 def find_segment(turn: Turn, event: Asr) -> SegmentRef | None:
-    """The segment that the event updates, if it is there already."""
+    """The segment that the event updates, if it exists already."""
     item, number = segment_key(event)
     for ref in candidate_segments(turn, event.user):
         segment = ref.segment
@@ -122,7 +126,7 @@ def segment_key(event: Asr) -> tuple[str | None, int | None]:
 
 
 def is_stale(turn: Turn, event: Asr) -> bool:
-    """Whether this is a late partial that the newest final without a key already contains."""
+    """Whether this is a late partial: its text is already in the newest final without a key (rule 1)."""
     if event.final or event.item is not None or event.segment is not None:
         return False
     finals = (
@@ -154,7 +158,10 @@ def get_or_add_utterance(turn: Turn, user: str | None, order: int) -> Utterance:
 
 
 def assign_user(turn: Turn, ref: SegmentRef, user: str | None) -> Utterance:
-    """The first event that names a user gives the segment (and its item's others) to that user."""
+    """Give a segment without a user, and the others of its item, to the first user named for it; the owner (rule 1).
+
+    Until then the speaker was not known. An utterance that is left empty goes, and its metadata follow.
+    """
     unowned = ref.utterance
     if user is None or unowned.user is not None:
         return unowned
@@ -170,7 +177,7 @@ def assign_user(turn: Turn, ref: SegmentRef, user: str | None) -> Utterance:
 
 
 def utterance_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]:
-    """What the utterance says, and the Unix ms when it began: its segments in order, one space between them."""
+    """The text of an utterance, its segments in order and joined, and the Unix ms when it began."""
     text, begin = "", None
     for segment in order_segments(utterance.segments):
         if segment.text.strip() and (segment.final or with_partials):
@@ -180,7 +187,7 @@ def utterance_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]
 
 
 def order_segments(segments: list[Segment]) -> list[Segment]:
-    """Items (and what has none) in the order of their first arrival, and the segments of each by their number."""
+    """The segments in order: items, and segments without one, by first arrival; within an item by number (rule 1)."""
     first: dict[str | None, int] = {}
     for segment in segments:
         if segment.has_key:

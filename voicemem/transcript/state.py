@@ -1,6 +1,7 @@
-"""What the fold remembers of a call: turns, and in them utterances, typed messages, replies and tool traces.
+"""The state of the fold: turns, and in them utterances, typed messages, replies and tool calls.
 
-These records are encoded as snapshots, so whatever changes here needs a new `VERSION`.
+These records are encoded as snapshots, so any change here needs a new `SNAPSHOT_VERSION`. Lists that most records do
+not have are None, and empty columns are shared: many calls are in memory at once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, EMPTY_COLUMN, Te
 
 T = TypeVar("T")
 SNAPSHOT_VERSION = 8
-"""Of the records here and of the fold's rules; a snapshot of another version is not used."""
+"""The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 
 
 class Segment(Struct, gc=False):
@@ -32,11 +33,11 @@ class Segment(Struct, gc=False):
     begin: int
     """Its earliest `ts`."""
     order: int
-    """Position of its first event in the journal; the records below have the same field for the same use."""
+    """The journal position of its first event; likewise in the records below."""
     text: str = ""
     final: bool = False
     start_ms: int | None = None
-    """When its audio began and ended, as the recogniser said; the same for the next."""
+    """When its audio began, as the recogniser reported; `end_ms` is when it ended."""
     end_ms: int | None = None
 
     @property
@@ -63,10 +64,10 @@ class TypedMessage(Struct, gc=False):
 
 
 class Generation(Struct, gc=False):
-    """What the LLM generated of one reply: plain deltas, whole texts, and its ends."""
+    """What the LLM generated of one reply: plain deltas, whole texts, and ends."""
 
     deltas: TextTimeline = field(default_factory=TextTimeline)
-    """The deltas joined in the order of their arrival."""
+    """The deltas, joined in the order of arrival."""
     whole_texts: TextTimeline | None = None
     ends: Timeline = field(default_factory=Timeline)
     final_texts: TextTimeline | None = None
@@ -86,7 +87,10 @@ class Generation(Struct, gc=False):
         return bool(self.ends.times)
 
     def text(self, until: int = AFTER_ALL) -> str:
-        """What was generated until a `ts`: the newest end's text, else the newest whole text and later deltas."""
+        """The text generated up to a `ts`: that of the newest end, else the newest whole text and later deltas.
+
+        Rules 2 and 3. Deltas are joined as they come, so those after a whole text are what is longer than at its `ts`.
+        """
         final = self.final_texts.last(until) if self.final_texts is not None else None
         if final is not None:
             return final.text
@@ -99,7 +103,7 @@ class Generation(Struct, gc=False):
 
 
 class Reply(Struct, gc=False):
-    """What the agent says in one go."""
+    """What the agent says without a break: one answer of the LLM, or one whole message."""
 
     order: int
     item: str | None
@@ -108,16 +112,16 @@ class Reply(Struct, gc=False):
     begin: int = AFTER_ALL
     source: str = "llm"
     whole: bool = False
-    """Came as one message; later `llm.*` events without its item are not about it."""
+    """Arrived as one message; later `llm.*` events without its item are not about it."""
     restored: bool = False
-    """Came with its interruption in its metadata; no other is looked for."""
+    """Arrived with its interruption in its metadata; no other interruption is looked for."""
     metadata: dict[str, Any] = {}
     interruptions: list[Interruption] | None = None
     resumes: list[int] | None = None
 
 
 class ToolCallRecord(Struct, gc=False):
-    """A tool call, and its result once it has come; without a name, a result that waits for its call."""
+    """A tool call, and its result once that has arrived; without a name, a result that waits for its tool call."""
 
     order: int
     ts: int
@@ -137,14 +141,14 @@ class Latency(Struct, gc=False):
 
 
 class Failure(Struct, gc=False):
-    """A failed LLM call."""
+    """A failed LLM request."""
 
     ts: int
     code: str | int | None
 
 
 class Turn(Struct, gc=False):
-    """One exchange. `playback`, `cuts` and `resumes` here name the turn only; reading finds which reply they mean."""
+    """One exchange. `playback`, `interruptions` and `resumes` here named only the turn; reading finds the reply."""
 
     number: int
     utterances: list[Utterance] = []
@@ -158,7 +162,7 @@ class Turn(Struct, gc=False):
     failures: list[Failure] | None = None
 
     def reply(self, item: str) -> Reply | None:
-        """The reply of that name."""
+        """The newest reply of that item."""
         for reply in reversed(self.replies):
             if reply.item == item:
                 return reply
@@ -175,7 +179,7 @@ class State(Struct, gc=False):
     items: dict[str, int] = {}
     """The turn in which each item began."""
     unplaced: dict[str, Reply] = {}
-    """Replies that were interrupted or played, by name, before they began."""
+    """Replies that were interrupted or played before they began, by item."""
     event_ids: set[str] = set()
     tool_call_turns: dict[str, int] = {}
     """The turn of each tool call."""
@@ -189,23 +193,23 @@ class State(Struct, gc=False):
     open_utterances: dict[str, int] = {}
     """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
     finals: dict[str, str] = {}
-    """Each such user's newest final, the newest last; what it already contains is no new utterance."""
+    """Each such user's newest final, the newest last; text that it contains does not begin an utterance."""
     newest_reply: tuple[int, int] | None = None
     """Turn and order of the reply that the LLM began last."""
     closed_ts: int | None = None
     summary: Summary | None = None
-    """The newest one; none shortens the history."""
+    """The newest summary; the history keeps the messages that it stands for."""
     document: Document | None = None
     """The working memory of the session, or of the user whose stream this is."""
     data: JsonObject = {}
-    """The session's own, which no LLM is shown unless somebody asks for it."""
+    """The session's data, shown to an LLM only on request."""
     forgotten: Forgotten | None = None
     forgotten_items: set[str] = set()
-    """Of a fork: what of its original was forgotten, and did not come with it."""
+    """In a fork: the items that were forgotten in its original, and were not copied."""
     carried: tuple[CarriedSession, ...] | None = None
-    """What is known from earlier sessions; None until it was looked for."""
+    """What is known from earlier sessions; None until it was looked up, () when there is nothing."""
     dirty_turns: set[int] = set()
-    """Turns that changed since their messages were last made."""
+    """Turns that have changed since their messages were last made."""
 
     def turn(self, number: int) -> Turn:
         turn = self.turns.get(number)
@@ -216,7 +220,7 @@ class State(Struct, gc=False):
 
 
 def append_item(items: list[T] | None, item: T) -> list[T]:
-    """A list that most records do not have, with one more item."""
+    """The list with one more item; most records have no list, which is None."""
     if items is None:
         return [item]
     items.append(item)
@@ -226,7 +230,7 @@ def append_item(items: list[T] | None, item: T) -> list[T]:
 def column_to_bytes(column: Any) -> bytes:
     if isinstance(column, array):
         return column.tobytes()
-    raise NotImplementedError  # as msgspec wants it for what it should refuse
+    raise NotImplementedError  # so msgspec refuses the value
 
 
 def column_from_bytes(kind: type, value: Any) -> Any:
@@ -238,12 +242,12 @@ DECODER = msgspec.msgpack.Decoder(State, dec_hook=column_from_bytes)
 
 
 def encode_state(state: State) -> bytes:
-    """The state as bytes, for `restore`."""
+    """The state as bytes, for `decode_state`."""
     return ENCODER.encode(state)
 
 
 def decode_state(blob: bytes) -> State:
-    """The state that `snapshot` encoded, with every turn to be read anew."""
+    """The state that `encode_state` encoded, with every turn marked as changed."""
     state = DECODER.decode(blob)
     state.dirty_turns = set(state.turns)
     return state

@@ -1,6 +1,6 @@
-"""Values over time, for questions of the form "what was the last of it up to then?".
+"""Values over time, for questions such as "what was the last value up to then?".
 
-Times are Unix ms in any order of arrival; of two values at one time the later arrival is the newer.
+Times are Unix ms and may arrive in any order; of two values with the same time, the later arrival is the newer.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 BEFORE_ALL = -(2**63)
-"""Before every time that an event can have."""
+"""Before every time of an event."""
 AFTER_ALL = 2**63
-"""After every time that an event can have."""
+"""After every time of an event."""
 if TYPE_CHECKING:
     Column = array[int]
 else:
     Column = array
 EMPTY_COLUMN: Column = array("q")
-"""Stands for every column that nothing was put into: most of them."""
+"""Shared by all empty columns, which are most of them. Never to be changed: `add` puts new columns in its place."""
 
 
 class TimedValue(Struct, frozen=True, gc=False):
-    """One value of a series: when it was said, and whether it was marked as an estimate."""
+    """One value of a timeline, with its time, and whether it was marked as an estimate."""
 
     ts: int
     value: int
@@ -32,11 +32,11 @@ class TimedValue(Struct, frozen=True, gc=False):
 
 
 class Timeline(Struct, gc=False):
-    """Numbers by time, in columns of 8 bytes an entry, since a call has many of them."""
+    """Numbers by time, in two columns of 8 bytes an entry, because a call has many of them."""
 
     times: Column = field(default_factory=lambda: EMPTY_COLUMN)
     values: Column = field(default_factory=lambda: EMPTY_COLUMN)
-    """Twice the number, and one more for an estimate."""
+    """Twice the number, plus one if it is an estimate."""
 
     def add(self, ts: int, value: int, estimated: bool = False) -> None:
         times = self.times
@@ -51,7 +51,7 @@ class Timeline(Struct, gc=False):
             self.values.insert(index, value * 2 + estimated)
 
     def last(self, until: int, since: int = BEFORE_ALL) -> TimedValue | None:
-        """The newest value of those said from `since` up to `until`, both included."""
+        """The newest value from `since` up to `until`, both included."""
         index = bisect_right(self.times, until) - 1
         if index < 0 or self.times[index] < since:
             return None
@@ -59,7 +59,7 @@ class Timeline(Struct, gc=False):
         return TimedValue(self.times[index], value >> 1, bool(value & 1))
 
     def entries(self, until: int, since: int = BEFORE_ALL) -> list[TimedValue]:
-        """All values said from `since` up to `until`, both included, in the order of their times."""
+        """All values from `since` up to `until`, both included, in the order of their times."""
         first, stop = bisect_left(self.times, since), bisect_right(self.times, until)
         return [
             TimedValue(ts, value >> 1, bool(value & 1))
@@ -67,13 +67,13 @@ class Timeline(Struct, gc=False):
         ]
 
     def largest(self, until: int, since: int = BEFORE_ALL) -> int | None:
-        """The largest value said from `since` up to `until`, both included."""
-        said = self.values[bisect_left(self.times, since) : bisect_right(self.times, until)]
-        return max(said) >> 1 if said else None
+        """The largest value from `since` up to `until`, both included."""
+        values = self.values[bisect_left(self.times, since) : bisect_right(self.times, until)]
+        return max(values) >> 1 if values else None
 
 
 class TimedText(Struct, frozen=True, gc=False):
-    """One text of a series: when it was said, and whether it was marked as an estimate."""
+    """One text of a timeline, with its time, and whether it was marked as an estimate."""
 
     ts: int
     text: str
@@ -81,12 +81,12 @@ class TimedText(Struct, frozen=True, gc=False):
 
 
 class TextTimeline(Struct, gc=False):
-    """Whole texts by time. Most extend the one before, so lengths into the longest are kept, not copies."""
+    """Texts by time. Most extend the one before, so lengths of the longest are stored in place of copies."""
 
     entries: Timeline = field(default_factory=Timeline)
     longest: str = ""
     others: tuple[str, ...] = ()
-    """Texts that are no prefix of the longest; their mark is -1 - their index here."""
+    """Texts that are not a prefix of the longest; the entry of the one at index i is -1 - i."""
 
     def add(self, ts: int, text: str, estimated: bool = False) -> None:
         if text.startswith(self.longest):
@@ -98,7 +98,10 @@ class TextTimeline(Struct, gc=False):
             self.entries.add(ts, -len(self.others), estimated)
 
     def extend(self, ts: int, more: str) -> None:
-        """Add the longest text with something more behind it, which cannot have been said before it."""
+        """Add the longest text, continued by `more`.
+
+        Of two deltas the later arrival continues the earlier (rule 3), so it never gets an earlier time.
+        """
         text = self.longest = self.longest + more
         times = self.entries.times
         if times:
@@ -109,9 +112,9 @@ class TextTimeline(Struct, gc=False):
             self.entries.add(ts, len(text))
 
     def last(self, until: int, since: int = BEFORE_ALL) -> TimedText | None:
-        """The newest text of those said from `since` up to `until`, both included."""
-        mark = self.entries.last(until, since)
-        if mark is None:
+        """The newest text from `since` up to `until`, both included."""
+        entry = self.entries.last(until, since)
+        if entry is None:
             return None
-        text = self.longest[: mark.value] if mark.value >= 0 else self.others[-1 - mark.value]
-        return TimedText(mark.ts, text, mark.estimated)
+        text = self.longest[: entry.value] if entry.value >= 0 else self.others[-1 - entry.value]
+        return TimedText(entry.ts, text, entry.estimated)

@@ -12,17 +12,17 @@ from voicemem.transcript.state import Latency, State, Turn
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
 """By the source of the reply that began the turn; any other turn began with the user's voice."""
 TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
-"""The same by the source of a whole user message; speech is one where a memory was restored."""
+"""The same, by the source of a whole user message; it is `asr` in a restored memory."""
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 
 
 def turns(state: State) -> list[dict[str, Any]]:
-    """One object per turn; times are Unix ms. `end` is null while a turn goes on."""
+    """One object per turn; times are Unix ms, and `end` is null while the turn goes on."""
     return [turn_object(state, state.turns[number]) for number in state.turn_numbers]
 
 
 def turn_object(state: State, turn: Turn) -> dict[str, Any]:
-    """One turn, but for the ids of its call, which the state does not know."""
+    """One turn, without the ids of its call, which the state does not know."""
     return {
         "turn_id": turn.number,
         "start": turn_start(turn),
@@ -62,7 +62,7 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
 
 
 def interruptions_of(heard: HeardReply) -> list[tuple[int, str | None]]:
-    """When a reply was interrupted, and why; of a restored one its metadata say when, and a fork says why."""
+    """When a reply was interrupted, and why. For a restored one, its metadata say when; after a fork, an event why."""
     interruptions = heard.reply.interruptions or [] if heard.reply.restored else heard.interruptions
     if heard.reply.restored and not interruptions:
         ts = heard.reply.metadata.get("interrupt_timestamp")
@@ -71,7 +71,7 @@ def interruptions_of(heard: HeardReply) -> list[tuple[int, str | None]]:
 
 
 def last_reply_end(turn: Turn) -> int:
-    """When the turn's last reply ended: its playback where that was reported, else its generation."""
+    """When the last reply of the turn ended: its playback if that was reported, else its generation."""
     playing = [
         ts for one in heard_replies(turn) for window in one.evidence.windows for ts in window.playback.ends.times
     ]

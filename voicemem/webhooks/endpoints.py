@@ -1,11 +1,11 @@
-"""A project's endpoints: made, changed, tried out, and what was sent to them (design, section 6)."""
+"""A project's webhook endpoints: create, change and test them, and list what was sent (design, section 6)."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -15,34 +15,35 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send
 from voicemem.webhooks.outbox import make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
 
 MAX_ENDPOINTS = 50
-"""Of one project: every session makes notices for each of them."""
+"""Per project: every session makes notices for each of them."""
 SECRET_BYTES = 24
 OPERATOR_ID = "operator"
-"""The id of the operator's endpoint, which the project `default` sees, and cannot change."""
+"""The id of the operator's endpoint, which the project `default` can see, but not change."""
 
 
 class HealthCheckResult(NamedTuple):
-    """What came of one test callback."""
+    """The result of one test callback."""
 
     event_type: int
     answer: AttemptResult
 
 
 class Webhooks:
-    """Endpoints by project and id.
+    """Manages endpoints by project and id.
 
-    `wake` says to the outbox that something is due; `check_address` raises `Refused` for a URL that may not be called.
+    `wake` is set to tell the outbox that something is due; `check_address` raises `Refused` for a URL that the service
+    may not reach.
     """
 
     def __init__(
         self,
         store: Endpoints,
-        send: Callable[[AttemptRequest], Awaitable[AttemptResult]],
+        send: Send,
         runtime: Runtime,
         wake: asyncio.Event,
         check_address: Callable[[str], None],
@@ -55,10 +56,10 @@ class Webhooks:
         self.check_address = check_address
 
     async def create(self, project: str, endpoint: Endpoint) -> Endpoint:
-        """Keep a new endpoint, with a secret if it has none. Raises `Refused` (`too_many_webhooks`)."""
+        """Store a new endpoint, with a new secret if it has none. Raises `Refused` (`too_many_webhooks`)."""
         self.check_address(endpoint.url)
         now = self.clock()
-        made = replace(
+        created = replace(
             endpoint,
             id=self.new_id(),
             project=project,
@@ -67,28 +68,29 @@ class Webhooks:
             created_ms=now,
             disabled_ms=None if endpoint.disabled_ms is None else now,
         )
-        kept = await self.store.add_endpoint(made, MAX_ENDPOINTS)
-        if kept is None:
+        stored = await self.store.add_endpoint(created, MAX_ENDPOINTS)
+        if stored is None:
             raise Refused("too_many_webhooks")
-        return kept
+        return stored
 
     async def list(self, project: str) -> Sequence[Endpoint]:
+        """A project's endpoints; for the project `default` the operator's comes first."""
         operator_endpoint = await self.operator_endpoint() if project == DEFAULT_PROJECT else None
         return [*([operator_endpoint] if operator_endpoint else []), *await self.store.endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
-        """Raises `Refused` (`unknown_webhook`)."""
+        """An endpoint. Raises `Refused` (`unknown_webhook`)."""
         if is_operator_endpoint(project, endpoint_id):
             return require_endpoint(await self.operator_endpoint())
         return require_endpoint(await self.store.endpoint(project, endpoint_id))
 
     async def operator_endpoint(self) -> Endpoint | None:
-        """The one that the command line gave."""
+        """The endpoint that the operator configured."""
         endpoint = await self.store.operator_endpoint()
         return None if endpoint is None else replace(endpoint, id=OPERATOR_ID)
 
     async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
-        """Change fields of an endpoint; `enabled` None leaves it on or off. Raises `Refused`."""
+        """Change fields of an endpoint; with `enabled` None it stays enabled or disabled. Raises `Refused`."""
         check_changeable(project, endpoint_id)
         if "url" in changes:
             self.check_address(changes["url"])
@@ -98,18 +100,18 @@ class Webhooks:
         )
 
     async def delete(self, project: str, endpoint_id: str) -> None:
-        """Raises `Refused` (`unknown_webhook`, `forbidden`)."""
+        """Delete an endpoint. Raises `Refused` (`unknown_webhook`, `forbidden`)."""
         check_changeable(project, endpoint_id)
         if not await self.store.delete_endpoint(project, endpoint_id):
             raise Refused("unknown_webhook")
 
     async def rotate_secret(self, project: str, endpoint_id: str, secret: str | None, overlap_s: int) -> Endpoint:
-        """A new secret; the old one signs as well for a while. Raises `Refused`."""
+        """Replace the secret; the old one signs as well for `overlap_s` seconds. Raises `Refused`."""
         check_changeable(project, endpoint_id)
         new, until = secret or new_webhook_secret(), self.clock() + 1000 * overlap_s
 
         def rotated(old: Endpoint) -> Endpoint:
-            before = old.old_secret if old.secret == new else old.secret  # a repeat of the request changes nothing
+            before = old.old_secret if old.secret == new else old.secret  # a repeated request changes nothing
             if not (overlap_s and before):
                 return replace(old, secret=new, old_secret=None, old_secret_until_ms=None)
             return replace(old, secret=new, old_secret=before, old_secret_until_ms=until)
@@ -120,9 +122,11 @@ class Webhooks:
         return require_endpoint(await self.store.change_endpoint(project, endpoint_id, change))
 
     async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[HealthCheckResult]:
-        """Agora's health check: one callback for each event type, sent at once, once, and kept nowhere."""
+        """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
         endpoint = await self.get(project, endpoint_id)
-        answers = await asyncio.gather(*(self.send(self.health_check(endpoint, one)) for one in endpoint.event_types))
+        answers = await asyncio.gather(
+            *(self.send(self.health_check(endpoint, event_type)) for event_type in endpoint.event_types)
+        )
         return [HealthCheckResult(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
 
     def health_check(self, endpoint: Endpoint, event_type: int) -> AttemptRequest:
@@ -133,14 +137,14 @@ class Webhooks:
         return make_attempt_request(endpoint, notice, body, now)
 
     async def deliveries(
-        self, project: str, endpoint_id: str, wanted: DeliveryFilter
+        self, project: str, endpoint_id: str, filter: DeliveryFilter
     ) -> tuple[Sequence[EndpointDelivery], int | None]:
-        """A page of deliveries, the newest first, and the `before` of the next page. Raises `Refused`."""
+        """A page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
         endpoint = await self.get(project, endpoint_id)
-        page = await self.store.endpoint_deliveries(endpoint.key, replace(wanted, limit=wanted.limit + 1))
-        if len(page) <= wanted.limit:
+        page = await self.store.endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
+        if len(page) <= filter.limit:
             return page, None
-        return page[: wanted.limit], page[wanted.limit - 1].key
+        return page[: filter.limit], page[filter.limit - 1].key
 
     async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
         """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""
@@ -152,13 +156,14 @@ class Webhooks:
         return again
 
     async def recover(self, project: str, endpoint_id: str, since_ms: int) -> int:
-        """Make all failed deliveries since a time due now; how many. Raises `Refused`."""
+        """Make all deliveries that failed since a time due now; their number. Raises `Refused`."""
         endpoint = await self.get_enabled(project, endpoint_id)
         count = await self.store.recover(endpoint.key, since_ms, self.clock())
         self.wake.set()
         return count
 
     async def get_enabled(self, project: str, endpoint_id: str) -> Endpoint:
+        """An enabled endpoint. Raises `Refused` (`unknown_webhook`, `webhook_disabled`)."""
         endpoint = await self.get(project, endpoint_id)
         if endpoint.disabled_ms is not None:
             raise Refused("webhook_disabled")
@@ -166,7 +171,7 @@ class Webhooks:
 
 
 def new_webhook_secret() -> str:
-    """In the form of Standard Webhooks."""
+    """A random secret in the format of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
 
 
@@ -175,19 +180,20 @@ def is_operator_endpoint(project: str, endpoint_id: str) -> bool:
 
 
 def check_changeable(project: str, endpoint_id: str) -> None:
-    """Raises `Refused` (`forbidden`) for the operator's."""
+    """Raise `Refused` (`forbidden`) for the operator's endpoint."""
     if is_operator_endpoint(project, endpoint_id):
-        raise Refused("forbidden", "The operator's webhook is set where the service is started.")
+        raise Refused("forbidden", "The operator's webhook can only be changed where the service is started.")
 
 
 def require_endpoint(endpoint: Endpoint | None) -> Endpoint:
+    """The endpoint, unless there is none. Raises `Refused` (`unknown_webhook`)."""
     if endpoint is None:
         raise Refused("unknown_webhook")
     return endpoint
 
 
 def set_enabled(endpoint: Endpoint, enabled: bool | None, now_ms: int) -> Endpoint:
-    """An endpoint that is turned on or off; turned on, it is as good as new."""
+    """Enable or disable an endpoint; enabling clears the history of its failures."""
     if enabled is None or (not enabled and endpoint.disabled_ms is not None):
         return endpoint
     if enabled:

@@ -1,11 +1,10 @@
-"""The outbox: finished sessions go to their receivers, at least once, with one frozen body (design, section 8)."""
+"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (design, section 8)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from voicemem.sessions.cache import Memories
 from voicemem.sessions.read_model import Memory
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Endpoint, Export
-from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, Send, next_delay_s, verdict
 from voicemem.webhooks.payloads import (
     envelope,
     history_payload,
@@ -29,25 +28,24 @@ from voicemem.webhooks.payloads import (
 
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
-"""To one endpoint at a time."""
+"""Attempts to one URL at a time."""
 REFILL_THRESHOLD = 5
-"""While so many are in flight to an endpoint, more are claimed after a moment only, so that several can be claimed at
-once: each claim is a commit."""
+"""While this many attempts to a URL are in flight, more are claimed only after a moment: each claim is a commit, so
+several are claimed at once."""
 REFILL_DELAY_S = 0.02
 MAX_TASKS = 2_000
-"""Attempts at a time, so that a few hundred receivers that hang do not hold up the others."""
+"""Attempts at a time, in all: so many that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
-"""Longer than an attempt can take. What a process leased when it died is tried again after it, or by the next start."""
+"""Longer than an attempt can take. What a process had claimed when it died is retried after this, or at the next
+start."""
 FAILING_MS = 5 * DAY_S * 1000
-"""A project's endpoint to which nothing gets through for so long is disabled."""
+"""A project's endpoint that has failed for this long without a success is disabled."""
 MAX_WAIT_S = 1.0
-"""Between two looks at the store, when nobody wakes the outbox."""
-
-Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
+"""Between two looks at the store while nothing wakes the outbox."""
 
 
 class OutboxWorker:
-    """Delivers exports with `send`, one loop per outbox."""
+    """Delivers the notices of one store with `send`."""
 
     def __init__(self, store: Store, memories: Memories, send: Send, runtime: Runtime) -> None:
         self.store = store
@@ -56,15 +54,15 @@ class OutboxWorker:
         self.clock = runtime.clock
         self.random = runtime.random
         self.in_flight: Counter[str] = Counter()
-        """Attempts by URL: many sessions may have the same receiver."""
+        """Attempts in flight by URL: many sessions may have the same receiver."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.in_flight_limit = REFILL_THRESHOLD
-        """How many attempts of a URL are enough, when the store is looked at next."""
+        """The number of attempts at which the next look at the store leaves a URL out."""
         self.refill_scheduled = False
 
     async def run(self, wake: asyncio.Event) -> None:
-        """Deliver whatever is due, for ever; `wake` says that there is something new."""
+        """Background task: deliver whatever is due. `wake` is set when there is something new."""
         self.wake = wake
         while True:
             in_flight_limit, self.in_flight_limit = self.in_flight_limit, REFILL_THRESHOLD
@@ -74,12 +72,12 @@ class OutboxWorker:
             await self.wait_for_work()
 
     async def finish_running(self, timeout_s: float) -> None:
-        """Let the attempts that are under way come to their end."""
+        """Wait until the attempts in flight are finished, at most `timeout_s`."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
 
     async def wait_for_work(self) -> None:
-        """Wait until there is something new, or room, or something has become due."""
+        """Wait until something is new or has become due, or an attempt has made room."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MAX_WAIT_S):
@@ -92,15 +90,19 @@ class OutboxWorker:
                     self.refill()
 
     def refill(self) -> None:
-        """The next look at the store is for every free place."""
+        """Look at the store again, and fill every free place."""
         self.in_flight_limit, self.refill_scheduled = MAX_IN_FLIGHT, False
         self.wake.set()
 
     async def start_due(self, in_flight_limit: int = MAX_IN_FLIGHT) -> int:
-        """Claim what is due for URLs with less than `full` attempts, and start it; how many were started."""
+        """Claim what is due for URLs with fewer attempts than `in_flight_limit`, and start it; how many were started.
+
+        The store may give all claims to one URL, so a claim is no larger than the room that the busiest of the URLs
+        below the limit has left.
+        """
         busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
-        most = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
-        limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - most)
+        busiest = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
+        limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - busiest)
         exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
             self.in_flight[export.endpoint.url] += 1
@@ -110,21 +112,25 @@ class OutboxWorker:
         return len(exports)
 
     async def deliver(self, export: Export) -> None:
-        """One attempt of one export, and what comes of it."""
+        """Make one attempt, and record its result."""
         try:
             payload = await self.store.freeze(export, export.payload or await self.make_payload(export))
             if payload is None:
-                return  # erased meanwhile
+                return  # the session was erased meanwhile
             started = self.clock()
             answer = await self.send(attempt_request(export, payload, started))
             await self.finish(export, answer, started)
         except StoreUnavailable:
-            return  # the lease runs out, and it is tried again
+            return  # the lease runs out, and the notice is claimed again
         finally:
             self.release(export.endpoint.url)
 
     def release(self, url: str) -> None:
-        """An attempt is over: claim several for the places that it and others leave, or after a moment, fewer."""
+        """Free the place of an attempt, and see to it that free places are filled.
+
+        Just below the threshold several places are free, and are filled at once; above it, after a moment, when more
+        attempts may have ended.
+        """
         self.in_flight[url] -= 1
         left = self.in_flight[url]
         if not left:
@@ -136,7 +142,7 @@ class OutboxWorker:
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
     async def make_payload(self, export: Export) -> bytes:
-        """What a notice says, at the position of the close, whatever has followed since."""
+        """The payload of a notice, from the journal up to the close; later events do not change it."""
         closing, contents = export.closing, export.endpoint.contents
         session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
         match export.event_type:
@@ -156,6 +162,7 @@ class OutboxWorker:
         return await self.memories.made_as_of(export.stream, export.position, write)
 
     async def finish(self, export: Export, answer: AttemptResult, started_ms: int) -> None:
+        """Record an attempt, and what follows from its answer."""
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
@@ -165,23 +172,27 @@ class OutboxWorker:
                 await self.store.finish_export(export, attempt, "failed", None)
                 await self.store.disable_endpoint(export.endpoint, self.clock())
             case "retry":
-                now = self.clock()
-                made = export.attempts + 1 - export.restarted_at
-                delay = next_delay_s(made, answer, self.random(), now // 1000)
-                due = None if delay is None else now + int(delay * 1000)
-                then = "given up" if delay is None else f"the next in {delay:.0f} s"
-                which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
-                host = urlsplit(export.endpoint.url).hostname
-                LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, then)
-                await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
-                if due == now:
-                    self.wake.set()
-                since = export.endpoint.failing_since_ms
-                if since is not None and since <= now - FAILING_MS:
-                    await self.disable_failing(export, now)
+                await self.finish_failed(export, attempt, answer)
+
+    async def finish_failed(self, export: Export, attempt: Attempt, answer: AttemptResult) -> None:
+        """Record a failed attempt and when the next one is due, if any is left."""
+        now = self.clock()
+        attempts_made = export.attempts + 1 - export.restarted_at
+        delay = next_delay_s(attempts_made, answer, self.random(), now // 1000)
+        due = None if delay is None else now + int(delay * 1000)
+        outcome = "given up" if delay is None else f"the next in {delay:.0f} s"
+        which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
+        host = urlsplit(export.endpoint.url).hostname
+        LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, outcome)
+        await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+        if due == now:
+            self.wake.set()
+        since = export.endpoint.failing_since_ms
+        if since is not None and since <= now - FAILING_MS:
+            await self.disable_failing(export, now)
 
     async def disable_failing(self, export: Export, now_ms: int) -> None:
-        """Disable an endpoint that has failed for days, unless something got through meanwhile."""
+        """Disable an endpoint that has failed for days, unless a delivery has succeeded meanwhile."""
         if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
             LOG.warning(
                 "%s is disabled: it failed for days, last for notice %s", describe_endpoint(export), export.notice_id
@@ -189,7 +200,7 @@ class OutboxWorker:
 
 
 def describe_endpoint(export: Export) -> str:
-    """The endpoint of an export for the log: whose it is and its host, since a path or query may hold secrets."""
+    """The endpoint of an export for the log: its owner and host, since a path or query may hold secrets."""
     endpoint = export.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:
@@ -198,7 +209,7 @@ def describe_endpoint(export: Export) -> str:
 
 
 def attempt_request(export: Export, payload: bytes, now_ms: int) -> AttemptRequest:
-    """One attempt: the frozen payload, with the time of this attempt around it."""
+    """One attempt: the frozen payload in an envelope with the time of this attempt."""
     body = envelope(
         notice_id=export.notice_id,
         event_type=export.event_type,
@@ -210,7 +221,7 @@ def attempt_request(export: Export, payload: bytes, now_ms: int) -> AttemptReque
 
 
 def make_attempt_request(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:
-    """A body on its way to an endpoint."""
+    """One attempt to deliver a body to an endpoint."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     return AttemptRequest(
         url=endpoint.url,

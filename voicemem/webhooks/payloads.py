@@ -1,7 +1,6 @@
-"""What is told of a session, and when: the notices with Agora's numbers and payloads (reference: agora.md, 2.4).
+"""What notices say: payloads with Agora's numbers and fields, and the envelope around them.
 
-The payload of a notice is made once, of the journal up to one position, and frozen. The history's (103) stands in
-`voicemem.webhooks.signing`.
+The payload of a notice is made once, from the journal up to one position, and frozen.
 """
 
 from __future__ import annotations
@@ -16,22 +15,24 @@ from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, turns
 
 MAX_TURNS = 200
-"""In one notice."""
+"""Per notice."""
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
-"""What Agora says of an end, by its reason here."""
+"""Agora's sentence for the end of a session, by voicemem's reason."""
 LATENCY_ALIASES = {"llm_ttft": "llm_ttfb"}
-"""Latencies that Agora knows by another name."""
+"""Latencies that have another name at Agora."""
 STANDARD_LATENCIES = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
-"""The latencies that Agora's notices have."""
+"""The latencies in Agora's notices."""
 HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
 """The payload of Agora's test callbacks."""
 HEALTH_CHECK_SID = "test_webhook"
+PRODUCT_ID = 17
+"""Agora's number for conversational agents, in every envelope."""
 
 
 def session_fields(
     session_id: str, name: str | None, channel: str | None, labels: dict[str, str], started_ms: int
 ) -> dict[str, Any]:
-    """What every payload says of its session; times are Unix seconds."""
+    """The fields that every payload has about its session; times are Unix seconds."""
     return {
         "agent_id": session_id,
         "name": name or "",
@@ -53,19 +54,22 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 def metrics_payload(
     session: dict[str, Any], stopped_ms: int, state: State, fields: Literal["full", "standard"] = "full"
 ) -> bytes:
-    """The latencies of each turn that has some, in ms. `standard` leaves those that Agora has."""
+    """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
     measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
     if fields == "standard":
         measured = {
-            number: {name: one[name] for name in STANDARD_LATENCIES if name in one} for number, one in measured.items()
+            number: {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
+            for number, latencies in measured.items()
         }
     metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 
 
 def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
-    """The newest of each name."""
-    newest = {one.name: compact_number(one.latency_ms) for one in latencies if not is_end_to_end(one.name)}
+    """The newest latency of each name, in ms, without end-to-end ones."""
+    newest = {
+        latency.name: compact_number(latency.latency_ms) for latency in latencies if not is_end_to_end(latency.name)
+    }
     newest.pop("turn_id", None)
     for ours, theirs in LATENCY_ALIASES.items():
         if ours in newest:
@@ -74,12 +78,12 @@ def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
 
 
 def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
-    """The first turns, in the shape of `/turns`, but with latencies by name as Agora has them here."""
+    """The first turns, in the shape of `/turns`, but with latencies by name, as in Agora's notice."""
     all_turns = turns(state)
     first_turns = all_turns[:MAX_TURNS]
     for turn in first_turns:
         segments = turn["metrics"]["segmented_latency_ms"]
-        turn["metrics"]["segmented_latency_ms"] = {one["name"]: one["latency"] for one in segments}
+        turn["metrics"]["segmented_latency_ms"] = {segment["name"]: segment["latency"] for segment in segments}
     return orjson.dumps(
         {
             **session,
@@ -91,14 +95,11 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> byt
     )
 
 
-PRODUCT_ID = 17
-"""Agora's number for conversational agents; stands in every envelope."""
-
-
 def history_payload(
     session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Literal["full", "standard"]
 ) -> bytes:
-    """The memory at the close. `standard` leaves only role and content of each message."""
+    """The memory at the close; with `standard` each message has only role and content."""
+    # The order of the keys is frozen: `stop_ts` comes before `labels`.
     item = full_item if fields == "full" else standard_item
     start = {key: value for key, value in session.items() if key != "labels"}
     end = {"stop_ts": stopped_ms // 1000, "labels": session["labels"]}
@@ -106,7 +107,7 @@ def history_payload(
 
 
 def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str, payload: bytes) -> bytes:
-    """The whole body around a frozen payload, whose bytes stand in it unchanged: only `notifyMs` differs by attempt."""
+    """The whole body around a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
     return orjson.dumps(
         {
             "noticeId": notice_id,

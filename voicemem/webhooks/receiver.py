@@ -1,4 +1,4 @@
-"""A webhook receiver that verifies what it gets: for trying out, for the demo, and as an example to copy."""
+"""A webhook receiver that verifies signatures: for trying out, for the demo, and as an example to copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from voicemem.config.service import Address
 from voicemem.webhooks.signing import verify
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""A long call's history is larger than what aiohttp takes by default."""
+"""The history of a long call is larger than aiohttp's default limit."""
 
 
 class Notice(NamedTuple):
-    """One webhook as it arrived: its headers, its body decoded, and which of its signatures are right."""
+    """A notice as it arrived: its headers, its decoded body, and which of its signatures are valid."""
 
     headers: Mapping[str, str]
     body: dict[str, Any]
@@ -25,7 +25,7 @@ class Notice(NamedTuple):
 
 
 class WebhookReceiver:
-    """Listens for webhooks and hands each to `told`; a wrong signature is answered with 401, a broken body with 400."""
+    """Listens for webhooks and hands each to `on_notice`. Answers 401 to a wrong signature, 400 to a broken body."""
 
     def __init__(self, secret: str | None, on_notice: Callable[[Notice], Any]) -> None:
         self.secret = secret
@@ -35,7 +35,7 @@ class WebhookReceiver:
         self.runner = web.AppRunner(app, access_log=None)
 
     async def start(self, address: Address) -> Address:
-        """Listen; the address with the port that was taken. Raises `OSError`."""
+        """Start to listen; the address with the actual port. Raises `OSError`."""
         await self.runner.setup()
         await web.TCPSite(self.runner, address.host, address.port).start()
         return Address(address.host, self.runner.addresses[0][1])
@@ -49,7 +49,7 @@ class WebhookReceiver:
         try:
             body = msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return web.json_response({"detail": "The body is no JSON object."}, status=400)
+            return web.json_response({"detail": "The body must be a JSON object."}, status=400)
         self.on_notice(Notice(request.headers, body, verified))
         if self.secret is not None and not all(verified.values()):
             return web.json_response({"detail": "A signature is missing or wrong."}, status=401)

@@ -1,4 +1,4 @@
-"""One signed POST of one notice to its receiver (design, section 8). Whatever happens, it comes back as an `Answer`."""
+"""Send a notice as one signed POST (design, section 8). Whatever happens, the outcome is an `AttemptResult`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import io
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Self
@@ -17,15 +17,15 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
 from voicemem.telemetry import Telemetry
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, verdict
+from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send, verdict
 from voicemem.webhooks.signing import signature_headers
 
 EXCERPT_BYTES = 256
 READ_BYTES = 4096
-"""So much of an answer is read: enough for most to end, after which their connection can be used again."""
+"""How much of an answer is read: all of most answers, so that their connections can be reused."""
 KEEPALIVE_S = 2.0
-"""Long enough for sessions that end together to share a connection, shorter than receivers keep an idle one."""
-log = logging.getLogger(__name__)
+"""Long enough for sessions that end together to share a connection; shorter than receivers keep idle ones."""
+LOG = logging.getLogger("voicemem.webhooks")
 _WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
     (AddressNotAllowedError, "address_not_allowed"),
     (TimeoutError, "timeout"),
@@ -39,21 +39,22 @@ _WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str],
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known so far; it outlives a timeout in the middle."""
+    """What is known of an attempt so far; it outlives a timeout in the middle."""
 
     status: int | None = None
     error: str | None = None
     retry_after: str | None = None
     body: bytearray = field(default_factory=bytearray)
     reused: bool = False
-    """Whether the connection had served before."""
+    """Whether the connection was used before."""
 
 
 class WebhookSender:
-    """Posts shipments until it is closed; two pools of connections, since what may be called differs.
+    """Sends notices until it is closed.
 
-    `allowed` are networks that count as public, `timeout_s` bounds one attempt from the DNS query to the answer,
-    `more_headers` gives what goes beside the signatures.
+    It has two pools of connections: one that reaches public addresses only, for URLs that came through the API, and
+    one for the operator's own. `allowed` are networks that count as public, `timeout_s` bounds one attempt from the
+    DNS query to the answer, and `extra_headers` gives headers to send with the signatures.
     """
 
     def __init__(
@@ -67,19 +68,19 @@ class WebhookSender:
         self._allowed = tuple(allowed)
         self.timeout_s = timeout_s
         self._resolver = resolver
-        self._more_headers = extra_headers
+        self._extra_headers = extra_headers
         self._public: aiohttp.ClientSession | None = None
         self._any: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Needs a running event loop; no connection is made yet."""
+        """Create the pools, in a running event loop; no connection is made yet."""
         self._public = _session(
             guarded_connector(allowed=self._allowed, resolver=self._resolver, keepalive_s=KEEPALIVE_S)
         )
         self._any = _session(aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S))
 
     async def close(self) -> None:
-        """Drops all connections; may be called twice."""
+        """Drop all connections; may be called twice."""
         for session in (self._public, self._any):
             if session is not None:
                 await session.close()
@@ -94,20 +95,20 @@ class WebhookSender:
         await self.close()
 
     async def send(self, request: AttemptRequest) -> AttemptResult:
-        """Makes one attempt. Never raises for what a receiver or the network does; cancellation passes through."""
+        """Make one attempt. Never raises for what a receiver or the network does; cancellation passes through."""
         session = self._public if request.public_only else self._any
         if session is None:
             raise RuntimeError("the sender is not open")
         attempt = _Attempt()
         began = time.monotonic()
         try:
-            # One bound over everything: DNS, a second connection, an answer that drips.
+            # One bound for everything: DNS, a second connection, an answer that trickles in.
             async with asyncio.timeout(self.timeout_s):
-                await _deliver(session, request, attempt, self._more_headers())
-        # This is the outermost edge: a peer can make the stack below fail in more ways than a list would hold, and an
-        # attempt that raised would be neither logged nor tried again.
+                await _deliver(session, request, attempt, self._extra_headers())
+        # The outermost edge: a peer can make the stack below fail in more ways than a list could name, and an attempt
+        # that raised would be neither logged nor retried.
         except Exception as error:
-            if attempt.status is None:  # else the receiver has answered; what broke later only shortens the excerpt
+            if attempt.status is None:  # otherwise the receiver has answered: a later failure only shortens the excerpt
                 attempt.error = _word(error)
         return _answer(attempt, time.monotonic() - began)
 
@@ -133,21 +134,22 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
 
 
 async def _deliver(
-    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, more: Mapping[str, str]
+    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
 ) -> None:
     while True:
         attempt.reused = False
         try:
-            return await _post(session, request, attempt, more)
+            return await _post(session, request, attempt, extra_headers)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            # The receiver may have closed an idle connection just as it was used again. That is no failure of the
-            # receiver, so only a fresh connection decides. A notice that did arrive twice has one webhook-id.
+            # The receiver may have closed an idle connection just as it was reused. That is not the receiver's fault,
+            # so only a fresh connection decides; `timeout_s` bounds the loop. A notice that did arrive twice has the
+            # same webhook-id both times.
             if attempt.status is not None or not attempt.reused:
                 raise
 
 
 async def _post(
-    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, more: Mapping[str, str]
+    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
 ) -> None:
     headers = signature_headers(
         request.body,
@@ -159,7 +161,7 @@ async def _post(
     response = await session.post(
         request.url,
         data=io.BytesIO(request.body),  # in pieces: a long call's history in one write would hold up the event loop
-        headers={**more, **headers},
+        headers={**extra_headers, **headers},
         allow_redirects=False,
         trace_request_ctx=attempt,
     )
@@ -170,18 +172,18 @@ async def _post(
         while piece := await response.content.read(READ_BYTES - len(attempt.body)):
             attempt.body += piece
     finally:
-        response.close()  # one that was read to its end has given its connection back before
+        response.close()  # after a complete read this does nothing: the connection is back in the pool
 
 
 def _answer(attempt: _Attempt, seconds: float) -> AttemptResult:
-    # Undecodable header bytes come as surrogates, and no database takes those or a NUL.
+    # Undecodable header bytes arrive as surrogates; databases accept neither those nor a NUL.
     retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
     excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
     return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
 
 
 def _word(error: Exception) -> str:
-    """The stable short word for what went wrong (`Answer.error`)."""
+    """The stable short word for what went wrong (`AttemptResult.error`)."""
     if isinstance(error, aiohttp.ClientSSLError):
         return "tls"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -190,16 +192,12 @@ def _word(error: Exception) -> str:
     for kinds, word in _WORDS:
         if isinstance(cause, kinds):
             return word
-    log.warning("webhook attempt ended by %s", type(error).__qualname__)
+    LOG.warning("A webhook attempt failed with %s", type(error).__qualname__)
     return "error"
 
 
-WEBHOOKS = logging.getLogger("voicemem.webhooks")
-Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
-
-
 def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
-    """The same as `send`, with every attempt counted and traced."""
+    """`send` with every attempt counted, traced and logged."""
     metrics, tracer = telemetry
 
     async def observed(request: AttemptRequest) -> AttemptResult:
@@ -212,7 +210,7 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
             if result != "delivered":
                 span.fail(answer.error or str(answer.status))
             fields = {"host": host, "status": answer.status, "result": result, "ms": answer.duration_ms}
-            WEBHOOKS.info("Webhook to %s: %s", host, answer.error or answer.status, extra=fields)
+            LOG.info("Webhook to %s: %s", host, answer.error or answer.status, extra=fields)
         metrics.webhook_attempts.labels(result).inc()
         metrics.webhook_attempt_seconds.observe(answer.duration_ms / 1000)
         return answer
@@ -221,7 +219,7 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
 
 
 def url_host(url: str) -> str:
-    """Without path and query, which may hold a secret."""
+    """The host of a URL, without path and query, which may hold a secret."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,11 +1,7 @@
-"""A finished session on its way to a webhook: the body, its signatures, and when to try again (design, section 8).
+"""Sign webhooks, and verify them on the receiver's side (design, section 8).
 
-The payload is made once per close and frozen; `envelope` puts the time of one attempt around it, `signature_headers`
-signs exactly those bytes, a sender turns a `Shipment` into an `Answer`, and `verdict` and `next_delay_s` say what the
-answer means. `verify` is the receiver's side.
-
-Two signature schemes go out with every request: Agora's notification callbacks (HMAC over the body, in hex) and
-Standard Webhooks 1.0.0 (HMAC over id, time and body, in base64).
+Every request has the signatures of two schemes: Agora's notification callbacks (HMAC of the body, in hex) and Standard
+Webhooks 1.0.0 (HMAC of id, time and body, in base64).
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ def signature_headers(
 ) -> dict[str, str]:
     """The headers that identify and sign one attempt; without a secret they only identify it.
 
-    With an old secret Standard Webhooks' header holds both signatures; Agora's hold one, since receivers compare all
-    of it.
+    With an old secret, the header of Standard Webhooks holds both signatures. Agora's hold the new one alone, since
+    receivers compare the whole header.
     """
     headers = {WEBHOOK_ID: notice_id, WEBHOOK_TIMESTAMP: str(timestamp_s)}
     if secret:
@@ -44,26 +40,27 @@ def signature_headers(
 def verify(
     headers: Mapping[str, str], body: bytes, secret: str | None, now_s: float, tolerance_s: float = 300
 ) -> dict[str, bool]:
-    """Which signatures a request carries rightly, by the headers' names: False where one is absent, wrong or too old.
+    """Which signatures of a request are valid, by header name: False for one that is missing, wrong or too old.
 
-    The age (`webhook-timestamp` against `now_s`) counts for the Standard Webhooks signature only: Agora signs no time.
+    Age (`webhook-timestamp` against `now_s`) matters for the Standard Webhooks signature only: Agora signs no time.
     """
-    given = {name.lower(): value for name, value in headers.items()}
-    timestamp = given.get(WEBHOOK_TIMESTAMP, "")
-    right = dict.fromkeys((AGORA_SHA1, AGORA_SHA256, WEBHOOK_SIGNATURE), False)
+    received = {name.lower(): value for name, value in headers.items()}
+    timestamp = received.get(WEBHOOK_TIMESTAMP, "")
+    valid = dict.fromkeys((AGORA_SHA1, AGORA_SHA256, WEBHOOK_SIGNATURE), False)
     if not secret:  # an empty key would let anyone sign
-        return right
-    for name, expected in _signatures(body, secret, given.get(WEBHOOK_ID, ""), timestamp).items():
-        # A list of signatures, old and new, lets a secret be changed without a gap.
-        right[name] = any(
-            hmac.compare_digest(_octets(one), expected.encode()) for one in given.get(name.lower(), "").split()
+        return valid
+    for name, expected in _signatures(body, secret, received.get(WEBHOOK_ID, ""), timestamp).items():
+        # The header may list several signatures, so that a secret can be changed without a gap.
+        valid[name] = any(
+            hmac.compare_digest(_octets(signature), expected.encode())
+            for signature in received.get(name.lower(), "").split()
         )
-    right[WEBHOOK_SIGNATURE] &= _is_recent(timestamp, now_s, tolerance_s)
-    return right
+    valid[WEBHOOK_SIGNATURE] &= _is_recent(timestamp, now_s, tolerance_s)
+    return valid
 
 
 def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dict[str, str]:
-    text_key = secret.encode("utf-8", "surrogateescape")  # as written, also when an environment variable is not UTF-8
+    text_key = secret.encode("utf-8", "surrogateescape")  # as written, even if an environment variable is not UTF-8
     signed = b".".join((_octets(notice_id), _octets(timestamp), body))
     standard = hmac.digest(_decoded(secret) or text_key, signed, "sha256")
     return {
@@ -74,7 +71,7 @@ def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dic
 
 
 def _octets(text: str) -> bytes:
-    """A header's value as bytes, whatever it holds: servers hand on undecodable bytes as surrogates."""
+    """A header's value as bytes; servers hand on undecodable bytes as surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -30,7 +30,7 @@ WEBSOCKET_TESTS = (
     *(f"tests/server/test_{name}.py" for name in ("websocket", "plain", "connection", "ingest")),
     "tests/test_packaging.py::test_the_parts_of_websockets_that_are_used_are_there",
 )
-TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis", "jsonschema-rs")
+TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis")
 """What these tests and their helpers import."""
 WEBSOCKETS = ("15.*", "16.*", "17.*")
 FRAMEWORKS = {

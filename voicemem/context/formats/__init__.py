@@ -1,8 +1,8 @@
-"""From the memory to the request body of an LLM call (design, section 7).
+"""From the messages that a policy chose to the body of an LLM request (design, section 7).
 
-The way of what a policy chose of a memory: the messages, enriched, tool calls between them, as runs of one side
-(`conversation`), and those in the shape of the vendor (`openai`, `anthropic`, `gemini`). What a receiver is told beside
-role and text is decided by its vendor alone (`standard`, `custom`). All of it is pure.
+Messages are enriched and interleaved with tool calls, become runs of one role (`conversation`), and then take the shape
+of an API (`openai`, `anthropic`, `gemini`). The vendor alone decides which fields go with role and text (`standard`,
+`custom`). All of it is pure.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ __all__ = ["ENRICHERS", "RequestFormat", "request_body"]
 
 
 class RequestFormat(Struct, frozen=True, kw_only=True):
-    """How a reader wants the memory: the part of a session's configuration and of a query that shapes a request."""
+    """The settings that shape a request: from the session's configuration and from the query."""
 
     vendor: str | None = None
     model: str | None = None
     style: Literal["openai", "anthropic", "gemini"] = "openai"
     params: dict[str, Any] = {}
-    """`llm.params`: goes into the body beside what is made here, and never replaces it."""
+    """`llm.params`: added to the body; they never replace anything that is made here."""
     system_messages: tuple[dict[str, Any], ...] = ()
-    """OpenAI message objects, `{"role":"system","content":…}`; no policy counts them."""
+    """OpenAI message objects, `{"role":"system","content":…}`; not counted by any policy."""
     interruptable: bool = True
     enrich: tuple[str, ...] = ()
     """Names in `ENRICHERS`, applied in this order."""
     alternate: bool = False
-    """Whether user and assistant must take turns in the OpenAI style, too; in the other styles they always do."""
+    """Whether user and assistant must alternate in the OpenAI style too; in the other styles they always do."""
     tools: bool = False
-    """Whether answered tool calls are shown. Their definitions are the reader's, in `params`."""
+    """Whether to show answered tool calls. Their definitions come from the reader, in `params`."""
 
 
 class VendorRules(Protocol):
-    """What a kind of vendor is told beside role and text; a module of this folder."""
+    """Which fields a vendor gets besides role and text; a module of this folder."""
 
     KEEPS_BLANK: bool
-    """Whether messages without text are passed, where the style takes them."""
+    """Whether to pass on messages without text, if the style takes them."""
     RESERVED_PARAMS: frozenset[str]
-    """Top-level names that params may not set, even when they are left out."""
+    """Top-level names that params may not set, even if the body does not have them."""
 
     def message_fields(self, message: Message, /) -> dict[str, Any]:
-        """What stands in a message beside role and content."""
+        """The fields of a message besides role and content."""
 
     def top_fields(self, memory: Sequence[Message], interruptable: bool, /) -> dict[str, Any]:
-        """What stands in the body beside the conversation."""
+        """The fields of the body besides the conversation."""
 
 
 class Style(Protocol):
-    """The shape that an API takes; a module of this folder."""
+    """The shape of an API's requests; a module of this folder."""
 
     ALTERNATES: bool
-    """Whether the API refuses a conversation in which user and assistant do not take turns."""
+    """Whether the API refuses a conversation in which user and assistant do not alternate."""
     TAKES_BLANK: bool
     """Whether the API takes messages without text."""
 
     def conversation(self, runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]], /) -> dict[str, Any]:
-        """The part of the body that holds what was said, and the system messages."""
+        """The part of the body with the conversation and the system messages."""
 
     def body_params(self, params: dict[str, Any], /) -> dict[str, Any]:
-        """The part of the body that params become."""
+        """The part of the body that is made from params."""
 
 
 STYLES: dict[str, Style] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
@@ -75,10 +75,10 @@ STYLES: dict[str, Style] = {"openai": openai, "anthropic": anthropic, "gemini": 
 def request_body(
     messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, *, cut: bool = False
 ) -> dict[str, Any]:
-    """The whole body of the next LLM call, ready for JSON; `messages` in the order of the memory.
+    """The whole body of the next LLM request, ready for JSON; `messages` in the order of the memory.
 
-    `cut` says that older messages were left out: tool uses from before the first one then go with them. The body
-    shares the dicts of the messages and of the format: write it out, do not change it.
+    `cut` says that older messages were left out: tool uses before the first message are then left out too. The body
+    shares dicts with the messages and the format, so it must not be changed.
     """
     rules = vendor_rules(format.vendor)
     style = STYLES[format.style]
@@ -96,12 +96,12 @@ def request_body(
 
 
 def vendor_rules(vendor: str | None) -> VendorRules:
-    """The one place where a vendor decides whether a message's fields are stripped or passed."""
+    """The rules of a vendor. This is the only place where fields are stripped or passed on by vendor."""
     return custom if vendor == "custom" else standard
 
 
 def is_left_out(message: Message, vendor: str | None) -> bool:
-    """Whether a vendor is not shown a message because it says nothing; in the OpenAI style, with no enrichers."""
+    """Whether a message is left out for being blank (in the OpenAI style, without enrichers)."""
     return is_blank(message) and not vendor_rules(vendor).KEEPS_BLANK
 
 

@@ -14,24 +14,24 @@ ALTERNATES = True
 TAKES_BLANK = False
 
 MAX_TOKENS = 1024
-"""When params say nothing: the API needs a bound, and a spoken reply is short."""
+"""Of a reply, if params do not say: the API requires a limit, and a spoken reply is short."""
 
 
 def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`messages`, and `system` apart when there is such text."""
+    """`messages`, and `system` if there is any such text."""
     messages = [{"role": run.role, "content": _content(run), **run.fields} for run in runs]
     system = system_text(system_messages)
     return {"messages": messages, "system": system} if system else {"messages": messages}
 
 
 def body_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Params at the top, `max_tokens` always among them."""
+    """Params at the top level, always with `max_tokens`."""
     max_tokens = params.get("max_tokens")
     return {**params, "max_tokens": MAX_TOKENS if max_tokens is None else max_tokens}
 
 
 def _content(run: RoleRun) -> str | list[dict[str, Any]]:
-    """Plain text, or blocks where a tool is in the run."""
+    """Plain text, or blocks if the run has a tool call or result."""
     if run.text is not None and not run.result and not run.call:
         return run.text
     blocks: list[dict[str, Any]] = []
@@ -55,5 +55,5 @@ def _result(use: ToolUse) -> dict[str, Any]:
 
 
 def _id(use: ToolUse) -> str:
-    """The call's id in the letters that the API takes (`[a-zA-Z0-9_-]`); different ids stay different."""
+    """The tool call's id in characters that the API takes (`[a-zA-Z0-9_-]`); different ids stay different."""
     return re.sub(r"[^a-zA-Z0-9_-]", lambda letter: f"_{ord(letter[0]):x}_", use.call_id)

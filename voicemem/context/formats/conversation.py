@@ -1,4 +1,4 @@
-"""The conversation before it has a vendor's shape: messages with tool calls between them, then runs of one side."""
+"""The conversation before it takes an API's shape: messages and tool calls in order, then runs of one role."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ SILENCE = "(silence)"
 
 
 class RoleRun(Struct, frozen=True, gc=False):
-    """What one side did in one go: took a tool's result, then spoke, then called a tool; each of these at most once.
+    """What one role did in a row: took a tool's result, then spoke, then called a tool; each at most once.
 
-    A result directly follows its call, and the two are on different sides; so a run never holds more of either, and
-    never in another order.
+    A result directly follows its call, and the two have different roles. So a run never has more than one of either,
+    and never in another order.
     """
 
     role: Role
     text: str | None = None
-    """None when nothing was said; never joined from nothing."""
+    """None if nothing was said."""
     fields: dict[str, Any] = {}
-    """What the receiver is told beside role and text; empty when no message of the memory is in the run."""
+    """The vendor's fields besides role and text; empty if the run has no message of the memory."""
     result: ToolUse | None = None
     call: ToolUse | None = None
 
 
 def is_blank(part: Part) -> bool:
-    """Whether a part is a message that says nothing."""
+    """Whether a part is a message without text."""
     return isinstance(part, Message) and (not part.content or part.content.isspace())
 
 
 def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
-    """The memory with each answered tool use in its turn, before the first reply of the turn that began later.
+    """The messages, with each answered tool use in its turn, before the turn's first reply that began later.
 
-    `cut` says that older messages were left out; tool uses that stand before the first message then go with them.
+    `cut` says that older messages were left out; tool uses before the first message are then left out too.
     """
     if not tools:
         return memory
@@ -58,7 +58,7 @@ def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool
 
 
 def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[RoleRun]:
-    """Every part as runs of its own: one for a message, two for a tool use."""
+    """One run for each message, two for each tool use."""
     single: list[RoleRun] = []
     append = single.append
     for part in parts:
@@ -70,9 +70,9 @@ def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, An
 
 
 def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
-    """The same with neighbours of one side joined, the user first and last.
+    """The runs with neighbours of one role joined, beginning and ending with the user.
 
-    Nothing is invented where nothing was said: no runs stay none.
+    No runs stay no runs: an empty conversation gets no filler.
     """
     joined = [_joined(role, list(group)) for role, group in groupby(runs, key=attrgetter("role"))]
     if joined and joined[0].role == "assistant":
@@ -89,7 +89,7 @@ def _stands_before(use: ToolUse, message: Message) -> bool:
 
 
 def _joined(role: Role, group: list[RoleRun]) -> RoleRun:
-    """One run of several neighbours; its fields are those of the newest message among them."""
+    """One run from several neighbours, with the fields of the newest message among them."""
     if len(group) == 1:
         return group[0]
     texts = [run.text for run in group if run.text is not None]

@@ -1,7 +1,7 @@
-"""What a reader may have written into the memory for its LLM, by name: when, by whom, and what was never heard.
+"""Enrichers add to the messages, if a reader asks for it: when and by whom they were said, and what was never heard.
 
-Enrichers write into user messages only, since models imitate marks that they find in their own lines. They give new
-messages and leave the memory as it is.
+They write into user messages only, since models imitate marks that they find in their own lines. They return new
+messages and leave the memory unchanged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamps(messages: Sequence[Message]) -> list[Message]:
-    """`[2026-05-10T05:20:00.000Z] ` before what the user said."""
+    """Put `[2026-05-10T05:20:00.000Z] ` before what the user said."""
     return [_prefixed(message, f"[{_time(message.timestamp)}] ") for message in messages]
 
 
 def users(messages: Sequence[Message]) -> list[Message]:
-    """`NAME: ` before what the user said, where it is known who spoke."""
+    """Put `NAME: ` before what the user said, if the speaker is known."""
     return [_prefixed(message, _speaker(message)) for message in messages]
 
 
 def originals(messages: Sequence[Message]) -> list[Message]:
-    """What interrupted replies would have said, each on a line of its own before what the user said next."""
+    """Put what interrupted replies would have said before what the user said next, each on its own line."""
     enriched: list[Message] = []
     notes = ""
     for message in messages:
@@ -47,9 +47,9 @@ ENRICHERS: dict[str, Enricher] = {"timestamps": timestamps, "users": users, "ori
 
 
 def enriched(messages: Sequence[Message], names: Sequence[str]) -> Sequence[Message]:
-    """The messages after the named enrichers, in the given order; a name that is not known is refused."""
+    """Apply the named enrichers in this order. Raises `Refused` (`invalid_query`) for an unknown name."""
     if not ENRICHERS.keys() >= set(names):
-        raise Refused("invalid_query", f"enrich takes the names {', '.join(ENRICHERS)}.")
+        raise Refused("invalid_query", f"Each name in enrich must be one of {', '.join(ENRICHERS)}.")
     for name in names:
         messages = ENRICHERS[name](messages)
     return messages
@@ -62,7 +62,7 @@ def _prefixed(message: Message, prefix: str) -> Message:
 
 
 def _time(timestamp: int) -> str:
-    """A time in Unix ms as ISO 8601, or its number where no date can say it: producers' numbers are not checked."""
+    """A time in Unix ms as ISO 8601, or the number itself if it is beyond all dates: producers may send any number."""
     try:
         moment = EPOCH + timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -76,11 +76,11 @@ def _speaker(message: Message) -> str:
 
 
 def _unheard(message: Message) -> str:
-    """The line about what of a reply was cut away; empty when nothing was."""
+    """A line with the part of a reply that was not heard; empty if all of it was."""
     original = message.metadata.get("original")
     if not message.metadata.get("interrupted") or not isinstance(original, str):
         return ""
-    # Heard text comes from the engine as it is and need not be a prefix; then nobody knows where the hearing stopped.
+    # The engine states the heard text, which need not be a prefix. Then it is unknown where the hearing stopped.
     begun = original.startswith(message.content)
     unheard = original[len(message.content) :] if begun else original
     if not unheard.strip():

@@ -14,7 +14,7 @@ TAKES_BLANK = True
 
 
 def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`messages`: the system messages as they are, then what was said."""
+    """`messages`: the system messages unchanged, then the conversation."""
     messages = list(system_messages)
     for run in runs:
         if run.result:
@@ -30,11 +30,11 @@ def conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, An
 
 
 def body_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Params as they are, at the top."""
+    """Params unchanged, at the top level."""
     return params
 
 
 def _tool_call(use: ToolUse) -> dict[str, Any]:
-    # Servers that render a prompt from the arguments iterate over them: none are an empty object, not null.
+    # Servers that render a prompt from the arguments iterate over them, so none become an empty object, not null.
     arguments = json_text({} if use.arguments is None else use.arguments)
     return {"id": use.call_id, "type": "function", "function": {"name": use.name, "arguments": arguments}}

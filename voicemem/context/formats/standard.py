@@ -1,4 +1,4 @@
-"""What every vendor but `custom` gets: role and text of what was said, since many refuse keys that they do not know."""
+"""What every vendor but `custom` gets: role and text alone, since many vendors refuse unknown fields."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ RESERVED_PARAMS: frozenset[str] = frozenset()
 
 
 def message_fields(_message: Message) -> dict[str, Any]:
-    """Nothing beside role and content."""
+    """Nothing besides role and content."""
     return {}
 
 
 def top_fields(_memory: Sequence[Message], _interruptable: bool) -> dict[str, Any]:
-    """Nothing beside the conversation."""
+    """Nothing besides the conversation."""
     return {}

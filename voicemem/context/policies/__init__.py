@@ -1,6 +1,6 @@
-"""Memory policies: what of the memory the next LLM call gets to see. All of it is pure.
+"""Memory policies: which part of the memory the next LLM request shows. All of it is pure.
 
-A policy chooses messages and never changes, splits or reorders them; nothing here shortens the history.
+A policy chooses messages, but never changes, splits or reorders them; the history itself is never shortened.
 """
 
 from __future__ import annotations
@@ -30,64 +30,65 @@ BUILT_IN: Mapping[str, Callable[..., Policy]] = {
     "summary": SummaryPolicy,
     "priority": PriorityPolicy,
 }
-"""The policies that come with voicemem; each takes those of its parameters that choosing needs."""
+"""The policies that come with voicemem, each with the parameters that it needs to choose."""
 SUMMARY_WRITER_PARAMETERS = frozenset({"model", "prompt"})
+"""Parameters of `summary` that only the writing of summaries uses."""
 
 
 class Policies(Struct, frozen=True):
-    """The policies of a service: its own besides those above, and what holds for sessions that say nothing."""
+    """The policies of a service: those above and the operator's own, and the default for sessions."""
 
     default: MemoryConfig = MemoryConfig()
     custom_policies: Mapping[str, Callable[..., Policy]] = {}
-    """By name; each is made with a session's `memory.parameters`."""
+    """By name; created with a session's `memory.parameters`."""
     windows: Mapping[str, int] = {}
-    """Tokens of models' contexts, where the table of `models` does not know better."""
+    """Tokens of models' contexts; they override the table in `llm.tokens`."""
     default_model: str | None = None
-    """Of the LLM that sessions without one of their own call."""
+    """The model of the operator's LLM."""
 
     def resolve(self, memory: MemoryConfig) -> MemoryConfig:
-        """A session's memory settings, over those of the service."""
+        """A session's memory settings, over the service's."""
         return overlay(self.default, memory)
 
     def create_policy(self, memory: MemoryConfig) -> Policy | None:
-        """The policy of these settings; None when none is chosen. Raises `Refused`."""
+        """The policy that these settings choose; None if they choose none. Raises `Refused`."""
         name = memory.policy
         if name is None:
             return None
         if name in self.custom_policies:
             unknown = sorted(set().union(*PARAMETERS.values()) & given_names(msgspec.structs.asdict(memory)))
             if unknown:
-                raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; give it `parameters`.")
+                raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; it takes `parameters`.")
             return make_policy(self.custom_policies[name], name, memory.parameters)
         if name not in BUILT_IN:
-            raise Refused("invalid_field", f"There is no policy of this name; there are {', '.join(self.names())}.")
-        wanted = PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS
-        given = {key: getattr(memory, key) for key in sorted(wanted)}
-        return BUILT_IN[name](**{key: value for key, value in given.items() if value is not None})
+            raise Refused("invalid_field", f"The policy must be one of {', '.join(self.names())}.")
+        parameters = {key: getattr(memory, key) for key in sorted(PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS)}
+        return BUILT_IN[name](**{key: value for key, value in parameters.items() if value is not None})
 
     def names(self) -> list[str]:
         return [*BUILT_IN, *self.custom_policies]
 
-    def check(self, given: Any) -> None:
-        """Refuse a section `memory` whose policy there is not, or that its policy cannot take. Raises `Refused`."""
-        if isinstance(given, dict) and given.get("policy") is not None:
-            values = {name: value for name, value in given.items() if value is not None}
+    def check(self, section: Any) -> None:
+        """Check the policy of a section `memory`, and its parameters. Raises `Refused`."""
+        if isinstance(section, dict) and section.get("policy") is not None:
+            values = {name: value for name, value in section.items() if value is not None}
             self.create_policy(msgspec.convert(values, MemoryConfig))
 
     def window(self, memory: MemoryConfig, model: str | None) -> int | None:
+        """How many tokens the context of a model holds; None if it is unknown."""
         return memory.context_window or context_window_of(model, self.windows)
 
     def counter(self, model: str | None) -> TokenCounter:
-        """How the tokens of a model are counted."""
+        """The token counter of a model."""
         return counter(known_encoding(model))
 
 
 known_encoding = lru_cache(maxsize=1024)(encoding_of)
 
 
-def make_policy(kind: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
-    """A policy of the operator's own. Raises `Refused` for parameters that it does not take."""
+def make_policy(policy_class: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
+    """Create one of the operator's own policies. Raises `Refused` for parameters that it does not take."""
     try:
-        return kind(**parameters)
+        return policy_class(**parameters)
     except (TypeError, ValueError) as error:
         raise Refused("invalid_field", f"The policy {name} does not take these parameters.") from error

@@ -1,4 +1,4 @@
-"""What a policy sees, and what it says: the small port that own policies are written against."""
+"""What a policy gets and what it returns: the interface that custom policies implement."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ class Remembered(Struct, frozen=True):
     """The memory of a session, as a policy sees it."""
 
     messages: Sequence[Message]
-    """All of them, in the order of the call."""
+    """All of them, in order."""
     tools: Sequence[ToolUse]
-    """The tool calls that are to be shown, in the order of turns; none unless the caller wants them."""
+    """The tool calls to show, in the order of turns; none unless the caller asks for them."""
     tokens: Callable[[int], int]
-    """How many tokens the content of the message at an index has; counted once for each message."""
+    """The number of tokens of the message at an index; each message is counted only once."""
     tool_tokens: Callable[[ToolUse], int]
-    """Those of a tool call and its result together."""
+    """The number of tokens of a tool call and its result."""
     text_tokens: Callable[[str], int]
+    """The number of tokens of a text."""
     summary: Summary | None = None
-    """What stands for the first turns, where there is one."""
+    """The summary of the first turns, if there is one."""
     window: int | None = None
-    """How many tokens the context of the session's model holds, where that is known."""
+    """How many tokens the context of the session's model holds, if known."""
 
 
 class Choice(NamedTuple):
-    """What the LLM gets to see of a memory. The messages stay in their order, whatever a policy says."""
+    """What the LLM gets to see of a memory. Messages are always shown in their order."""
 
     kept: Sequence[int]
     """Indexes of messages, in rising order."""
     reason: str = ""
-    """Why the others are left out: a short word, as `max_tokens`."""
+    """Why the others are left out: a short word such as `max_tokens`."""
     over_budget: bool = False
-    """Whether a single message is larger than the whole budget, and was kept alone."""
+    """Whether a single message exceeds the whole budget, and was kept alone."""
     summary: Summary | None = None
-    """Shown before the messages; the turns that it stands for are left out because they are `summarized`."""
+    """Shown before the messages; the turns that it covers are left out as `summarized`."""
     tools: bool = True
-    """Whether tool calls of the turns that are kept are shown."""
+    """Whether the tool calls of the kept turns are shown."""
 
 
 class Policy(Protocol):
-    """Chooses what the next LLM call gets to see. It is pure: the same memory gives the same choice."""
+    """Chooses what the next LLM request shows. It is pure: the same memory gives the same choice."""
 
     def choose(self, remembered: Remembered, /) -> Choice: ...

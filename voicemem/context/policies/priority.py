@@ -11,11 +11,11 @@ MAX_MESSAGES = 32
 
 
 class PriorityPolicy(Struct, frozen=True):
-    """By `metadata.priority` (a number, 0 when there is none), the newest first among equals; shown in their order.
+    """The messages with the highest `metadata.priority` (a number, by default 0); among equals, the newest.
 
     The newest message of all is always kept: it is what the LLM is to answer.
 
-    With `max_tokens`, what does not fit is passed over, and smaller messages may still find room.
+    With `max_tokens`, a message that does not fit is skipped, and smaller ones may still find room.
     """
 
     max_messages: int | None = None
@@ -34,7 +34,10 @@ class PriorityPolicy(Struct, frozen=True):
         return self.choose_fitting(remembered, ranked, limit, self.max_tokens)
 
     def choose_fitting(self, remembered: Remembered, ranked: list[int], limit: int, budget: int) -> Choice:
-        """The first ones that fit, each turn's tool calls with its first message; the newest fits always."""
+        """The messages that fit, in this order of rank. The newest is kept even if it does not fit.
+
+        The tool calls of a turn are paid for by the first of its messages that is kept.
+        """
         kept: list[int] = []
         turns: set[int] = set()
         left = budget
@@ -54,6 +57,6 @@ class PriorityPolicy(Struct, frozen=True):
 
 
 def priority_of(message: Message) -> float:
-    """The priority that a producer gave a message; what is no number counts as 0."""
+    """The priority that a producer gave a message; anything but a number counts as 0."""
     value = message.metadata.get("priority")
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

@@ -1,4 +1,4 @@
-"""A running summary of the first turns, and the newest ones as they were."""
+"""A running summary of the first turns, followed by the newest turns in full."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ NO_SUMMARY_YET = "(nothing yet)"
 
 
 class DueSummary(NamedTuple):
-    """A summary that is to be made: of the previous one, and of the messages that it does not stand for yet."""
+    """A summary to be written: from the previous one, and from messages after it."""
 
     previous: Summary | None
     messages: Sequence[Message]
     tools: Sequence[ToolUse]
-    """The tool calls of their turns."""
+    """The tool calls of the turns of `messages`."""
     through_turn: int
     message_count: int
-    """How many messages it will stand for, those of the previous one included."""
+    """How many messages it will cover, including those of the previous one."""
 
 
 class SummaryPolicy(Struct, frozen=True):
-    """What a summary stands for is left out. Until one is made, the newest turns that fit into the budget are shown.
+    """Leaves out the turns that a summary covers. Until one is written, it shows the newest turns that fit the budget.
 
-    The budget is `max_tokens`, else the model's window. A summary is due when the messages that are not summarised, and
-    the summary before, take `threshold` of it; then messages that take `target_ratio` of it stay as they are.
+    The budget is `max_tokens`, else the model's window. A summary is due when the previous one and the messages after
+    it take the share `threshold` of the budget; the newest messages, up to the share `target_ratio`, stay in full.
     """
 
     max_tokens: int | None = None
@@ -68,15 +68,16 @@ class SummaryPolicy(Struct, frozen=True):
         return newest_fitting(remembered, room, summarised_count(remembered))._replace(summary=summary)
 
     def used_tokens(self, remembered: Remembered) -> int:
-        """Tokens of the summary, and of all messages that it does not stand for."""
+        """Tokens of the summary and of all messages after it."""
         return summary_tokens(remembered) + sum(
             cost for _, cost in turns_backwards(remembered, summarised_count(remembered))
         )
 
     def find_due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
-        """The summary that is to be made now; None when none is needed, or nothing is left to summarise.
+        """The summary to be written now; None if none is due, or nothing can be summarised.
 
-        Of what is to leave, the first turns of at most so many tokens, and at least one: the others' turn comes next.
+        It covers at most `limit` tokens, and at least one turn. So a backlog is summarised in portions that fit into
+        the prompt of the LLM; the next portion is due as soon as this summary is journaled.
         """
         budget, since = self.budget(remembered), summarised_count(remembered)
         if self.used_tokens(remembered) < self.threshold * budget:
@@ -84,6 +85,8 @@ class SummaryPolicy(Struct, frozen=True):
         end = first = len(remembered.messages)
         left = self.target_ratio * budget
         turns = list(turns_backwards(remembered, since))
+        # Walk back from the newest turn: `first` is where the messages begin that stay in full. At least `keep_recent`
+        # stay, whatever they take; turns stay whole.
         for begin, cost in turns:
             left -= cost
             if left < 0 and first < end and end - first >= self.keep_recent:
@@ -96,7 +99,7 @@ class SummaryPolicy(Struct, frozen=True):
 
 
 def leaving_end(leaving: Sequence[tuple[int, int]], end: int, limit: float) -> int:
-    """Where the first turns end that have at most so many tokens, and at least one of them."""
+    """The end of the first of these turns (begin, tokens) that take at most `limit` tokens; at least one turn."""
     taken = leaving[0][1]
     for begin, cost in leaving[1:]:
         taken += cost
@@ -113,7 +116,7 @@ def make_due_summary(remembered: Remembered, since: int, end: int) -> DueSummary
 
 
 def summarised_count(remembered: Remembered) -> int:
-    """How many of the messages the summary stands for."""
+    """How many of the messages the summary covers."""
     if remembered.summary is None:
         return 0
     return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
@@ -124,14 +127,14 @@ def summary_tokens(remembered: Remembered) -> int:
 
 
 def render_summary(summary: Summary) -> str:
-    """The content of the system message that a summary becomes."""
+    """The content of the system message that shows a summary."""
     return f"Summary of the first {summary.messages} messages of this call:\n{summary.text}"
 
 
 def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
-    """Messages as the prompt shows them, a line each: what was heard, and of an interrupted reply that it was cut.
+    """Messages and tool calls as the prompt shows them, one per line.
 
-    Between them stand tool calls with their results.
+    A message is what was heard; an interrupted reply is marked as such.
     """
     return "\n".join(map(render_line, interleave(messages, tools, cut=False)))
 
@@ -152,5 +155,5 @@ def interruption_mark(message: Message) -> str:
 
 
 def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
-    """Whether these are the same, so that a summary of the first stands for the others too."""
+    """Whether the parts are equal, so that a summary of the first also fits the others."""
     return msgspec.json.encode(parts) == msgspec.json.encode(others)

@@ -11,12 +11,13 @@ from msgspec import Struct
 from voicemem.context.policies.policy import Choice, Remembered
 
 MAX_TOKENS = 4_000
+"""Of the context, by default."""
 
 
 class WindowPolicy(Struct, frozen=True):
-    """The newest turns that fit, each with its tool calls; of a newest turn that does not, its newest messages.
+    """The newest turns that fit, each with its tool calls; if not even the newest turn fits, its newest messages.
 
-    So no message is split, no result parted from its call, and no answer from its question, where both fit.
+    So no message is split, and calls stay with their results, and questions with their answers, if both fit.
     """
 
     max_tokens: int = MAX_TOKENS
@@ -26,7 +27,7 @@ class WindowPolicy(Struct, frozen=True):
 
 
 def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choice:
-    """What fits of the messages from an index on; at least the newest one, which may be larger than the budget."""
+    """The newest messages from index `since` on that fit; at least the newest one, even if it exceeds the budget."""
     end = len(remembered.messages)
     first, left = end, budget
     for begin, cost in turns_backwards(remembered, since):
@@ -40,7 +41,7 @@ def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choic
 
 
 def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[int, int]]:
-    """The turns, the newest first: where each begins among the messages, and its tokens with those of its tools."""
+    """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls."""
     messages, tools = remembered.messages, remembered.tools
     begin, tool = len(messages), len(tools)
     while begin > since:
@@ -48,6 +49,8 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
         while begin > since and messages[begin - 1].turn_id == turn:
             begin -= 1
             cost += remembered.tokens(begin)
+        # Tool calls of a turn without messages are paid for by the next older turn; those before all messages by the
+        # first one.
         while tool and (begin == 0 or tools[tool - 1].turn_id >= turn):
             tool -= 1
             cost += remembered.tool_tokens(tools[tool])
@@ -55,7 +58,7 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
 
 
 def newest_messages_fitting(remembered: Remembered, budget: int, since: int) -> Choice:
-    """For a newest turn that is larger than the budget: its newest messages that fit, without its tool calls."""
+    """The newest messages of a newest turn that exceeds the budget, as far as they fit, without its tool calls."""
     messages = remembered.messages
     end = len(messages)
     since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))

@@ -1,4 +1,4 @@
-"""Agora's paths: the REST calls of its Conversational AI Engine that touch memory, so that its clients work here.
+"""Agora's paths: the REST API of its Conversational AI Engine, as far as it concerns memory, so that its clients work.
 
 A session is an agent. https://docs.agora.io/en/conversational-ai/rest-api/join; docs/agora.md says what differs.
 """
@@ -20,20 +20,20 @@ from voicemem.server.http.problems import Handler, problems
 from voicemem.server.http.routes import Route
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
-"""Everywhere, and in mainland China."""
+"""Worldwide, and in mainland China."""
 ROUTES: tuple[Route[Any], ...] = (*agents.ROUTES, *conversation.ROUTES)
-"""Their paths stand below each of the bases."""
+"""Their paths follow each of the bases."""
 DOCUMENTED = tuple(
     route._replace(
         path=BASES[0] + route.path, errors=ERRORS, servers=("/", "/cn"), schemes=("key", "password", "agora")
     )
     for route in ROUTES
 )
-"""The same for `/openapi.json`: one path, below two servers."""
+"""The same for `/openapi.json`: one path, on two servers."""
 
 
 def mount(app: web.Application, gate: Gate, contents: Literal["full", "standard"]) -> None:
-    """Add the routes to the REST application, under the same guard as its own."""
+    """Add the routes to the REST application, behind the same guard as its own."""
     app[CONTENTS_KEY] = contents
     for route in ROUTES:
         handler = as_agora(guard_route(route, gate))
@@ -42,7 +42,7 @@ def mount(app: web.Application, gate: Gate, contents: Literal["full", "standard"
 
 
 def as_agora(handler: Handler) -> Handler:
-    """A handler that takes Agora's ways to show a key, and whose errors are Agora's."""
+    """Wrap a handler: it accepts keys in Agora's headers, and its errors are Agora's."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return translate_problem(await problems(with_bearer(request), handler))

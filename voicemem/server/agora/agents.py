@@ -13,35 +13,35 @@ from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
 from voicemem.server.agora.requests import Join, Update, body_as, session_config, update_patch
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.rest.sessions import check_calling_out, note_outbound_change
+from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
 LEAVE_REASON = "api_leave"
-"""Why a session ends that was left; Agora's word for what it cuts short."""
+"""The reason of a session that ends by `leave`, in Agora's words."""
 RUNNING, STOPPED = "2", "4"
 CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
-"""By the reason of the close; any other is OK."""
+"""By the reason of the close; any other gives OK."""
 DEFAULT_LOOKBACK_S = 2 * 3600
-Seconds = Annotated[float, Meta(ge=0, le=1e11)]
-States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States are numbers from 0 to 6 with commas between")]
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
+States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers from 0 to 6, separated by commas")]
 
 
 class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Times are Unix seconds, by default the last two hours. `state` is numbers with commas: 2 is running, 4 over."""
+    """Times are Unix seconds, by default the last two hours. `state`: numbers separated by commas (2 runs, 4 ended)."""
 
     channel: str = ""
-    from_time: Seconds | None = None
-    to_time: Seconds | None = None
+    from_time: UnixSeconds | None = None
+    to_time: UnixSeconds | None = None
     state: States = RUNNING
     limit: Annotated[int, Meta(ge=1, le=1000)] = 20
     cursor: str = ""
 
 
 class Started(Struct, frozen=True):
-    """An agent after join and update; times are Unix seconds."""
+    """An agent after `join` or `update`; times are Unix seconds."""
 
     agent_id: str
     create_ts: int
@@ -49,7 +49,7 @@ class Started(Struct, frozen=True):
 
 
 class Agent(Struct, frozen=True):
-    """How an agent is; `stop_ts` is 0 while it runs."""
+    """The status of an agent; `stop_ts` is 0 while it runs."""
 
     message: str
     start_ts: int
@@ -75,14 +75,14 @@ class Data(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Where to go on (empty on the last page), and how many there are in all."""
+    """The cursor of the next page (empty on the last one), and the number of agents on all pages."""
 
     cursor: str
     total: int
 
 
 class Agents(Struct, frozen=True):
-    """The answer to a list."""
+    """A page of agents, and where the next one begins."""
 
     data: Data
     meta: Page
@@ -94,30 +94,30 @@ def agent_status(stream: Stream) -> str:
 
 
 async def join(request: web.Request, _: NoQuery) -> web.Response:
-    """Start a session; its id is the agent's, under which an engine sends its events."""
+    """Start a session; its id is the agent's id, under which an engine sends events."""
     project = project_of(request)
-    given = session_config(await body_as(request, Join))
-    check_calling_out(request, given)
-    stream = await services_of(request).sessions.join(project, given)
-    note_outbound_change(request, given, stream)
+    config = session_config(await body_as(request, Join))
+    check_outbound_change(request, config)
+    stream = await services_of(request).sessions.join(project, config)
+    note_outbound_change(request, config, stream)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
 
 async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
-    """The agents of the project that meet all conditions, the newest first."""
+    """List the agents of the project that meet all conditions, the newest first."""
     project = project_of(request)
     sessions = services_of(request).sessions
     states = set(query.state.split(","))
-    wanted = agents_filter(project, query, sessions.clock() // 1000)
+    conditions = agents_filter(project, query, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
         return json_response(Agents(Data(0, ()), Page("", 0)))
-    page, cursor = await sessions.list(wanted, query.cursor or None)
-    found = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
-    return json_response(Agents(Data(len(found), found), Page(cursor or "", await sessions.count(wanted))))
+    page, cursor = await sessions.list(conditions, query.cursor or None)
+    listed = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
+    return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
 
 
 def agents_filter(project: str, query: AgentsQuery, now_s: int) -> StreamFilter:
-    """What is asked for, from the first to the last second, both included."""
+    """Turn a query into a filter; the first and the last second are included."""
     states = set(query.state.split(","))
     both = {RUNNING, STOPPED} <= states
     since = now_s - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
@@ -132,12 +132,12 @@ def agents_filter(project: str, query: AgentsQuery, now_s: int) -> StreamFilter:
 
 
 async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
-    """How an agent is, while it runs and after."""
+    """Read the status of an agent, while it runs and after it."""
     stream = await agent_of(request)
-    over = stream.state != "running"
+    has_ended = stream.state != "running"
     return json_response(
         Agent(
-            message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if over else "",
+            message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if has_ended else "",
             start_ts=stream.started_ms // 1000,
             stop_ts=(stream.ended_ms or 0) // 1000,
             status=agent_status(stream),
@@ -157,7 +157,7 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
-    """End and close the session at once; whatever stands in the body is passed over."""
+    """End and close the session at once; the body is ignored."""
     stream = await running_agent_of(request)
     await services_of(request).sessions.end(stream, LEAVE_REASON)
     return web.Response(content_type=JSON)

@@ -1,4 +1,4 @@
-"""Who calls on Agora's paths: the key in the header that Agora's clients send, and the project in the path."""
+"""Access on Agora's paths: the key in the header that Agora's clients send, and the project in the path."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from voicemem.store.streams import Stream
 
 
 def with_bearer(request: web.Request) -> web.Request:
-    """The same request with its key as `Bearer`; without the header when no key can be read from it."""
-    given = request.headers.get(AUTHORIZATION)
-    if given is None:
+    """Return the same request with its key as `Bearer`, or without the header if no key can be read from it."""
+    authorization = request.headers.get(AUTHORIZATION)
+    if authorization is None:
         return request
     headers = request.headers.copy()
-    key = key_of(given)
+    key = key_of(authorization)
     if key is None:
         del headers[AUTHORIZATION]
     else:
@@ -29,7 +29,7 @@ def with_bearer(request: web.Request) -> web.Request:
 
 
 def key_of(authorization: str) -> str | None:
-    """The key of a Basic password, an `agora token=…` (in quotes or not), or a Bearer token."""
+    """Return the key from a Basic password, an `agora token=…` (with or without quotes), or a Bearer token."""
     scheme, _, rest = authorization.strip().partition(" ")
     match scheme.lower():
         case "basic":
@@ -51,15 +51,15 @@ def password_of(credentials: str) -> str | None:
 
 
 def project_of(request: web.Request) -> str:
-    """The caller's project, which the path must name where keys are needed. Raises `Refused` (`forbidden`)."""
+    """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
     grant = request[GRANT]
     if grant != EVERYTHING and request.match_info["appid"] != grant.project:
-        raise Refused("forbidden", "The key is of another project than the path.")
+        raise Refused("forbidden", "The key belongs to another project than the one in the path.")
     return grant.project
 
 
 async def agent_of(request: web.Request) -> Stream:
-    """The session that the path names, running or not. Raises `Refused`."""
+    """Return the session that the path names, running or not. Raises `Refused`."""
     project_of(request)
     if not SESSION_ID.match(request.match_info["id"]):
         raise Refused("unknown_session")
@@ -67,7 +67,7 @@ async def agent_of(request: web.Request) -> Stream:
 
 
 async def running_agent_of(request: web.Request) -> Stream:
-    """The same while it runs; to Agora's clients, what has ended is not there."""
+    """Return the same if it runs; for Agora's clients, a session that has ended is unknown."""
     stream = await agent_of(request)
     if stream.state != "running":
         raise Refused("unknown_session")

@@ -1,4 +1,4 @@
-"""What was said, on Agora's paths: history and turns; and what an application has said: speak, think, interrupt."""
+"""Conversations on Agora's paths: history and turns; and what an application adds to them: speak, think, interrupt."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from voicemem.transcript.turns import turns
 
 CONTENTS_KEY = web.AppKey("agora_contents", str)
 AGORA_PRODUCER = "agora.rest"
-"""Of the events that come in here; they have no seq, so nobody else gets this name (`batches.OWN_PRODUCERS`)."""
+"""The producer of events that come in here; they have no seq, so the name is reserved (`batches.OWN_PRODUCERS`)."""
 INTERRUPT_CAUSE = "api_interrupt"
 MAX_PAGE_SIZE = 200
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Pages count from 1."""
+    """Pages are counted from 1."""
 
     page_index: Annotated[int, Meta(ge=1, le=2**31)] = 1
     page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50
 
 
 class TimedMessage(Message, frozen=True, gc=False):
-    """A message, and when it could be heard, where events say so (`docs/agora.md`)."""
+    """A message, and when it could be heard, if events say so (`docs/agora.md`)."""
 
     speech_start_ms: float | UnsetType = UNSET
     speech_end_ms: float | UnsetType = UNSET
@@ -56,7 +56,7 @@ class AgoraHistory(Struct, frozen=True):
 
 
 class StandardAgoraHistory(Struct, frozen=True):
-    """The same where a setting leaves nothing but role and content."""
+    """The same with a setting that leaves only role and content."""
 
     agent_id: str
     start_ts: int
@@ -65,7 +65,7 @@ class StandardAgoraHistory(Struct, frozen=True):
 
 
 class Pagination(Struct, frozen=True):
-    """Which page this is."""
+    """The number of this page, and how many there are."""
 
     page_index: int
     total_pages: int
@@ -73,7 +73,7 @@ class Pagination(Struct, frozen=True):
 
 
 class AgoraTurns(Struct, frozen=True):
-    """A page of the turns of a call."""
+    """A page of the turns of an agent."""
 
     agent_id: str
     name: str
@@ -84,7 +84,7 @@ class AgoraTurns(Struct, frozen=True):
 
 
 class SpokenBody(Struct, frozen=True):
-    """That an agent was told something, and when (Unix seconds)."""
+    """The answer to `speak`, `think` and `interrupt`; `start_ts` is Unix seconds."""
 
     agent_id: str
     channel: str
@@ -92,7 +92,7 @@ class SpokenBody(Struct, frozen=True):
 
 
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
-    """The memory of an agent, while it runs."""
+    """Read the memory of an agent, while it runs."""
     stream = await running_agent_of(request)
     memory = await services_of(request).memories.at(stream)
     start_ts = stream.started_ms // 1000
@@ -104,59 +104,59 @@ async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
-    """Each turn's start, end, cause and latencies, while the call runs and after."""
+    """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
     memory = await services_of(request).memories.at(stream)
-    settings = parse_config(stream.config)
-    channel = settings.channel or ""
-    every = turns(memory.state)
-    pages = -(-len(every) // query.page_size) or 1
+    config = parse_config(stream.config)
+    channel = config.channel or ""
+    all_turns = turns(memory.state)
+    pages = -(-len(all_turns) // query.page_size) or 1
     first = (query.page_index - 1) * query.page_size
     return json_response(
         AgoraTurns(
             agent_id=stream.id,
-            name=settings.name or "",
+            name=config.name or "",
             channel=channel,
-            total_turn_count=len(every),
+            total_turn_count=len(all_turns),
             pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[Turn(stream.id, channel, **turn) for turn in every[first : first + query.page_size]],
+            turns=[Turn(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
         )
     )
 
 
 async def speak(request: web.Request, _: NoQuery) -> web.Response:
-    """Record what the agent was told to say, in the newest turn; it interrupts nothing."""
+    """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await running_agent_of(request)
-    asked = await body_as(request, Speak)
-    if len(asked.text.encode()) > MAX_SPEECH_BYTES:
+    body = await body_as(request, Speak)
+    if len(body.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
     newest = (await services_of(request).memories.at(stream)).state.newest_turn
     return await record_event(
-        request, stream, MessageEvent(role="assistant", text=asked.text, source="command", turn_id=newest)
+        request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )
 
 
 async def think(request: web.Request, _: NoQuery) -> web.Response:
-    """Record what the agent was told to take as the user's words, in the next turn."""
+    """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await running_agent_of(request)
-    asked = await body_as(request, Think)
-    metadata: dict[str, Any] | None = None if asked.metadata is UNSET else dict(asked.metadata)
+    body = await body_as(request, Think)
+    metadata: dict[str, Any] | None = None if body.metadata is UNSET else dict(body.metadata)
     return await record_event(
-        request, stream, MessageEvent(role="user", text=asked.text, source="command", metadata=metadata)
+        request, stream, MessageEvent(role="user", text=body.text, source="command", metadata=metadata)
     )
 
 
 async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
-    """Record that the agent was cut short; whatever stands in the body is passed over."""
+    """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
 
 
 async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
-    """Journal an event of the application's, and say so when it is on disk. Raises `Refused`."""
+    """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
     services = services_of(request)
-    line = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
-    recorded = await services.recorder.record(line, [decode_event(msgspec.json.encode(event))])
-    for problem in recorded.problems:
+    lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
+    result = await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))])
+    for problem in result.problems:
         raise Refused(problem.code, problem.detail)
     channel = parse_config(stream.config).channel or ""
     return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))

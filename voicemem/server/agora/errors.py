@@ -1,4 +1,4 @@
-"""Errors as Agora's clients know them: `{"detail", "reason"}`, with the codes of its reference as reasons."""
+"""Errors in Agora's form: `{"detail", "reason"}`, with the codes of Agora's reference as reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicemem.server.http import problems
 from voicemem.server.http.routes import JSON, ErrorFormat
 
 NOT_FOUND = "The session was not found, has already ended, or failed to start."
-"""As Agora says it."""
+"""Agora's sentence."""
 REASONS_BY_STATUS = {
     400: "InvalidFieldValue",
     401: "InvalidPermission",
@@ -29,7 +29,7 @@ REASONS_BY_STATUS = {
     500: "InternalError",
     503: "ServiceUnavailable",
 }
-"""By the status of voicemem's code."""
+"""Agora's reasons, by the HTTP status of voicemem's code."""
 REASONS_BY_CODE = {
     "invalid_json": "InvalidRequestBody",
     "invalid_http": "InvalidRequestBody",
@@ -38,7 +38,7 @@ REASONS_BY_CODE = {
     "missing_field": "MissingRequiredField",
     "session_ended": "TaskNotFound",
 }
-"""Codes that say more than their status."""
+"""The same for codes that say more than their status."""
 AgoraReason = Annotated[
     str, Meta(extra_json_schema={"enum": sorted({*REASONS_BY_STATUS.values(), *REASONS_BY_CODE.values()})})
 ]
@@ -52,7 +52,7 @@ class AgoraError(Struct, frozen=True):
 
 
 def translate_problem(response: web.StreamResponse) -> web.StreamResponse:
-    """An answer of ours as Agora's; whatever is no problem document stays as it is."""
+    """Turn a problem document into Agora's error; any other answer stays as it is."""
     if not isinstance(response, web.Response) or response.content_type != problems.MEDIA_TYPE:
         return response
     assert isinstance(response.body, bytes)
@@ -68,7 +68,7 @@ def translate_problem(response: web.StreamResponse) -> web.StreamResponse:
 
 
 def status_of(code: str) -> int:
-    """The HTTP status of a code; what has ended is not there."""
+    """Return the HTTP status of a code; for Agora, a session that has ended is unknown."""
     return HTTPStatus.NOT_FOUND if reason_of(code) == "TaskNotFound" else CODES[code].status
 
 

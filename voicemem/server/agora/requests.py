@@ -1,4 +1,4 @@
-"""What Agora's clients send, and what of it is a session's configuration. Unknown fields and nulls are passed over."""
+"""The bodies that Agora's clients send, and the configuration in them. Unknown fields and nulls are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import drop_nulls
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.request import read_object
+from voicemem.server.http.request import fields_given, read_object
 
 T = TypeVar("T")
 MAX_SPEECH_BYTES = 512
@@ -30,7 +30,7 @@ class GeminiPart(Struct, frozen=True):
 
 
 class Llm(Struct, frozen=True):
-    """The settings of `llm` that a session has too; styles that context has no format for are left out."""
+    """The settings of `llm` that a session has too; styles without a context format are ignored."""
 
     vendor: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
@@ -46,7 +46,7 @@ class Llm(Struct, frozen=True):
 
 
 class Properties(Struct, frozen=True):
-    """Of an agent's properties those that are kept. `idle_timeout` is in seconds."""
+    """The properties of an agent that are kept. `idle_timeout` is in seconds."""
 
     channel: Text
     llm: Llm = Llm()
@@ -55,21 +55,21 @@ class Properties(Struct, frozen=True):
 
 
 class Join(Struct, frozen=True):
-    """A call for an agent."""
+    """A request for an agent."""
 
     name: Text
     properties: Properties
 
 
 class LlmUpdate(Struct, frozen=True):
-    """What may change while an agent runs; `params` are replaced whole."""
+    """The settings that may change while an agent runs; `params` are replaced as a whole."""
 
     system_messages: list[JsonObject] | UnsetType = UNSET
     params: JsonObject | UnsetType = UNSET
 
 
 class UpdateProperties(Struct, frozen=True):
-    """The rest of them is not kept."""
+    """The properties that may change; others are ignored."""
 
     llm: LlmUpdate = LlmUpdate()
 
@@ -81,7 +81,7 @@ class Update(Struct, frozen=True):
 
 
 class Speak(Struct, frozen=True):
-    """A text that the agent is to say; priorities are the engine's business."""
+    """A text that the agent is to say; the engine follows the priority, voicemem does not."""
 
     text: Text
     priority: Literal["INTERRUPT", "APPEND", "IGNORE"] = "INTERRUPT"
@@ -89,7 +89,7 @@ class Speak(Struct, frozen=True):
 
 
 class Think(Struct, frozen=True):
-    """A text that the agent is to take as the user's; actions are the engine's business."""
+    """A text that the agent is to take as the user's; the engine follows the actions, voicemem does not."""
 
     text: Text
     on_listening_action: Action = "interrupt"
@@ -100,7 +100,7 @@ class Think(Struct, frozen=True):
 
 
 async def body_as(request: web.Request, kind: type[T]) -> T:
-    """The body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
+    """Read the body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
     try:
         return msgspec.convert(drop_nulls(await read_object(request)), kind)
     except msgspec.ValidationError as error:
@@ -109,35 +109,30 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 
 
 def session_config(join: Join) -> JsonObject:
-    """The configuration of the session that an agent is."""
+    """Return the configuration of the agent's session."""
     properties = join.properties
     llm = move_key_out_of_url(without_empty(fields_given(properties.llm)))
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
         del llm["style"]
-    given: dict[str, Any] = {
+    config: dict[str, Any] = {
         "name": join.name,
         "channel": properties.channel,
         "labels": properties.labels,
         "idle_timeout": properties.idle_timeout,
         "llm": llm or UNSET,
     }
-    return {name: value for name, value in given.items() if value is not UNSET}
-
-
-def fields_given(values: Struct) -> JsonObject:
-    """The fields of a struct that were given."""
-    return {name: value for name, value in msgspec.structs.asdict(values).items() if value is not UNSET}
+    return {name: value for name, value in config.items() if value is not UNSET}
 
 
 def without_empty(llm: JsonObject) -> JsonObject:
-    """An application whose variables are not set sends `""` for an address and a key that it does not have."""
+    """Drop an empty URL and key, which applications send whose environment variables are not set."""
     return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
 
 
 def move_key_out_of_url(llm: JsonObject) -> JsonObject:
-    """Agora's SDK puts Gemini's key into the URL, which readers are shown: here it becomes the secret that it is."""
+    """Move Gemini's key, which Agora's SDK puts into the URL, to `api_key`: keys are never shown, the URL is."""
     url = urlsplit(llm.get("url", ""))
     pairs = url.query.split("&")
     keys = [pair.removeprefix("key=") for pair in pairs if pair.startswith("key=")]
@@ -148,8 +143,10 @@ def move_key_out_of_url(llm: JsonObject) -> JsonObject:
 
 
 def with_content(messages: list[JsonObject]) -> list[JsonObject]:
-    """System messages in Gemini's form (`parts`, mostly of the role `user`) as a session has them; others untouched."""
-    return [{"role": "system", "content": text_of_parts(one)} if has_parts(one) else one for one in messages]
+    """Turn system messages in Gemini's form (`parts`, mostly of the role `user`) into a session's; keep others."""
+    return [
+        {"role": "system", "content": text_of_parts(message)} if has_parts(message) else message for message in messages
+    ]
 
 
 def has_parts(message: JsonObject) -> bool:
@@ -157,26 +154,26 @@ def has_parts(message: JsonObject) -> bool:
 
 
 def text_of_parts(message: JsonObject) -> str:
-    """The texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
+    """Join the texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
     try:
         return "\n".join(part.text for part in msgspec.convert(message["parts"], list[GeminiPart]))
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "The parts of a system message are texts.") from None
+        raise Refused("invalid_field", "The parts of a system message must be texts.") from None
 
 
 def update_patch(update: Update, now: LlmConfig) -> JsonObject:
-    """The merge patch of a configuration that an update makes."""
+    """Return an update as a merge patch of the configuration."""
     llm: JsonObject = {}
-    given = update.properties.llm
-    if given.system_messages is not UNSET:
-        llm["system_messages"] = with_content(given.system_messages)
-    if given.params is not UNSET:
-        llm["params"] = replacement_patch(now.params, given.params)
+    changes = update.properties.llm
+    if changes.system_messages is not UNSET:
+        llm["system_messages"] = with_content(changes.system_messages)
+    if changes.params is not UNSET:
+        llm["params"] = replacement_patch(now.params, changes.params)
     return {"llm": llm} if llm else {}
 
 
 def replacement_patch(old: JsonObject, new: JsonObject) -> JsonObject:
-    """The merge patch (RFC 7396) that leaves nothing of an old object but what the new one has too."""
+    """Return the merge patch (RFC 7396) that turns the old object into the new one."""
     nested = {
         name: replacement_patch(old[name], value)
         for name, value in new.items()

@@ -1,1 +1,1 @@
-"""HTTP as every route needs it: listening, reading requests, problems, documentation."""
+"""What every HTTP route needs: listening, reading requests, problem documents, documentation."""

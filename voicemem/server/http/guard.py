@@ -1,4 +1,4 @@
-"""What stands before every handler: who may come in, and the server's name."""
+"""The guard before every handler: host, origin, key and scope; and the name in the `Server` header."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ async def name_server(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def guard_route(route: Route[Any], gate: Gate) -> Handler:
+    """Return the route's handler behind the checks of host, origin, key, scope and query."""
+
     async def handler(request: web.Request) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
@@ -31,5 +33,5 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
 
 
 def session_of(request: web.Request, route: Route[Any]) -> str | None:
-    """The session that the path names: the only one that its session tokens reach."""
+    """Return the id of the session that the path names, which is all that a session token opens."""
     return request.match_info["id"] if route.path.startswith("/v1/sessions/{id}") else None

@@ -1,9 +1,9 @@
-"""aiohttp's HTTP protocol with our answers and our deadlines.
+"""aiohttp's HTTP protocol with voicemem's answers and deadlines.
 
-What is no HTTP gets a problem document too, and is not logged: aiohttp answers and logs such requests before any
-handler sees them, with the bytes that were sent, keys included. And nobody keeps a connection by being slow: aiohttp
-itself waits for an hour for a head that drips, and for ever for a reader that does not read. Nor does a body that is
-compressed: aiohttp would unpack it also where nobody wants it, for seconds in which nobody else is served.
+Requests that are not HTTP get a problem document too, and are not logged: aiohttp answers and logs them before any
+handler sees them, with the bytes that were sent, keys included. Slow peers lose their connection: aiohttp itself waits
+an hour for a head that drips, and without end for a reader that does not read. Compressed bodies are only unpacked
+where they are read: aiohttp would unpack every one, for seconds in which it serves no other request.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from voicemem.server.http.problems import SERVER, problem_response
 
 
 class Deadlines(NamedTuple):
-    """How long a peer may keep a connection waiting, in seconds. A body's deadline is `request.BODY_TIMEOUT_S`."""
+    """How long a connection waits for its peer, in seconds. The deadline of a body is `request.BODY_TIMEOUT_S`."""
 
     head: float = 10.0
     """From connecting to the end of the first request's head."""
     idle: float = 75.0
-    """From an answer to the end of the next request's head; more than the 60 s that proxies keep theirs."""
+    """From an answer to the end of the next request's head; more than the 60 s for which proxies keep connections."""
     linger: float = 5.0
-    """After an answer, for the rest of a body that nobody wants."""
+    """After an answer, for the rest of a body that the handler did not read."""
     read: float = 30.0
-    """Without taking a byte of an answer; noticed between one and two times later."""
+    """Without taking a byte of an answer; noticed after one to two times this long."""
 
 
 DEADLINES = Deadlines()
 ZLIB_OR_GZIP = 47
 """zlib's `wbits` for the largest window and either header."""
-BROKEN_BODY = "The body is cut off, or not encoded as its headers say."
+BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
 
 
 class ProblemHandler(RequestHandler):
-    """One HTTP connection. `peers` are the open ones of its port."""
+    """One HTTP connection. `peers` are all open connections of its port, at most `most`."""
 
     __slots__ = ("deadlines", "last_look", "max_peers", "on_lost", "peers", "timers", "writes_resumed")
 
@@ -62,11 +62,11 @@ class ProblemHandler(RequestHandler):
         self.max_peers = most
         self.timers: dict[str, asyncio.TimerHandle] = {}
         self.writes_resumed = 0
-        """How often a peer has taken what was waiting for it."""
+        """How often the peer has read so much that writing could go on."""
         self.on_lost: Callable[[], object] | None = None
-        """Told when the connection is lost, while an answer takes so long that somebody wants to know."""
+        """Called when the connection is lost; set by handlers whose answer takes long."""
         self.last_look: tuple[int, ...] = ()
-        """What was seen at the last look at what waits to be sent."""
+        """What `check_stalled` saw the last time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
@@ -95,17 +95,19 @@ class ProblemHandler(RequestHandler):
             connection.abort()
 
     def check_stalled(self, connection: asyncio.Transport) -> None:
-        """Cut off a peer that took nothing since the last look, also one whose connection is being closed."""
-        waiting = connection.get_write_buffer_size()
-        seen = (waiting, self.writes_resumed, self._request_count)
-        if waiting and seen == self.last_look:
+        """Abort a connection whose peer took nothing since the last look, also one that is being closed."""
+        # Three numbers, since each alone can stay the same while the peer reads: the bytes that wait may be as many
+        # again, writing is only resumed after it was paused, and a long answer is one request.
+        unsent = connection.get_write_buffer_size()
+        seen = (unsent, self.writes_resumed, self._request_count)
+        if unsent and seen == self.last_look:
             connection.abort()
             return
         self.last_look = seen
         self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
 
     def log_exception(self, *args: Any, **more: Any) -> None:
-        """Log faults of ours only: what nobody wanted of a body may be broken, and anybody could fill the log so."""
+        """Log faults of the service only: a caller could fill the log with broken bodies that no handler reads."""
         if not isinstance(more.get("exc_info"), RequestPayloadError):
             super().log_exception(*args, **more)
 
@@ -120,7 +122,7 @@ class ProblemHandler(RequestHandler):
         if code == "internal":
             self.log_exception("A request failed", exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("The answer had begun already.")
+            raise ConnectionError("The answer had already begun.")
         response = problem_response(code, CODES[code].sentence)
         response.headers["Server"] = SERVER
         response.force_close()
@@ -128,20 +130,20 @@ class ProblemHandler(RequestHandler):
 
 
 async def answer_expect(request: web.Request) -> web.StreamResponse | None:
-    """What an `Expect` header asks for: nothing but 100-continue is known."""
+    """Answer an `Expect` header, which may only ask for 100-continue."""
     if request.headers.get("Expect", "").lower() != "100-continue":
-        return problem_response("invalid_http", "The only expectation that can be met is 100-continue.")
+        return problem_response("invalid_http", "The value of Expect must be 100-continue.")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # the answer proper has not begun
     return None
 
 
 def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
-    """A body without its `Content-Encoding`, gzip or deflate in one piece. Raises `InvalidFrame`."""
+    """Undo the `Content-Encoding` of a body, which may be gzip or deflate. Raises `InvalidFrame`."""
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() not in ("gzip", "deflate"):
-        raise InvalidFrame("invalid_http", "A body may be encoded as gzip or deflate, and as nothing else.")
+        raise InvalidFrame("invalid_http", "The Content-Encoding of a body must be gzip or deflate.")
     unpacking = zlib.decompressobj(wbits=ZLIB_OR_GZIP)
     try:
         text = unpacking.decompress(body, most + 1)
@@ -155,7 +157,7 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
 
 
 def max_connections() -> int:
-    """Half of the files that the process may have open: the store, webhooks and producers need theirs."""
+    """Return half the number of files that the process may open; the store, webhooks and producers need the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 65_536 if soft == resource.RLIM_INFINITY else soft // 2
 
@@ -163,7 +165,7 @@ def max_connections() -> int:
 async def listen(
     runner: web.AppRunner, address: Address, deadlines: Deadlines = DEADLINES, most: int | None = None
 ) -> asyncio.Server:
-    """Listen with a runner that was set up; beyond `most` connections new ones are closed. Raises `OSError`."""
+    """Listen with a runner that was set up; above `most` connections new ones are closed at once. Raises `OSError`."""
     server = runner.server
     assert server is not None
     peers: set[ProblemHandler] = set()

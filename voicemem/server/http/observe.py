@@ -1,4 +1,4 @@
-"""Requests in and webhooks out, as metrics, spans and log lines see them."""
+"""Metrics, spans and log lines of REST requests."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from voicemem.telemetry.metrics import METHODS
 
 LOG = logging.getLogger("voicemem.requests")
 NO_ROUTE = "none"
-"""For requests to paths that there are not."""
+"""For requests to unknown paths."""
 CLIENT_GONE_STATUS = 499
-"""The status of a request whose caller has hung up, as nginx has it."""
+"""The status of a request whose caller has hung up, as in nginx."""
 
 
 def route_of(request: web.Request) -> str:
-    """The path with placeholders for ids: what may stand in metrics, spans and logs."""
+    """Return the path with placeholders for ids, which is what may appear in metrics, spans and logs."""
     resource = request.match_info.route.resource
     return NO_ROUTE if resource is None else resource.canonical
 
 
 def observe_requests(telemetry: Telemetry) -> Middleware:
-    """The middleware around all others."""
+    """Return the outermost middleware."""
     metrics, tracer = telemetry
 
     @web.middleware

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the routes, made from the types that decode and encode.
 
-https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON lines are described as an array of them,
-as OpenAPI 3.2 does.
+https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON lines are described as an array, as
+OpenAPI 3.2 does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from voicemem.version import __version__
 
 VERSION = "3.1.0"
 ROOT = ("/",)
-ABOUT = """The memory of voice agents. Times are Unix ms. A read always shows what was acknowledged before it.
+ABOUT = """The memory of voice agents. Times are Unix ms. A read shows everything that was acknowledged before it.
 
-Callers need a key with the scope that an operation names, or for one session's paths a session token; a service without
-keys is open to loopback. Beside what the
-schemas say: bodies have at most 1 MiB and are nested at most 32 deep, texts have at most 256 KiB of UTF-8, integers are
-within ±2^53 and written without a fraction, and no query parameter stands twice."""
+Callers need a key with the scope that an operation names, or for the paths of one session a session token; a service
+without keys is open to loopback. Besides what the schemas say: a body may be at most 1 MiB and nested at most 32 deep,
+a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and a query parameter may be
+given only once."""
 HEADERS = {
     "Voicemem-Turn-Id": {
         "description": "The turn of the reply.",
@@ -37,13 +37,13 @@ HEADERS = {
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
     "Voicemem-Item": {
-        "description": "The reply's `item`; not there when nothing but the failure message is said.",
+        "description": "The reply's `item`; left out when only the failure message was spoken.",
         "required": False,
         "schema": {"type": "string"},
     },
-    "ETag": {"description": "Changes with what is answered.", "required": True, "schema": {"type": "string"}},
+    "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {
-        "description": "Seconds, with `rate_limited`.",
+        "description": "With `rate_limited`: seconds to wait.",
         "required": False,
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
@@ -51,31 +51,35 @@ HEADERS = {
 }
 SCHEMES = {
     "key": {"type": "http", "scheme": "bearer"},
-    "password": {"type": "http", "scheme": "basic", "description": "The key is the password; any name will do."},
+    "password": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "The password is the key; any user name will do.",
+    },
     "agora": {
         "type": "apiKey",
         "in": "header",
         "name": "Authorization",
-        "description": "`agora token=` and the key, in quotes or not.",
+        "description": "`agora token=` and the key, with or without quotes.",
     },
 }
 IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
-    "description": "ETags that the caller already has.",
+    "description": "ETags of answers that the caller already has.",
     "schema": {"type": "string"},
 }
-IF_NOT_THERE = {**IF_NONE_MATCH, "description": "`*`: only while there was no update yet."}
+IF_NEW = {**IF_NONE_MATCH, "description": "`*`: only if the document was never updated."}
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
-    "description": "ETags of the versions of which alone this is to be done.",
+    "description": "ETags of versions; the request only succeeds if the document has one of them.",
     "schema": {"type": "string"},
 }
 
 
 def document(routes: Iterable[Route[Any]]) -> bytes:
-    """The document as JSON."""
+    """Return the document as JSON."""
     routes = list(routes)
     schemas = Schemas()
     paths: defaultdict[str, JsonObject] = defaultdict(dict)
@@ -103,28 +107,29 @@ def document(routes: Iterable[Route[Any]]) -> bytes:
 
 
 def tags(routes: Iterable[Route[Any]]) -> list[JsonObject]:
+    """Return the tags of the routes, described by the docstrings of their modules."""
     modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
     return [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()]
 
 
 def tag_of(route: Route[Any]) -> str:
-    """A route belongs to the file of its handler."""
+    """Return the tag of a route: the name of its handler's module."""
     return route.handler.__module__.rpartition(".")[2]
 
 
 def id_of(route: Route[Any]) -> str:
-    """The operation's id."""
-    return str(getattr(route.handler, "__name__", ""))
+    """Return the operation id of a route."""
+    return route.operation_id or str(getattr(route.handler, "__name__", ""))
 
 
 def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
-    """A route's description; `below` are those whose paths begin with its own."""
-    summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
+    """Describe a route; `below` are the routes whose paths begin with its own."""
+    summary, _, more = (route.about or inspect.getdoc(route.handler) or "").partition("\n")
     parameters = list(parameters_of(route, schemas))
     if 304 in route.answers:
         parameters.append(IF_NONE_MATCH)
     if "precondition_failed" in route.codes:
-        parameters += [IF_MATCH, IF_NOT_THERE]
+        parameters += [IF_MATCH, IF_NEW]
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: JsonObject = {
@@ -145,12 +150,13 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> J
     return {key: value for key, value in described.items() if value or key == "security"}
 
 
-def contents(given: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
-    """The contents of a body or answer."""
-    return {media_type: {"schema": schemas.of(kind)} for media_type, kind in given.contents.items()}
+def contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
+    """Describe a body or an answer by media type."""
+    return {media_type: {"schema": schemas.of(kind)} for media_type, kind in spec.contents.items()}
 
 
 def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
+    """Describe the placeholders of the path and the query parameters."""
     for name in re.findall(r"{(\w+)}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
     schema = schemas.inline(route.query)
@@ -159,14 +165,15 @@ def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
 
 
 def links_of(answer: ResponseSpec, below: list[Route[Any]]) -> JsonObject:
-    """What can be called with the id that was answered."""
+    """Link to the operations that take the id which the answer holds."""
     if answer.id_field is None:
         return {}
-    given = {"id": f"$response.body#/{answer.id_field}"}
-    return {id_of(route): {"operationId": id_of(route), "parameters": given} for route in below}
+    parameters = {"id": f"$response.body#/{answer.id_field}"}
+    return {id_of(route): {"operationId": id_of(route), "parameters": parameters} for route in below}
 
 
 def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
+    """Describe the answers of a route and its errors, by status."""
     responses: JsonObject = {}
     for status, answer in route.answers.items():
         response = {
@@ -185,12 +192,13 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
 
 
 def error_response(errors: ErrorFormat, status: int, codes: list[str], schemas: Schemas) -> JsonObject:
-    told: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
+    """Describe the error answers of one status."""
+    properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in errors.kind.__struct_fields__:
-        told["status"] = {"const": status}
+        properties["status"] = {"const": status}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
-        "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": told}}},
+        "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": properties}}},
     }
     if "rate_limited" in codes:
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}
@@ -200,7 +208,7 @@ def error_response(errors: ErrorFormat, status: int, codes: list[str], schemas: 
 
 
 def codes_of(route: Route[Any]) -> set[str]:
-    """The codes of all errors that a route may answer with: what its parts bring along, and its own."""
+    """Return the codes of all errors that a route may answer: those that follow from its parts, and its own."""
     codes = {"invalid_http", "invalid_query", "foreign_host", "foreign_origin", "internal", *route.codes}
     if route.scope is not None:
         codes |= {"unauthorized", "token_expired", "forbidden", "rate_limited", "store_unavailable"}

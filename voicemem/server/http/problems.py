@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read too."""
+"""Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read as well."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from voicemem.protocol.types import Reason
 
 LOG = logging.getLogger("voicemem")
 SERVER = "voicemem"
-"""What answers call the server: nobody needs to know what it is made of."""
+"""The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(Struct, frozen=True):
-    """Why a request was not taken (RFC 9457)."""
+    """Why a request was refused (RFC 9457)."""
 
     type: str
     title: str
@@ -31,9 +31,9 @@ class Problem(Struct, frozen=True):
     reason: Reason
 
 
-def problem_body(code: str, detail: str, answered: HTTPStatus | None = None) -> bytes:
-    """The problem document of a code; `answered` is the status where that is not the code's own."""
-    status = CODES[code].status if answered is None else answered.value
+def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> bytes:
+    """Encode the problem document of a code; `sent` is the status if it is not the code's own."""
+    status = CODES[code].status if sent is None else sent.value
     problem = Problem(
         type=f"urn:voicemem:error:{code}",
         title=HTTPStatus(status).phrase,
@@ -51,7 +51,7 @@ def problem_response(code: str, detail: str, headers: dict[str, str] | None = No
 
 
 def headers_of(error: VoicememError) -> dict[str, str]:
-    """What stands in the head of an error's answer: how to come in, or when to come back."""
+    """Return the headers of an error's answer: how to authenticate, or when to try again."""
     if CODES[error.code].status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
     return {"Retry-After": str(math.ceil(error.retry_after_s))} if isinstance(error, RateLimited) else {}
@@ -59,7 +59,7 @@ def headers_of(error: VoicememError) -> dict[str, str]:
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem document; nobody outside ever sees a traceback."""
+    """Turn whatever a handler raises into a problem document; callers never see a traceback."""
     try:
         return await handler(request)
     except VoicememError as error:

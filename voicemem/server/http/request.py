@@ -1,18 +1,20 @@
-"""What the routes share: the parts they call, and the reading of paths, queries and bodies."""
+"""What the routes share: the services behind them, reading of paths, queries and bodies, and writing of answers."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Struct, structs
 
-from voicemem.errors import InvalidFrame, Refused
+from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
 from voicemem.server.http.listener import BROKEN_BODY, decompress
@@ -23,14 +25,12 @@ from voicemem.store.streams import Stream
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 BODY_TIMEOUT_S = 30.0
-"""aiohttp itself waits for a slow body for ever."""
-
-
+"""aiohttp itself sets no limit."""
 SERVICES = web.AppKey("services", Services)
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
-"""Makes /openapi.json, at its first request: that takes a tenth of a second."""
+"""Makes /openapi.json at its first request, which takes a tenth of a second."""
 ASYNCAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
 """The same for /asyncapi.json."""
 
@@ -40,41 +40,41 @@ def services_of(request: web.Request) -> Services:
 
 
 def check_session_id(value: Any) -> str:
-    """A session id as it was given. Raises `Refused` for what cannot be one."""
+    """Return a session id as it was given. Raises `Refused` for what cannot be one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
         raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
     return value
 
 
 async def get_stream(request: web.Request) -> Stream:
-    """The session that the path names, in the caller's project. Raises `Refused`."""
+    """Return the session that the path names, in the caller's project. Raises `Refused`."""
     return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
-    """The query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
     if not request.query_string:
         return kind()
-    given = dict(request.query)
-    if len(given) < len(request.query.items()):
-        raise Refused("invalid_query", "A query parameter stands twice.")
+    values = dict(request.query)
+    if len(values) < len(request.query.items()):
+        raise Refused("invalid_query", "A query parameter is given twice.")
     try:
-        query = msgspec.convert(given, kind, strict=False)
+        query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", describe_error(error, kind)) from None
-    if any(getattr(query, name) is None for name in given):  # msgspec takes the text "null" for a null
+    if any(getattr(query, name) is None for name in values):  # msgspec takes the text "null" for a null
         raise Refused("invalid_query", "A query parameter cannot be null.")
-    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in given.items()):
-        raise Refused("invalid_query", "A number is written in plain digits.")  # msgspec takes 1e1 for ten
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in values.items()):
+        raise Refused("invalid_query", "A number must be written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 
 
-class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """For routes that take no query parameters."""
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The whole body. Raises `TimeoutError` when it drips, `HTTPRequestEntityTooLarge` beyond 1 MiB, `InvalidFrame`."""
+    """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.read()
@@ -84,33 +84,54 @@ async def read_body(request: web.Request) -> bytes:
 
 
 async def read_object(request: web.Request) -> JsonObject:
-    """The body as one JSON object; an empty body is an empty object. Raises `InvalidFrame`, `Refused`."""
+    """Read the body as one JSON object; an empty body counts as `{}`. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
     if not body.strip():
         return {}
-    check_frame(body)
-    try:
-        value: Any = JSON_DECODER.decode(body)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    except MALFORMED:
-        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    value = decode_body(body)
     if not isinstance(value, dict):
         raise InvalidFrame("not_events", "The body is not a JSON object.")
-    check_integers(value)
     return value
 
 
 def convert_body(value: JsonObject, kind: type[T]) -> T:
-    """A body's object as a struct. Raises `Refused` (`invalid_field`)."""
+    """Convert the object of a body to a struct. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
+def fields_given(values: Struct) -> JsonObject:
+    """Return the fields of a struct that are not `UNSET`."""
+    return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
+
+
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON response."""
+    """Return a response of this value as JSON."""
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
     )
+
+
+async def stream_body(
+    request: web.Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
+) -> web.StreamResponse:
+    """Answer with pieces as they come, until they end or the reader has hung up.
+
+    `StoreUnavailable` aborts the connection: once the head is sent, only an answer that is cut short can show that it
+    is incomplete.
+    """
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await response.write(piece)
+        await response.write_eof()
+    except StoreUnavailable:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionResetError:
+        pass  # the reader has hung up, or was cut off because it did not read
+    return response

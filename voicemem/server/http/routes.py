@@ -1,8 +1,8 @@
-"""What a route is: one declaration beside its handler, which is both served and documented.
+"""What a route is: one declaration next to its handler, which is both served and documented.
 
-To add a documented route, write a handler that takes the request and a query struct and says in its docstring what it
-does, and put a `Route` with its scope, body, answers and own error codes into the `ROUTES` of its file. The guard, the
-decoding of the query and `/openapi.json` follow from that, and the tests hold what is answered to it.
+To add a route, write a handler that takes the request and a query struct, with a docstring that says what it does for
+the caller, and add a `Route` with its scope, body, answers and own error codes to the `ROUTES` of its file. The guard,
+the decoding of the query and `/openapi.json` follow from that, and the tests compare the answers with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 charact
 Q = TypeVar("Q", bound=Struct)
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
-EVENT_STREAM = "text/event-stream"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
@@ -31,26 +30,26 @@ AppId = Annotated[str, Meta(min_length=1)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}
 )
-"""The types of what stands in braces in paths."""
+"""The types of the placeholders in paths."""
 
 
 class MergePatch(NamedTuple):
-    """A patch (RFC 7396) of an object of this type: every field may be left out, or be null."""
+    """A merge patch (RFC 7396) of an object of this type: every field may be left out or be null."""
 
     of: type[Struct]
 
 
 class BodySpec(NamedTuple):
-    """What a route takes: types by media type. A union of structs, a `MergePatch` and what msgspec knows are types."""
+    """The body that a route takes: types by media type; a union of structs and a `MergePatch` are types as well."""
 
     contents: Mapping[str, Any]
     required: bool = True
 
 
 class ResponseSpec(NamedTuple):
-    """What a route answers with one status: types by media type, none when there is no body.
+    """The answer with one status: types by media type, none without a body.
 
-    `id_field` names the field with the id of what was made, which the paths below this one take.
+    `id_field` names the field with the id of what was created, which the paths below this one take.
     """
 
     contents: Mapping[str, Any] = NOTHING
@@ -59,7 +58,7 @@ class ResponseSpec(NamedTuple):
 
 
 class ErrorFormat(NamedTuple):
-    """How a route tells of errors: the body, and what stands for a code as the HTTP status and in its `reason`."""
+    """How a route reports errors: the type of the body, and the HTTP status and `reason` for a code."""
 
     media_type: str
     kind: type[Struct]
@@ -71,10 +70,10 @@ PROBLEMS = ErrorFormat(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES
 
 
 class Route(NamedTuple, Generic[Q]):
-    """A path with its handler; `scope` None is open to everybody who can reach the port.
+    """A path with its handler; with `scope` None it is open to every caller that can reach the port.
 
-    `codes` are those of errors that do not follow from the rest (`openapi.codes_of`). `servers` is what may stand
-    before the path, `schemes` are the ways to show a key.
+    `codes` are the error codes that do not follow from the rest (`openapi.codes_of`). `servers` are the prefixes of
+    the path, `schemes` the ways to present a key.
     """
 
     method: str
@@ -88,8 +87,12 @@ class Route(NamedTuple, Generic[Q]):
     errors: ErrorFormat = PROBLEMS
     servers: tuple[str, ...] = ("/",)
     schemes: tuple[str, ...] = ("key",)
+    operation_id: str = ""
+    """By default the handler's name."""
+    about: str = ""
+    """The operation's summary and description; by default the handler's docstring."""
 
 
 def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:
-    """The answers of a route that succeeds in one way, with JSON of this type."""
+    """Return the answers of a route that succeeds in one way, with JSON of this type."""
     return {int(status): ResponseSpec({JSON: kind})}

@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12) of the types that decode and encode, as the components of an OpenAPI document."""
+"""JSON Schemas (2020-12) of the types that decode and encode, as components of an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COMPONENTS = "#/components/schemas/"
 
 
 def reference(name: str) -> JsonObject:
-    """A reference to a component, also for types that msgspec cannot see through (`Meta.extra_json_schema`)."""
+    """Return a reference to a component; for `Meta.extra_json_schema` too, of types that msgspec cannot look into."""
     return {"$ref": COMPONENTS + name}
 
 
 class Metadata(RestoredMetadata, frozen=True):
-    """What voicemem itself says of a message; any other key is the producer's."""
+    """What voicemem itself says about a message; any other key is the producer's."""
 
 
 NAMED_UNIONS = {"ProducedEvent": ProducedEvent, "JournaledEvent": JournaledEvent}
@@ -36,11 +36,11 @@ REFINEMENTS: dict[tuple[str, str], JsonObject] = {
     ("WebhookConfig", "secret"): {"writeOnly": True},
     ("LlmConfig", "headers"): {"writeOnly": True},
 }
-"""What is known of fields whose types say less, because their content is passed on as it came, or never shown."""
+"""More about fields than their types say, since their content is passed on as it came, or never shown."""
 
 
 class Schemas:
-    """Schemas of types. Structs become components under their own names."""
+    """Makes schemas of types, and collects the components; a struct becomes one under its own name."""
 
     def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
         self.components: JsonObject = {}
@@ -50,29 +50,30 @@ class Schemas:
             self.register(kind)
 
     def of(self, kind: Any) -> JsonObject:
-        """The schema of a type, a union of structs, or a `MergePatch`; by reference where it has a name."""
+        """Return the schema of a type, a union of structs, or a `MergePatch`; by reference if it has a name."""
         if isinstance(kind, MergePatch):
             return self.patch(kind.of)
-        if isinstance(kind, UnionType) and all(is_untagged(one) for one in get_args(kind)):
-            return {"anyOf": [self.register(one) for one in get_args(kind)]}
+        if isinstance(kind, UnionType) and all(is_untagged(member) for member in get_args(kind)):
+            return {"anyOf": [self.register(member) for member in get_args(kind)]}
         return self.register(kind)
 
     def inline(self, kind: type[Struct]) -> JsonObject:
-        """The schema of a struct itself, which becomes no component."""
-        _, found = components_of(kind)
-        schema: JsonObject = found[kind.__name__]
+        """Return the schema of a struct without making it a component."""
+        _, components = components_of(kind)
+        schema: JsonObject = components[kind.__name__]
         return schema
 
     def register(self, kind: Any) -> JsonObject:
-        schema, found = components_of(kind)
-        self.components |= found
+        """Return the schema of a type; the components that it needs are added."""
+        schema, components = components_of(kind)
+        self.components |= components
         return schema
 
     def patch(self, kind: type[Struct]) -> JsonObject:
-        """The schema of a merge patch; the structs in it are patches too."""
-        _, found = components_of(kind)
-        names = {COMPONENTS + name for name in found}
-        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in found.items()}
+        """Return the schema of a merge patch; the structs in it become patches too."""
+        _, components = components_of(kind)
+        names = {COMPONENTS + name for name in components}
+        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in components.items()}
         return reference(f"{kind.__name__}Patch")
 
 
@@ -81,16 +82,16 @@ def is_untagged(kind: Any) -> bool:
 
 
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
-    """A type's schema, and the components that it refers to."""
-    (schema,), found = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
+    """Return the schema of a type, and the components that it refers to."""
+    (schema,), components = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
     for (name, field), closer in REFINEMENTS.items():
-        if name in found:
-            found[name]["properties"][field] |= closer
-    return portable(schema), {name: portable(one) for name, one in found.items()}
+        if name in components:
+            components[name]["properties"][field] |= closer
+    return portable(schema), {name: portable(component) for name, component in components.items()}
 
 
 def portable(schema: Any) -> Any:
-    """As all readers of JSON Schema know it: Python's end of a text is their `$`, and arrays say what is in them."""
+    """Make a schema readable for every tool: `$` for Python's `\\Z`, and `items` for every array."""
     match schema:
         case list():
             return [portable(item) for item in schema]
@@ -103,14 +104,14 @@ def portable(schema: Any) -> Any:
 
 
 def patched(schema: JsonObject, names: set[str]) -> JsonObject:
-    """A struct's schema as that of a patch; `names` are the references to structs that are patches as well."""
+    """Turn the schema of a struct into that of a patch; `names` are references to structs that become patches too."""
     properties = {name: nullable(value, names) for name, value in schema["properties"].items()}
     return schema | {"title": f"{schema['title']}Patch", "properties": properties}
 
 
 def nullable(value: JsonObject, names: set[str]) -> JsonObject:
-    """What a field of a patch may be: null takes it away, and nothing takes its default."""
-    value = {key: one for key, one in value.items() if key != "default"}
+    """Turn the schema of a field into that of a patch: null removes the field, and there is no default."""
+    value = {key: item for key, item in value.items() if key != "default"}
     if value.get("$ref") in names:
         value["$ref"] += "Patch"
     inner = value.get("additionalProperties")
@@ -120,9 +121,9 @@ def nullable(value: JsonObject, names: set[str]) -> JsonObject:
 
 
 def without_null(value: JsonObject) -> JsonObject:
-    """What a query parameter may be: it is left out where a field would be null."""
-    value = {key: one for key, one in value.items() if key != "default" or one is not None}
-    choices: list[JsonObject] = [one for one in value.pop("anyOf", ()) if one != {"type": "null"}]
+    """Turn the schema of a field into that of a query parameter, which is left out instead of null."""
+    value = {key: item for key, item in value.items() if key != "default" or item is not None}
+    choices: list[JsonObject] = [choice for choice in value.pop("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1:
         return choices[0] | value
     return value | {"anyOf": choices} if choices else value

@@ -1,1 +1,1 @@
-"""The websocket ingest."""
+"""The websocket ingest: events of calls come in, their acks go out."""

@@ -1,7 +1,7 @@
-"""Plain frames, which nearly all of a call comes in, without the library's parser (RFC 6455, section 5.2).
+"""A parser for fast frames, in which nearly all events of a call come (RFC 6455, section 5.2).
 
-Plain is a whole message of text in one masked frame. The parser of `websockets` takes longer for such a frame than
-voicemem takes for the event in it; everything else is left to it.
+A fast frame is a whole text message in one masked frame. The parser of `websockets` takes longer for such a frame than
+voicemem takes for the event in it; all other frames are left to it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import NamedTuple
 from websockets import frames
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
-"""The library's own, in C where there is one. A library without it parses all frames itself."""
+"""The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
 
 TEXT, PING, PONG = 0x81, 0x89, 0x8A
-"""The first byte of a frame that is final and not extended."""
+"""The first byte of a frame that is final and uses no extension."""
 MASKED = 0x80
 MIN_FRAME_BYTES = 6
-"""Bytes of a masked frame without content."""
+"""Bytes of a masked frame without a payload."""
 MAX_CONTROL_BYTES = 125
-"""Bytes of content in a ping or a pong."""
+"""Bytes of payload in a ping or a pong."""
 
 
 class FastFrames(NamedTuple):
-    """What stands at the beginning of received bytes."""
+    """The fast frames at the beginning of received bytes."""
 
     texts: list[bytes]
     stop: int
-    """Where the texts end."""
+    """Where the last of them ends."""
     needed: int
-    """Bytes that must be there from `stop` on to see more; 0 when what stands there is not plain."""
+    """How many bytes, from `stop` on, are needed to go on; 0 when the next frame is not a fast one."""
 
 
 def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:
-    """The plain frames from `at` on; one with more than `limit` bytes of text is not plain."""
+    """Parse the fast frames from `at` on; a frame with more than `limit` bytes of text is not one."""
     assert apply_mask is not None
     texts: list[bytes] = []
     end = len(data)
@@ -62,7 +62,7 @@ def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:
 
 
 def control_frame_size(data: bytes, at: int) -> int:
-    """How long the ping or pong at `at` is, as far as can be seen; 0 for anything else."""
+    """Return the size in bytes of the ping or pong at `at`, as far as is known yet; 0 for any other frame."""
     begun = data[at : at + 2]
     if begun[0] not in (PING, PONG):
         return 0

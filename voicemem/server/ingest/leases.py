@@ -1,4 +1,4 @@
-"""The lines that one websocket connection has into sessions, and which of them an event is for."""
+"""The leases that one websocket connection holds, and which of them an event belongs to."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from voicemem.sessions.batches import PendingBatch, ProducerLease
 
 
 class OpenLease:
-    """A line, and its events that wait for the next commit."""
+    """A lease of a producer, with the events that wait for the next commit."""
 
     def __init__(self, lease: ProducerLease) -> None:
         self.lease = lease
         self.batch: PendingBatch | None = None
         self.ack_prefix = ack_prefix(lease)
         self.dead = False
-        """Superseded or failed: what still comes for it is passed over."""
+        """Superseded or failed: what still comes for it is ignored."""
         self.released = False
-        """Whether the session knows that this connection is gone from it."""
+        """Whether the session was informed that this connection has left it."""
 
 
 class Leases:
-    """By session id and producer."""
+    """The leases of a connection, by session id and producer."""
 
     def __init__(self) -> None:
         self.by_session: dict[str, dict[str, OpenLease]] = {}
         self.only: OpenLease | None = None
-        """The one line of this connection, if it has one."""
+        """The lease of a connection that has exactly one."""
 
     def __iter__(self) -> Iterator[OpenLease]:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
 
     def put(self, lease: ProducerLease) -> OpenLease | None:
-        """Take a new line; the one that was there before for the same producer."""
+        """Add a lease; return the one that it replaces, if any."""
         of_session = self.by_session.setdefault(lease.session_id, {})
         before = of_session.get(lease.producer)
         open_lease = of_session[lease.producer] = OpenLease(lease)
@@ -43,12 +43,12 @@ class Leases:
         return before
 
     def current(self, lease: ProducerLease) -> OpenLease | None:
-        """The queue of a line, unless a newer line has its place."""
+        """Return the open lease of this lease, unless a newer one has replaced it."""
         open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
         return open_lease if open_lease is not None and open_lease.lease is lease else None
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
-        """The line that an event is for, if that can be told."""
+        """Return the lease that an event belongs to, if that is clear."""
         if event.session_id is not None:
             of_session = self.by_session.get(event.session_id, {})
         else:
@@ -60,7 +60,7 @@ class Leases:
         return None
 
     def code_for_misplaced(self, event: IncomingEvent) -> str:
-        """The code for an event whose line cannot be told."""
+        """Return the error code for an event for which `find` knows no lease."""
         named = self.by_session.get(event.session_id) if event.session_id is not None else None
         if event.session_id is None and len(self.by_session) == 1:
             named = next(iter(self.by_session.values()))

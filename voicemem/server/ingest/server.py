@@ -1,4 +1,4 @@
-"""The ingest server: websocket frames to the recorder, its answers back (design, section 5)."""
+"""The ingest server: accepts websockets, knows who holds which lease, and drains."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import Bucket
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.connection import Connection
+from voicemem.server.ingest.control import ConnectionControl
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import Recorder
 
 LOG = logging.getLogger("voicemem.websockets")
-
-
-LOG.setLevel(logging.WARNING)  # below it the library logs every connection, and at DEBUG what is said
+LOG.setLevel(logging.WARNING)  # below that the library logs every connection, and at DEBUG what was said
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
@@ -46,24 +45,24 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
 LOG.addFilter(is_worth_logging)
 
 GRANT_CHECK_S = 0.4
-"""How soon it is noticed that a key was revoked beside the service, or that a token is over."""
+"""How soon the service notices that another process revoked a key, or that a token has expired."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
-"""For a client that does not answer a close; a drain must be over within 10 s."""
+"""For a client that does not answer a close; a drain must end within 10 s."""
 CAN_SAY_WHY = "code" in signature(Server.close).parameters
 GOODBYE: dict[str, Any] = {"code": 1012, "reason": "draining"} if CAN_SAY_WHY else {}
-"""Closes the connections that no `Connection` has yet. Before version 16 `websockets` always says 1001."""
+"""Closes the connections that do not have a `Connection` yet. Before version 16 `websockets` always says 1001."""
 
 
 class LeaseHolder(NamedTuple):
-    """Which connection has a producer's newest epoch."""
+    """The connection that has a producer's newest epoch."""
 
-    connection: Connection
+    connection: ConnectionControl
     lease: ProducerLease
 
 
 class IngestServer:
-    """The websocket server: who is connected, and who holds which line."""
+    """The websocket server: the connections, and which of them holds each lease."""
 
     def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str) -> None:
         self.recorder = recorder
@@ -74,12 +73,12 @@ class IngestServer:
         self.connections: set[Connection] = set()
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
-        """Of connections between their handshake and their first frame."""
+        """By connections between their handshake and `handle`."""
         self.draining = False
         self.server: Server | None = None
 
     async def start(self, address: Address) -> Address:
-        """Listen; the address with the port that was taken."""
+        """Listen; return the address with the port that was taken. Raises `OSError`."""
         self.server = await serve(
             self.handle,
             address.host,
@@ -87,7 +86,7 @@ class IngestServer:
             create_connection=EventSocket,
             process_request=self.check_handshake,
             select_subprotocol=select_protocol,
-            compression=None,  # 50 KiB less a connection, and no bombs
+            compression=None,  # saves 50 KiB a connection, and rules out bombs
             max_size=MAX_FRAME_BYTES,
             close_timeout=CLOSE_TIMEOUT_S,
             logger=LOG,
@@ -96,12 +95,12 @@ class IngestServer:
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
 
     async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Path, host, origin and key, before the upgrade; a problem document for who may not come in."""
+        """Check path, host, origin and key before the upgrade; return a problem document to refuse it."""
         try:
             if urlsplit(request.path).path != PATH:
                 raise Refused("not_found", f"The ingest path is {PATH}.")
             if urlsplit(request.path).query:
-                raise Refused("invalid_query", "The ingest path takes no query; keys go into a header or a frame.")
+                raise Refused("invalid_query", "The ingest path takes no query; send the key in a header or a frame.")
             if self.draining:
                 raise Refused("draining")
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
@@ -121,7 +120,7 @@ class IngestServer:
         return rejection_response(refused)
 
     async def handle(self, websocket: ServerConnection) -> None:
-        """One connection, from its first frame until everything that came was answered."""
+        """Serve one connection, from its first frame until everything that came is answered."""
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
         origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
@@ -134,17 +133,17 @@ class IngestServer:
             await connection.wind_down()
 
     async def grant(self, token: str | None) -> Grant:
-        """The grant for a key or token from an `auth` frame. Raises `Refused`."""
+        """Return the grant for the key or token of an `auth` frame. Raises `Refused`."""
         grant = await self.gate.access.grant(token)
         grant.require("ingest", grant.session_id)
         return grant
 
     def event_bucket(self, grant: Grant) -> Bucket | None:
-        """What the events of a grant are charged to; None where there is no limit."""
+        """Return what the events of a grant are charged to; None without a limit."""
         return self.gate.limits.event_bucket(grant.caller)
 
     async def enforce_grants(self) -> None:
-        """For ever: close the connections whose key was revoked, also by a command beside, or whose token is over."""
+        """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
         revoked = self.gate.access.revoked
         while True:
             revoked.clear()
@@ -157,8 +156,9 @@ class IngestServer:
                 async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
 
-    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
-        """Note who has a producer's newest epoch, and tell the connection that had it before."""
+    async def claim(self, connection: ConnectionControl, lease: ProducerLease) -> None:
+        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
+        # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
         newest = LeaseHolder(connection, lease)
         before = self.holders.get((lease.key, lease.producer), newest)
         older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
@@ -172,12 +172,12 @@ class IngestServer:
             del self.holders[lease.key, lease.producer]
 
     async def drain(self) -> None:
-        """Say goodbye: no new connections, everything received is stored and acknowledged, then 1012."""
+        """Accept no new connections, store and acknowledge everything received, then close with 1012."""
         self.draining = True
         if self.connections:
             tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
             _, stuck = await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
-            for task in stuck:  # a peer that reads nothing
+            for task in stuck:  # its peer reads nothing
                 tasks[task].websocket.transport.abort()
         if self.server is not None:
             self.server.close(**GOODBYE)
@@ -185,11 +185,11 @@ class IngestServer:
 
 
 def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """A client may name the protocol, and need not."""
+    """Return the protocol if the client offers it; it need not."""
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
 
 
 def address_of(connection: ServerConnection) -> str | None:
-    """Where the caller is, without the port."""
+    """Return the IP address of the peer."""
     address = connection.remote_address
     return str(address[0]) if address else None

@@ -1,4 +1,4 @@
-"""The rate of a key on one websocket connection: over it nothing is dropped, but what comes waits for its time."""
+"""The rate of a key on one websocket connection. Above it nothing is dropped: events wait for their turn."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from voicemem.security.rate_limits import Bucket
 
 MAX_AHEAD = 64
-"""Events that a connection takes from the rate of its key ahead of their coming, to ask for few of them."""
+"""How many events a connection may charge before they come, so that few events need the bucket."""
 NOTICE_INTERVAL_S = 1.0
-"""A connection that is over the rate of its key is told so this often."""
+"""How often a connection over the rate is sent an error that says so."""
 MIN_HOLD_S = 0.02
-"""Two thousand times a second for one event each would be work for nothing."""
+"""Shorter holds would stop and start the connection thousands of times a second, for one event each."""
 
 
 class Throttle:
-    """Counts what is taken from a connection, and charges it to the rate of its key.
+    """Counts the events taken from a connection, and charges them to the bucket of its key.
 
-    While `held` nothing may be taken. `on_hold` is called when that begins, with whether to say so, and `on_resume`
-    when it is over. `clock` gives Unix ms.
+    While `held`, nothing may be taken. `on_hold` is called when that begins, with whether to notify the client, and
+    `on_resume` when it ends. `clock` gives Unix ms.
     """
 
     __slots__ = (
@@ -43,42 +43,42 @@ class Throttle:
         self.on_hold = on_hold
         self.on_resume = on_resume
         self.bucket: Bucket | None = None
-        """What events are charged to; None where there is no limit."""
+        """What events are charged to; None without a limit."""
         self.metered = False
-        """Whether it is known whom to charge; until then events are only counted."""
+        """Whether the key is known; until then events are only counted."""
         self.allowance = 0
-        """So many events may still come before the rate is asked again; below zero, so many are to be charged."""
+        """How many events may come before the bucket is needed again; below zero, how many are still to be charged."""
         self.reserved = 0
-        """So many were taken from it at the last time, beyond what had come."""
+        """How many the last charge took ahead."""
         self.held = False
-        """Whether what comes must wait, because its key is over its rate."""
+        """Whether events must wait, because their key is over its rate."""
         self.released = False
-        """Whether nothing is held any more, since the connection ends."""
+        """Whether nothing is held any more, because the connection ends."""
         self.last_notice_s = -NOTICE_INTERVAL_S
-        """When it was last told so, on the loop's clock."""
+        """When the client was last notified, on the loop's clock."""
 
     def meter(self, bucket: Bucket | None) -> None:
-        """Charge what comes to this bucket, and what has come."""
+        """Charge events to this bucket, those included that have come already."""
         self.bucket, self.metered = bucket, True
         if bucket is None:
             self.allowance = sys.maxsize
 
     def stop(self) -> None:
-        """Charge nothing any more: nothing more is taken."""
+        """Charge nothing more: nothing more is taken."""
         self.metered = False
 
     def count(self, events: int) -> None:
-        """Count what is taken."""
+        """Count events that are taken."""
         self.allowance -= events
         if self.allowance < 0:
             self.charge_taken()
 
     def charge_taken(self) -> None:
-        """Charge what was taken, and some ahead; hold the connection when that is more than there is."""
+        """Charge what was taken, and some ahead; hold the connection if the bucket is empty."""
         if not self.metered or self.bucket is None:
             return
-        # A busy connection takes up to 64 events ahead, so that most events cost one subtraction; a quiet one takes
-        # few, so that what others could use does not lie around here.
+        # A busy connection charges up to 64 events ahead, so that most events cost one subtraction. It gets there by
+        # doubling, so that a quiet connection keeps little of what the others of its key could use.
         charged = self.bucket.charge(-self.allowance, min(2 * self.reserved + 1, MAX_AHEAD), self.clock())
         self.allowance = self.reserved = charged.ahead
         if not charged.wait_s or self.held or self.released:
@@ -92,11 +92,11 @@ class Throttle:
         loop.call_later(max(charged.wait_s, MIN_HOLD_S), self.end_hold)
 
     def release(self) -> None:
-        """Hold nothing from now on, and charge it only."""
+        """Hold nothing from now on; events are only charged."""
         self.held, self.released = False, True
 
     def end_hold(self) -> None:
-        """The time is over; others who share the rate may have been faster."""
+        """End a hold, or begin another: connections with the same key may have emptied the bucket again."""
         if self.held:
             self.held = False
             self.charge_taken()

@@ -1,4 +1,4 @@
-"""The websocket of an ingest connection: each whole message goes to its listener at once, without a queue."""
+"""The websocket of an ingest connection: each message goes to its listener once it is complete, without a queue."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from websockets.typing import StatusLike
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body
-from voicemem.server.ingest.fast_frames import TEXT as PLAIN
+from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
 from voicemem.server.ingest.fast_frames import apply_mask, control_frame_size, parse_fast_frames
 
 BINARY, CONT, TEXT, OPEN = Opcode.BINARY, Opcode.CONT, Opcode.TEXT, State.OPEN
 MAX_FRAGMENTS = 1_024
-"""Of one message, as the library has it for its own queue."""
+"""Of one message; the library has the same limit for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
-"""A peer that lets so much wait is one that does not read."""
+"""A peer with more than this unsent does not read."""
 READ_TIMEOUT_S = 30.0
-"""For a peer to read something of what waits."""
+"""For a peer to read something of what is unsent."""
 TOO_MANY = "too many fragments"
 END_OF_REQUEST = b"\r\n\r\n"
 SHORT_BYTES = 125
-"""Of a message whose length takes one byte."""
+"""The longest message whose length takes one byte."""
 Listener = Callable[[bytes, bool], None]
-"""Takes a message, and whether it is binary."""
+"""Takes a message, and whether it is a binary one."""
 
 
 class EventSocket(ServerConnection):
-    """A server connection whose messages are heard in the moment of their arrival; `recv` is not used.
+    """A server connection that delivers messages in the moment of their arrival; `recv` is not used.
 
-    Plain frames are parsed here (`voicemem.server.ingest.fast_frames`); `websockets` parses and checks all
-    others, and has the handshake, keepalive and closing. Its queue of messages, and the switch to the
-    task that waits for it, are left out.
+    Fast frames are parsed here (`voicemem.server.ingest.fast_frames`). `websockets` parses and checks all others, and
+    does the handshake, keepalive and closing. Its queue of messages is left out, and with it the switch to the task
+    that would wait for them.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -47,21 +47,21 @@ class EventSocket(ServerConnection):
         self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
         self.undelivered: list[tuple[bytes, bool]] = []
-        """Messages that came before there was a listener."""
+        """Messages that came before there was a listener, and whether they are binary."""
         self.fragments: list[Frame] = []
         self.sent_ahead = False
-        """Whether the client sent something behind its request, without waiting for the answer."""
+        """Whether the client sent more than its request, without waiting for the answer."""
         self.fast = False
-        """Whether there were plain frames, pings and pongs only, so that the library stands between two frames."""
+        """Whether only fast frames, pings and pongs have come, so that the library is between two frames."""
         self.partial = bytearray()
-        """A plain frame that has not come whole, and how many bytes it needs."""
+        """The beginning of a frame whose rest has not come; `bytes_needed` is its size as far as is known."""
         self.bytes_needed = 0
         self.reading = True
         self.stall_check_due = False
-        """Whether it will be looked at again what the peer has read."""
+        """Whether `recheck_unsent` is scheduled."""
 
     def listen(self, listener: Listener) -> None:
-        """Hear every message, those included that came before."""
+        """Deliver every message to this listener, those included that came before it."""
         self.listener = listener
         self.fast = apply_mask is not None and not self.sent_ahead
         undelivered, self.undelivered = self.undelivered, []
@@ -99,40 +99,43 @@ class EventSocket(ServerConnection):
 
     @property
     def failed_with(self) -> int | None:
-        """The code of a close that came from here, and not from the peer."""
+        """The close code, if the close began here and not at the peer."""
         sent = self.protocol.close_sent
         return None if sent is None or self.protocol.close_rcvd_then_sent else sent.code
 
     def set_reading(self, reading: bool) -> None:
-        """Read from the network, or leave it to TCP to hold the sender back."""
+        """Read from the network, or stop, so that TCP holds the sender back."""
         if reading != self.reading and not self.transport.is_closing():
             self.reading = reading
             (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
     def send_nowait(self, message: bytes) -> None:
-        """Send a text message without waiting for anything; a peer that never reads is cut off."""
+        """Send a text message without waiting; the connection of a peer that never reads is aborted."""
         if self.transport.is_closing():
             return
         if self.protocol.state is OPEN and len(message) > SHORT_BYTES:
             self.protocol.send_text(message)
             self.send_data()
         elif self.protocol.state is OPEN:
-            self.transport.write(b"%c%c%b" % (PLAIN, len(message), message))
+            self.transport.write(b"%c%c%b" % (TEXT_BYTE, len(message), message))
         self.check_unsent()
 
     # Bytes in
 
     def data_received(self, data: bytes) -> None:
+        # Frames are parsed here once there is a listener, unless bytes came behind the request: those are with the
+        # library already, which may be in the middle of a frame. From the first frame that is not a fast one, a ping
+        # or a pong, it is the library for good, since a fragmented message, for one, leaves state in it.
         if self.fast:
             self.parse(data)
         else:
-            asked = self.request is not None
+            had_request = self.request is not None
             self.feed_library(data)
             if self.listener is None and self.request is not None:
-                self.sent_ahead = self.sent_ahead or asked or not data.endswith(END_OF_REQUEST)
+                self.sent_ahead = self.sent_ahead or had_request or not data.endswith(END_OF_REQUEST)
 
     def parse(self, data: bytes) -> None:
-        """Hear what is plain; from the first other frame on, all is left to the library."""
+        """Deliver fast frames; from the first other frame on, leave everything to the library."""
         if self.partial:
             self.partial += data
             if len(self.partial) < self.bytes_needed:
@@ -160,10 +163,10 @@ class EventSocket(ServerConnection):
 
     def feed_library(self, data: bytes) -> None:
         super().data_received(data)
-        self.check_unsent()  # pings are answered in there
+        self.check_unsent()  # it answers pings
 
     def check_unsent(self) -> None:
-        """Cut off a peer that does not read: one that lets too much wait, or anything for too long."""
+        """Abort the connection of a peer that does not read: too much is unsent, or anything for too long."""
         unsent = self.transport.get_write_buffer_size()
         if unsent > MAX_UNSENT_BYTES:
             self.transport.abort()
@@ -180,16 +183,16 @@ class EventSocket(ServerConnection):
 
 
 BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
-NO_HANDSHAKE = "This port takes websockets at /v1/ingest and nothing else; the REST API has a port of its own."
+NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has a port of its own."
 
 
 def rejection_response(refused: Refused) -> Response:
-    """The answer to a handshake that is refused."""
+    """Return the answer to a handshake that is refused."""
     return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
 
 
 def invalid_handshake_response(status: StatusLike, text: str) -> Response:
-    """The answer to what is no handshake; the library's `text` may quote the request, so it is not repeated."""
+    """Return the answer to a request that is not a handshake; `text` may quote the request, so it is not repeated."""
     code = BY_STATUS.get(int(status), "invalid_http")
     detail = CODES[code].sentence if int(status) >= 500 else NO_HANDSHAKE
     return handshake_problem(HTTPStatus(status), code, detail, {})
@@ -197,6 +200,6 @@ def invalid_handshake_response(status: StatusLike, text: str) -> Response:
 
 def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[str, str]) -> Response:
     body = problem_body(code, detail, status)
-    given = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
-    given.update(headers)
-    return Response(status.value, status.phrase, given, body)
+    all_headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
+    all_headers.update(headers)
+    return Response(status.value, status.phrase, all_headers, body)

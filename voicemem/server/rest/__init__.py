@@ -1,4 +1,4 @@
-"""The REST server: routes by resource, each with the scope that it needs (design, section 6)."""
+"""The REST API: one module for each resource, with its routes and the scope that each of them needs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,17 @@ from voicemem.server.rest import (
     messages,
     sessions,
     tails,
-    tokens,
     users,
     webhooks,
     working_memory,
 )
-from voicemem.server.rest.chat_errors import chat_errors
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
-    *history.ROUTES,  # what is asked for most is looked for first
+    *history.ROUTES,  # the most frequent requests first: the router goes through the list
     *sessions.ROUTES,
     *events.ROUTES,
     *health.ROUTES,
-    *tokens.ROUTES,
     *keys.ROUTES,
     *tails.ROUTES,
     *webhooks.ROUTES,
@@ -55,18 +52,15 @@ ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def application(services: Services, gate: Gate, beside: Iterable[Route[Any]] = ()) -> web.Application:
-    """The REST application; whoever has none of a route's scope gets 401 or 403.
-
-    Routes `beside` its own are documented with them, and mounted by others.
-    """
+def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = ()) -> web.Application:
+    """Make the REST application. `others` are routes that are documented with its own, and mounted elsewhere."""
     app = web.Application(
-        middlewares=[observe_requests(services.telemetry), chat_errors(chat.PATH), problems],
+        middlewares=[observe_requests(services.telemetry), chat.chat_errors, problems],
         client_max_size=MAX_FRAME_BYTES,
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    openapi_json: Callable[[], bytes] = cache(partial(document, (*ROUTES, *beside)))
+    openapi_json: Callable[[], bytes] = cache(partial(document, (*ROUTES, *others)))
     asyncapi_json: Callable[[], bytes] = cache(asyncapi.document)
     app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi_json, asyncapi_json
     for route in ROUTES:

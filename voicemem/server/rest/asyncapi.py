@@ -23,10 +23,10 @@ from voicemem.version import __version__
 VERSION = "3.0.0"
 ABOUT = """A producer opens a session, numbers its events 1, 2, 3 and so on, and keeps each until it is acknowledged.
 
-Text frames, each one event or an array of events. Beside what the schemas say: a frame has at most 1 MiB and is nested
-at most 32 deep, a text has at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and an
-event may carry further fields. The server may send new frames and fields at any time; clients ignore what they do not
-know."""
+A text frame holds one event or an array of events. Besides what the schemas say: a frame may be at most 1 MiB and
+nested at most 32 deep, a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and
+an event may carry further fields. The server may send new frames and fields at any time; clients ignore those that
+they do not know."""
 BATCH = "events"
 EVENTS: tuple[type[Struct], ...] = get_args(ProducedEvent)
 REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = {
@@ -34,12 +34,12 @@ REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = 
     "open": ((SessionOpen,), (Ready, Error)),
     "record": (EVENTS, (Ack, Error)),
 }
-"""By the name of the operation: what comes, and what is answered."""
+"""By operation: the messages that come, and the messages that answer them."""
 SENT: tuple[type[Struct], ...] = (Ready, Ack, Error, GoAway)
 
 
 def document() -> bytes:
-    """The document as JSON."""
+    """Return the document as JSON."""
     schemas = Schemas(unions={})
     received: list[type[Struct]] = [kind for kinds, _ in REPLIES.values() for kind in kinds]
     messages = {tag_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
@@ -79,17 +79,18 @@ def tag_of(kind: type[Struct]) -> str:
 
 
 def message(kind: type[Struct], schemas: Schemas) -> JsonObject:
-    """One type of frame."""
+    """Describe one type of frame."""
     return {"name": tag_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
 
 
 def batch(payloads: list[Any]) -> JsonObject:
-    """Several events in a frame."""
+    """Describe a frame of several events."""
     payload = {"type": "array", "items": {"anyOf": payloads}}
-    return {"name": BATCH, "summary": "Events that go together, in their order.", "payload": payload}
+    return {"name": BATCH, "summary": "Several events, in their order.", "payload": payload}
 
 
 def channel(messages: JsonObject) -> JsonObject:
+    """Describe the ingest path, its messages and its close codes."""
     closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
     return {
         "address": PATH,
@@ -101,17 +102,17 @@ def channel(messages: JsonObject) -> JsonObject:
 
 
 def operations() -> JsonObject:
-    """What can be done; the server is who receives."""
-    found: JsonObject = {}
+    """Describe the operations, from the server's side: it receives."""
+    described: JsonObject = {}
     for name, (kinds, answers) in REPLIES.items():
         names = [*map(tag_of, kinds), *([BATCH] if kinds is EVENTS else [])]
-        found[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
+        described[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
         if answers:
             answered = references([tag_of(kind) for kind in answers])
-            found[name]["reply"] = {"channel": {"$ref": "#/channels/ingest"}, "messages": answered}
+            described[name]["reply"] = {"channel": {"$ref": "#/channels/ingest"}, "messages": answered}
     going = references([tag_of(GoAway)])
-    found["drain"] = {"action": "send", "channel": {"$ref": "#/channels/ingest"}, "messages": going}
-    return found
+    described["drain"] = {"action": "send", "channel": {"$ref": "#/channels/ingest"}, "messages": going}
+    return described
 
 
 def references(names: list[str]) -> list[JsonObject]:
@@ -119,7 +120,7 @@ def references(names: list[str]) -> list[JsonObject]:
 
 
 def refine_configuration(schemas: Schemas) -> None:
-    """Say of configurations in events what their own types do not: they are passed on as they came."""
+    """Give configurations in events a schema; their own types have none, since they are passed on as they came."""
     patch = schemas.of(MergePatch(GivenConfig))
     settings = schemas.components[patch["$ref"].removeprefix(COMPONENTS)]["properties"]
     update = schemas.components["SessionUpdate"]["properties"]

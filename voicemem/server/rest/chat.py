@@ -1,53 +1,84 @@
-"""The gateway: chat completions whose conversation is the session's memory, for every client of OpenAI's."""
+"""The gateway: chat completions whose conversation is the session's memory, for every OpenAI client."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from http import HTTPStatus
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.call import LlmCall
+from voicemem.gateway.chat_request import ChatRequest, read_request
+from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.tool_loop import ToolLoop
-from voicemem.llm.completions import ChatRequest, read_request
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol import sse
+from voicemem.protocol.sse import EVENT_STREAM
+from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
+from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, BodySpec, ResponseSpec, Route
-from voicemem.server.rest.chat_errors import ERRORS, FAILURE_CODE, error_chunk, failure_code
+from voicemem.server.http.routes import JSON, BodySpec, ErrorFormat, ResponseSpec, Route
 
 PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
-STREAM_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-DONE = b"[DONE]"
+
+SHOULD_RETRY_HEADER = "x-should-retry"
+"""Without it OpenAI's clients retry by themselves: the same request would be made, and fail, three times."""
+FAILURE_CODE = web.RequestKey("failure_code", str)
+"""How the LLM request failed."""
 
 
 class ChatCompletion(Struct, frozen=True):
-    """What the LLM answered, as it came; beside the choices stand `id`, `model`, `usage` and whatever else."""
+    """The LLM's answer as it came; besides the choices it holds `id`, `model`, `usage` and more."""
 
     choices: list[JsonObject]
 
 
 class ChatChunk(Struct, frozen=True):
-    """A chunk of what the LLM answers, as it came; or an `error` in the middle of it, which is the last."""
+    """A chunk of the LLM's answer as it came; or an `error` in the middle of the answer, which ends it."""
 
     choices: list[JsonObject] = []
     error: JsonObject = {}
 
 
-async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
-    """Answer the user by the session's LLM, with the memory as its conversation: `docs/gateway.md`.
+class OpenAIError(Struct, frozen=True):
+    """An error in OpenAI's form. `type` is the problem's `reason`; `code` says more if the LLM failed."""
 
-    Of the request's messages the last counts (the user's words, or tool results) and the instructions; other fields go
-    on to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes when it is in the journal.
+    message: str
+    type: str
+    code: str
+    param: None = None
+
+
+class ChatProblem(Struct, frozen=True):
+    """Why a request was refused (RFC 9457); `error` is for OpenAI's clients."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: Reason
+    error: OpenAIError
+
+
+ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
+
+
+async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
+    """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
+
+    Of the request's messages only the last one counts (the user's words, or tool results), and the instructions; other
+    fields are passed to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the
+    journal.
     """
     stream = await get_stream(request)
     chat_turn = read_request(await read_object(request))
     gateway = services_of(request).gateway
-    call = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
-    task = gateway.spawn(answer_streamed(request, call) if chat_turn.stream else answer_whole(call))
+    llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
+    task = gateway.spawn(answer_streamed(request, llm_request) if chat_turn.stream else answer_whole(llm_request))
     try:
         return await cancel_on_hangup(request, task)
     except LlmFailed as error:
@@ -60,7 +91,7 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
 
 
 async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
-    """The answer; the task is cancelled when its caller hangs up."""
+    """Await the answer; cancel the task when the caller hangs up."""
     protocol = request.protocol
     assert isinstance(protocol, ProblemHandler)
     protocol.on_lost = task.cancel
@@ -72,31 +103,34 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
         protocol.on_lost = None
 
 
-async def answer_whole(call: LlmCall | ToolLoop) -> web.StreamResponse:
-    body = await call.complete()
-    return web.Response(body=body, content_type=JSON, headers=reply_headers(call))
+async def answer_whole(llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
+    body = await llm_request.complete()
+    return web.Response(body=body, content_type=JSON, headers=reply_headers(llm_request))
 
 
-async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web.StreamResponse:
-    """Each chunk in an event of its own. Raises `VoicememError` while nothing was sent."""
+async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
+    """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
+    # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
+    # four ways out: [DONE]; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
+    # Of these only a cancellation without a drain is raised.
     response: web.StreamResponse | None = None
     try:
-        async with aclosing(call.chunks()) as chunks:
+        async with aclosing(llm_request.chunks()) as chunks:
             async for data in chunks:
                 if response is None:
-                    response = web.StreamResponse(headers=STREAM_HEADERS | reply_headers(call))
+                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(llm_request))
                     await response.prepare(request)
-                await response.write(event(data))
+                await response.write(sse.encode(data))
         assert response is not None
-        await response.write(event(DONE))
+        await response.write(sse.encode(sse.DONE))
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, event(error_chunk(failure_code(error), error.detail, error.code)))
+        await write_quietly(response, sse.encode(error_chunk(failure_code(error), error.detail, error.code)))
     except asyncio.CancelledError:
         if response is None or not services_of(request).gateway.draining:
             raise
-        await write_quietly(response, event(error_chunk("draining", CODES["draining"].sentence, "draining")))
+        await write_quietly(response, sse.encode(error_chunk("draining", CODES["draining"].sentence, "draining")))
     except ConnectionResetError:
         if response is None:
             raise asyncio.CancelledError from None
@@ -106,19 +140,41 @@ async def answer_streamed(request: web.Request, call: LlmCall | ToolLoop) -> web
 
 
 async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
-    """Write to whoever may have hung up; nothing more than `data` is the end."""
+    """Write data, or the end if it is empty; a caller that has hung up is ignored."""
     with suppress(ConnectionResetError):
         await (response.write(data) if data else response.write_eof())
 
 
-def reply_headers(call: LlmCall | ToolLoop) -> dict[str, str]:
-    """What the engine's own events about this reply are to name."""
-    names = {TURN_HEADER: str(call.turn_id)}
-    return names if call.item is None else names | {ITEM_HEADER: call.item}
+def reply_headers(llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
+    """Return the headers with the turn and item that the engine's own events about this reply must name."""
+    names = {TURN_HEADER: str(llm_request.turn_id)}
+    return names if llm_request.item is None else names | {ITEM_HEADER: llm_request.item}
 
 
-def event(data: bytes) -> bytes:
-    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+def failure_code(error: VoicememError) -> str:
+    """Return the most exact code of an error: for an LLM that failed, its HTTP status or a word."""
+    return str(error.why) if isinstance(error, LlmFailed) else error.code
+
+
+def error_chunk(code: str, sentence: str, reason: str) -> bytes:
+    """Encode an error chunk, which OpenAI's clients raise in the middle of a stream."""
+    return msgspec.json.encode({"error": OpenAIError(sentence, reason, code)})
+
+
+@web.middleware
+async def chat_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Add to the problem documents of this route the object that OpenAI's clients read; wraps `problems`."""
+    response = await handler(request)
+    resource = request.match_info.route.resource
+    if resource is None or resource.canonical != PATH or response.status < HTTPStatus.BAD_REQUEST:
+        return response
+    response.headers[SHOULD_RETRY_HEADER] = "false"
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        problem = msgspec.json.decode(response.body, type=Problem)
+        code = request.get(FAILURE_CODE, problem.reason)
+        error = OpenAIError(problem.detail, problem.reason, code)
+        response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
+    return response
 
 
 ROUTES = (

@@ -1,17 +1,17 @@
-"""Copies of a session: a checkpoint of it, a session restored from one, a fork at a turn."""
+"""Copies of a session: write a checkpoint, restore one as a new session, fork a session at a turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
-from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory.checkpoint import (
     MAX_RESTORE_BYTES,
     CheckpointSession,
@@ -32,21 +32,27 @@ from voicemem.server.http.request import (
     json_response,
     read_object,
     services_of,
+    stream_body,
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
-from voicemem.server.rest.events import abort_connection
-from voicemem.server.rest.sessions import GivenConfig, Session, check_calling_out, note_outbound_change, session_view
+from voicemem.server.rest.sessions import (
+    GivenConfig,
+    Session,
+    check_outbound_change,
+    note_outbound_change,
+    session_view,
+)
 from voicemem.server.rest.tails import JournalEntry
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
 SLOT_WAIT_S, RETRY_AFTER_S = 30.0, 5.0
-"""For others' restores to end, before anything is read, and after a refusal."""
-TOO_BIG = "The body of a restore has at most 64 MiB."
+"""How long a restore waits for others before its body is read; and what `Retry-After` then says."""
+TOO_BIG = "The body of a restore may be at most 64 MiB."
 
 
 class Checkpoint(Struct, frozen=True):
-    """A session with its journal; `sha256` is that of both, whatever white space and the order of keys are."""
+    """A session with its journal; `sha256` is the hash of both, independent of white space and the order of keys."""
 
     voicemem: Literal["checkpoint"]
     version: Literal[1]
@@ -56,46 +62,44 @@ class Checkpoint(Struct, frozen=True):
 
 
 class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
-    """A checkpoint, and the id of the new session; without one the server makes one."""
+    """A checkpoint, and the id of the new session; without one the server generates it."""
 
     checkpoint: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     session_id: SessionId | None = None
 
 
 class RestoreBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same, as it comes: the id is checked apart, for a sentence of its own."""
+    """The same as it arrives: the id is checked separately, for an error sentence of its own."""
 
     checkpoint: Raw
     session_id: str | None = None
 
 
 class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where to fork, the id of the new session, and what is different in its configuration (a merge patch)."""
+    """Where to fork, the id of the new session, and changes to its configuration (a merge patch)."""
 
     at_turn: Natural
     session_id: SessionId | None = None
 
 
+class ForkPoint(Struct, frozen=True):
+    """The fields of a fork that are not configuration."""
+
+    at_turn: Natural
+    session_id: str | None = None
+
+
 async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
-    """The session with its journal in one portable document, which has no secrets."""
+    """Read the session with its journal as one portable document, without secrets."""
     stream = await get_stream(request)
-    response = web.StreamResponse(headers={"Content-Type": JSON})
-    await response.prepare(request)
-    try:
-        async for piece in write_checkpoint(services_of(request).store, stream):
-            await response.write(piece)
-        await response.write_eof()
-    except StoreUnavailable:
-        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
-    except ConnectionResetError:
-        pass  # the reader has hung up
-    return response
+    return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
 
 
 async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A new session of a checkpoint, with the same journal, so with the same history and context.
+    """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
-    The body has at most 64 MiB. Two are restored at a time: others wait, and after 30 s are told to come back.
+    The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
+    after 30 s.
     """
     request[GRANT].require_setting()
     async with restore_slot(services_of(request).restore_slots):
@@ -104,12 +108,12 @@ async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
 
 @asynccontextmanager
 async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
-    """One of few turns, since each may hold a large body. Raises `RateLimited` when none becomes free."""
+    """Hold one of few slots, since each restore may hold a large body. Raises `RateLimited` if none becomes free."""
     try:
         async with asyncio.timeout(SLOT_WAIT_S):
             await restore_slots.acquire()
     except TimeoutError:
-        raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; come back a little later.") from None
+        raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; try again a little later.") from None
     try:
         yield
     finally:
@@ -117,23 +121,24 @@ async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
 
 
 async def restore_from_body(request: web.Request) -> web.Response:
+    """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
     body = await read_large_body(request)
     try:
-        given = msgspec.json.decode(body, type=RestoreBody)
+        restore = msgspec.json.decode(body, type=RestoreBody)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "A restore has a `checkpoint`, may have a `session_id`, and no more.") from None
+        raise Refused("invalid_field", "The body must have a `checkpoint`, and may have a `session_id`.") from None
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    session_id = None if given.session_id is None else check_session_id(given.session_id)
-    checkpoint = await parse_checkpoint(given.checkpoint)
-    check_calling_out(request, checkpoint.config)
+    session_id = None if restore.session_id is None else check_session_id(restore.session_id)
+    checkpoint = await parse_checkpoint(restore.checkpoint)
+    check_outbound_change(request, checkpoint.config)
     stream = await restore_checkpoint(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
     note_outbound_change(request, checkpoint.config, stream)
     return json_response(session_view(stream), 201)
 
 
 async def read_large_body(request: web.Request) -> bytes:
-    """A body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
+    """Read a body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -150,27 +155,20 @@ async def read_large_body(request: web.Request) -> bytes:
 
 
 async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A new running session that remembers this one up to a turn, and goes on in the next.
+    """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
-    Erasing the original leaves its forks.
+    Erasing the original does not erase its forks.
     """
     request[GRANT].require_setting()
     stream = await get_stream(request)
-    given: dict[str, Any] = await read_object(request)
-    wanted = convert_body({name: given.pop(name) for name in ("at_turn", "session_id") if name in given}, ForkPoint)
-    session_id = None if wanted.session_id is None else check_session_id(wanted.session_id)
-    check_calling_out(request, given)
+    config = await read_object(request)  # and the fields of a fork, taken out next
+    point = convert_body({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
+    session_id = None if point.session_id is None else check_session_id(point.session_id)
+    check_outbound_change(request, config)
     services = services_of(request)
-    made = await fork(services.sessions, services.memories, stream, wanted.at_turn, session_id, given)
-    note_outbound_change(request, given, made)
-    return json_response(session_view(made), 201)
-
-
-class ForkPoint(Struct, frozen=True):
-    """What of a fork is no configuration."""
-
-    at_turn: Natural
-    session_id: str | None = None
+    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config)
+    note_outbound_change(request, config, forked)
+    return json_response(session_view(forked), 201)
 
 
 CREATED_RESPONSE = {201: ResponseSpec({JSON: Session}, id_field="session_id")}

@@ -1,4 +1,4 @@
-"""Deliveries: what was and is to be sent to an endpoint of the project, and sending it again."""
+"""Deliveries: what was sent to a webhook endpoint of the project, what is still to be sent, and sending it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Since(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the `next_before` of the page before."""
+    """`before` is the `next_before` of the previous page."""
 
     session_id: SessionId | None = None
     event_type: Literal[101, 102, 103, 111, 112] | None = None
@@ -37,7 +37,7 @@ class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveryAttempt(Struct, frozen=True):
-    """`error` is a short word where there was no answer, or a redirect; `excerpt` the first bytes of the answer."""
+    """`error` is a short word if there was no answer, or a redirect; `excerpt` is the beginning of the answer."""
 
     started_at: int
     duration_ms: int
@@ -47,7 +47,7 @@ class DeliveryAttempt(Struct, frozen=True):
 
 
 class WebhookDelivery(Struct, frozen=True):
-    """One notice to this endpoint. `next_attempt_at` is null when none is to come."""
+    """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned."""
 
     id: DeliveryId
     notice_id: str
@@ -60,7 +60,7 @@ class WebhookDelivery(Struct, frozen=True):
 
 
 class DeliveryPage(Struct, frozen=True):
-    """The newest come first; `next_before` is null on the last page."""
+    """The newest deliveries first; `next_before` is null on the last page."""
 
     deliveries: list[WebhookDelivery]
     next_before: DeliveryId | None
@@ -72,50 +72,50 @@ class Recovered(Struct, frozen=True):
     recovered: int
 
 
-def delivery_view(made: EndpointDelivery) -> WebhookDelivery:
-    delivery: Any = made.delivery
+def delivery_view(item: EndpointDelivery) -> WebhookDelivery:
+    delivery: Any = item.delivery
     return WebhookDelivery(
-        id=str(made.key),
+        id=str(item.key),
         notice_id=delivery.notice_id,
-        session_id=made.session_id,
+        session_id=item.session_id,
         event_type=delivery.event_type,
         state=delivery.state,
-        created_at=made.made_ms,
-        next_attempt_at=made.due_ms,
+        created_at=item.made_ms,
+        next_attempt_at=item.due_ms,
         attempts=[DeliveryAttempt(*attempt) for attempt in delivery.attempts],
     )
 
 
 async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
-    """What was and is to be sent to an endpoint, with every attempt; the newest first."""
-    wanted = DeliveryFilter(
+    """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
+    conditions = DeliveryFilter(
         session_id=query.session_id,
         event_type=query.event_type,
         state=query.state,
         before=None if query.before is None else int(query.before),
         limit=query.limit,
     )
-    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), wanted)
+    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), conditions)
     return json_response(
-        DeliveryPage([delivery_view(one) for one in page], None if following is None else str(following))
+        DeliveryPage([delivery_view(delivery) for delivery in page], None if following is None else str(following))
     )
 
 
 async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
-    """Send one notice again, whatever became of it; its schedule begins anew."""
-    place, delivery = endpoint_of(request), request.match_info["delivery"]
+    """Send one notice again, also one that was delivered; its schedule starts again."""
+    endpoint, delivery = endpoint_of(request), request.match_info["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
-    resent = await services_of(request).webhooks.resend(*place, int(delivery))
+    resent = await services_of(request).webhooks.resend(*endpoint, int(delivery))
     audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=delivery)
     return json_response(delivery_view(resent), 202)
 
 
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
-    """Send again what has failed of the notices made since a time."""
-    given = convert_body(await read_object(request), Since)
-    count = await services_of(request).webhooks.recover(*endpoint_of(request), given.since)
-    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=given.since, count=count)
+    """Send again all notices since a time that could not be delivered."""
+    body = convert_body(await read_object(request), Since)
+    count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
+    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=body.since, count=count)
     return json_response(Recovered(count), 202)
 
 

@@ -1,18 +1,20 @@
-"""Events over HTTP: a producer without a websocket, and the journal as JSON lines."""
+"""Events over HTTP: producers without a websocket, and the journal as JSON lines or as a live tail."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
+from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import decode_event, split_lines
+from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of
-from voicemem.server.http.routes import EVENT_STREAM, JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of, stream_body
+from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
     TAIL_CODES,
@@ -25,32 +27,34 @@ from voicemem.server.rest.tails import (
 )
 from voicemem.sessions.batches import Problem, ProducerLease
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
+from voicemem.store.port import Journal
 from voicemem.store.records import Row
+from voicemem.store.streams import Stream
 
 PAGE = 1000
 
 
 class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `epoch` it is not checked."""
+    """Without `epoch` the producer's epoch is not checked."""
 
     producer: Name = DEFAULT_PRODUCER
     epoch: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
 class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
-    """Entries of positions above `after`; `limit` is for JSON lines, `view` and `open` are for a live tail."""
+    """Only entries at positions above `after`. `limit` is for JSON lines, `view` and `open` are for a live tail."""
 
     after: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
 EventObject = Annotated[JsonObject, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
-"""What is an object, but no event that can be taken, is told in the answer; it does not fail the request."""
+"""An object that is not a valid event is reported in the answer; it does not fail the request."""
 EventLines = Annotated[list[EventObject], Meta(min_length=1)]
 
 
 class EventError(Struct, frozen=True):
-    """An event that was not taken; `expected` is there with `seq_gap`."""
+    """An event that was not stored; `expected` comes with `seq_gap`."""
 
     seq: int | None
     code: Reason
@@ -59,22 +63,22 @@ class EventError(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """Everything below `next_seq` is on disk, or was refused for good."""
+    """Every event below `next_seq` is on disk, or was refused for good."""
 
     next_seq: int
     errors: list[EventError]
 
 
 async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
-    """Take events over HTTP, into a session that exists; answers when they are on disk.
+    """Add events to an existing session; the answer comes once they are on disk.
 
-    An event that cannot be taken is told in `errors`, and does not hold up the others.
+    An event that cannot be stored is reported in `errors`, and does not affect the others.
     """
     stream = await get_stream(request)
     services = services_of(request)
     await services.recorder.check_producer(stream, query.producer)
     grant = request[GRANT]
-    line = ProducerLease(
+    lease = ProducerLease(
         stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id
     )
     pieces = split_lines(await read_body(request))
@@ -83,17 +87,17 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         raise RateLimited(wait_s)
     errors: list[EventError] = []
     for first in range(0, max(1, len(pieces)), SLICE):
-        recorded = await services.recorder.record(line, map(decode_event, map(bytes, pieces[first : first + SLICE])))
-        errors += map(event_error, recorded.problems)
-        if recorded.acked is not None:  # it counts its events, so it has a buffer, which may hold more
-            services.presence.wait_for(line)
+        result = await services.recorder.record(lease, map(decode_event, map(bytes, pieces[first : first + SLICE])))
+        errors += map(event_error, result.problems)
+        if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
+            services.presence.wait_for(lease)
         if stream.state != "running":  # it may run again
             services.sessions.notices_due.set()
-        if recorded.ended:
-            await services.presence.close_when_ended(line)
+        if result.ended:
+            await services.presence.close_when_ended(lease)
         if len(errors) == first + SLICE > FLOOD:
             raise InvalidFrame("flood")
-    return json_response(Appended(recorded.next_seq, errors))
+    return json_response(Appended(result.next_seq, errors))
 
 
 def event_error(problem: Problem) -> EventError:
@@ -102,40 +106,31 @@ def event_error(problem: Problem) -> EventError:
 
 
 async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
-    """The journal as JSON lines: every event as it was taken, at its position.
+    """Read the journal as JSON lines: every event as it came, with its position.
 
-    With `Accept: text/event-stream` a live tail, which ends with the session: `docs/tail.md`.
+    With `Accept: text/event-stream` it is a live tail, which ends with the session: `docs/tail.md`.
     """
     stream = await get_stream(request)
     if wants_tail(request):
         if query.limit is not None:
-            raise Refused("invalid_query", "A live tail has no limit.")
+            raise Refused("invalid_query", "A live tail takes no limit.")
         return await tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
-    store = services_of(request).store
-    response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
-    await response.prepare(request)
+    lines = journal_lines(services_of(request).store, stream, query)
+    return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
+
+
+async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a page of entries at a time. Raises `StoreUnavailable`."""
     after, left = query.after, query.limit or MAX_INTEGER
-    try:
-        while left and (rows := await store.rows(stream.key, after, min(PAGE, left))):
-            await response.write(b"".join(journal_line(row) for row in rows))
-            after, left = rows[-1].position, left - len(rows)
-        await response.write_eof()
-    except StoreUnavailable:
-        abort_connection(request)  # the answer has begun: only its being cut short can say that it is not whole
-    except ConnectionResetError:
-        pass  # the reader has hung up
-    return response
-
-
-def abort_connection(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
+    while left and (rows := await journal.rows(stream.key, after, min(PAGE, left))):
+        yield b"".join(journal_line(row) for row in rows)
+        after, left = rows[-1].position, left - len(rows)
 
 
 def journal_line(row: Row) -> bytes:
-    """One entry as a line of JSON, its event spliced in as it is in the journal."""
+    """Encode one entry as a line of JSON, with the event as it is in the journal."""
     entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, event_json(row))
     return msgspec.json.encode(entry) + b"\n"
 

@@ -1,4 +1,4 @@
-"""For whoever runs or calls the service: is it alive, is it ready, what can it do."""
+"""The service itself: is it alive, is it ready, what does it count, what is its interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from voicemem.telemetry.metrics import TEXT_FORMAT
 
 
 class Health(Struct, frozen=True):
-    """All is well."""
+    """The service is well."""
 
     status: Literal["ok"] = "ok"
 
@@ -38,24 +38,6 @@ class OpenApi(Struct, frozen=True):
     components: dict[str, Any]
 
 
-async def livez(_: web.Request, __: NoQuery) -> web.Response:
-    """Whether the process answers.
-
-    The store is never asked, so that its outage does not restart every process.
-    """
-    return json_response(Health())
-
-
-async def readyz(request: web.Request, _: NoQuery) -> web.Response:
-    """Whether this process should get traffic: the last commit's outcome, and draining."""
-    services = services_of(request)
-    if services.draining.is_set():
-        raise Refused("draining")
-    if not services.store.healthy:
-        raise StoreUnavailable
-    return json_response(Health())
-
-
 class AsyncApi(Struct, frozen=True):
     """https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
 
@@ -66,8 +48,26 @@ class AsyncApi(Struct, frozen=True):
     components: dict[str, Any]
 
 
+async def livez(_: web.Request, __: NoQuery) -> web.Response:
+    """Check that the process answers.
+
+    The store is not asked, so that its outage does not make an orchestrator restart every process.
+    """
+    return json_response(Health())
+
+
+async def readyz(request: web.Request, _: NoQuery) -> web.Response:
+    """Check that the process should get traffic: the last commit succeeded, and the service is not draining."""
+    services = services_of(request)
+    if services.draining.is_set():
+        raise Refused("draining")
+    if not services.store.healthy:
+        raise StoreUnavailable
+    return json_response(Health())
+
+
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
-    """The websocket ingest for programs: its frames and what answers them."""
+    """The AsyncAPI document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(request.app[ASYNCAPI_DOCUMENT]), content_type=JSON)
 
 
@@ -77,12 +77,12 @@ async def openapi(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def metrics(request: web.Request, _: NoQuery) -> web.Response:
-    """What the service counts, in Prometheus' text format.
+    """Read the metrics of the service, in Prometheus' text format.
 
-    The figures are of all projects together, so a key must be one of the project `default`, which is the operator's.
+    They are of all projects together, so the key must be of the project `default`, which is the operator's.
     """
     if request[GRANT].project != DEFAULT_PROJECT:
-        raise Refused("forbidden", "Metrics are of all projects: a key of the project default is needed.")
+        raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
     services = services_of(request)
     await request.app[GAUGES].read()
     return web.Response(body=services.telemetry.metrics.text(), headers={"Content-Type": TEXT_FORMAT})

@@ -1,4 +1,4 @@
-"""Reading a memory over REST: history, the context of the next LLM call, turns."""
+"""Reading a memory: history, the context of the next LLM request, turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import turns
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
-Enrich = Annotated[str, matching(ENRICHER_NAMES, f"Names with commas between are taken, of {', '.join(ENRICHERS)}")]
+ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
+Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 
 
@@ -38,10 +39,10 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`enrich` names enrichers, with commas between them; `usage` adds what the context takes, and what it leaves out;
+    """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
     `data` shows the session's data to the LLM.
 
-    `policy` and its parameters are for this call; without `policy` the parameters are for that of the session.
+    `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
     """
 
     enrich: Enrich = ""
@@ -65,7 +66,7 @@ class Spoken(Struct, frozen=True):
 
 
 class SessionMemory(Struct, frozen=True):
-    """What stands around a memory; times are Unix ms."""
+    """The session of a memory; times are Unix ms."""
 
     session_id: SessionId
     state: StateName
@@ -75,13 +76,13 @@ class SessionMemory(Struct, frozen=True):
 
 
 class History(SessionMemory, frozen=True):
-    """A memory, its messages in the order of the call."""
+    """A memory, with its messages in the order of the phone call."""
 
     contents: list[Message]
 
 
 class EncodedHistory(SessionMemory, frozen=True):
-    """A whole memory whose messages are JSON already."""
+    """A whole memory whose messages are already JSON."""
 
     contents: Raw
 
@@ -93,7 +94,7 @@ class StandardHistory(SessionMemory, frozen=True):
 
 
 class OpenAiContext(Struct, frozen=True):
-    """A body for OpenAI's Chat Completions; beside the messages stand `model`, `llm.params`, and what `custom` gets."""
+    """A body for OpenAI's Chat Completions; it also has `model`, `llm.params`, and the fields of `custom`."""
 
     messages: list[JsonObject]
 
@@ -112,11 +113,11 @@ class GeminiContext(Struct, frozen=True):
 
 
 class AccountedContext(Usage, frozen=True):
-    """What stands beside the body of a call with `usage=true`."""
+    """What is added to the body with `usage=true`."""
 
 
 class TurnStart(Struct, frozen=True):
-    """When and by what a turn began."""
+    """When a turn began, and what began it."""
 
     start_at: int
     type: Literal["voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"]
@@ -146,7 +147,7 @@ class TurnMetrics(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """One turn; `end` is null while it goes on, `start` while nothing was said in it."""
+    """One turn; `end` is null while it lasts, `start` as long as nothing was said in it."""
 
     agent_id: SessionId
     channel: str
@@ -157,20 +158,21 @@ class Turn(Struct, frozen=True):
 
 
 class Turns(Struct, frozen=True):
-    """The turns of a call."""
+    """The turns of a session."""
 
     turns: list[Turn]
 
 
 async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
-    """The memory, while the call runs and after: all of it, unless the query says otherwise."""
+    """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
     stream = await get_stream(request)
     services = services_of(request)
     etag = etag_of(request, services.store.incarnation, stream)
-    if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}:
+    tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
+    if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
     memory = await services.memories.at(stream)
-    if memory.stands_at > stream.position:  # more was committed meanwhile: let the row be of the same moment
+    if memory.stands_at > stream.position:  # more was committed since: the row must be of the same moment
         stream = await get_stream(request)
         memory = await services.memories.at(stream)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
@@ -190,13 +192,15 @@ def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
 
 
 def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
-    """The same journal position and the same question give the same answer."""
-    asked = f"{incarnation}/{stream.key}/{stream.position}?{request.query_string}"
-    return f'"{hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()}"'
+    """Return a tag that changes whenever the answer may: one position of one journal gives one memory."""
+    # A restored store has another incarnation, since its positions may mean other events. The key distinguishes
+    # sessions with one id, in other projects for example. The query chooses what is shown of the memory.
+    version = f"{incarnation}/{stream.key}/{stream.position}?{request.query_string}"
+    return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
-    """The whole body of the next LLM call, in the style asked for, else in that of the session."""
+    """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
     services = services_of(request)
     options = ContextOptions(
@@ -208,25 +212,25 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         memory=memory_from_query(query),
         data=query.data,
     )
-    chosen = await select_context(services.memories, services.policies, stream, options)
-    body = render_body(chosen, options)
+    selection = await select_context(services.memories, services.policies, stream, options)
+    body = render_body(selection, options)
     if query.usage:
-        body |= msgspec.to_builtins(usage_of(chosen, services.summaries.summary_state(stream, chosen)))
+        body |= msgspec.to_builtins(usage_of(selection, services.summaries.summary_state(stream, selection)))
     return json_response(body)
 
 
 def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
-    """The policy that a query asks for. Raises `Refused` (`invalid_query`)."""
-    given = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
+    """Return the policy that a query names. Raises `Refused` (`invalid_query`)."""
+    memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
-        check_memory(given)
+        check_memory(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
-    return MemoryConfig(**given) if given else None
+    return MemoryConfig(**memory) if memory else None
 
 
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
-    """Each turn's start, end, cause and latencies, in the shape of Agora's."""
+    """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
     memory = await services_of(request).memories.at(stream)
     channel = parse_config(stream.config).channel or ""

@@ -1,4 +1,4 @@
-"""Keys over REST: those of the caller's own project."""
+"""Keys of the caller's own project, and tokens that open one session."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
+from voicemem.protocol.types import SessionId
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object, services_of
+from voicemem.security.session_tokens import LONGEST_S
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
+    services_of,
+)
 from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
 from voicemem.store.records import Key
 
@@ -18,7 +28,7 @@ Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_leng
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a key is for, and what it may do; `admin` includes the others."""
+    """What a key is for, and what it may do; `admin` includes the other scopes."""
 
     name: Annotated[str, Meta(max_length=128)] = ""
     scopes: Scopes = ("ingest", "read")
@@ -36,15 +46,29 @@ class ShownKey(Struct, frozen=True):
 
 
 class MadeKey(ShownKey, frozen=True):
-    """A new key; `key` is its text, which is shown this once."""
+    """A new key; `key` is its text, which is shown only this once."""
 
     key: str
 
 
 class Keys(Struct, frozen=True):
-    """The oldest key comes first."""
+    """The keys, the oldest first."""
 
     keys: list[ShownKey]
+
+
+class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a token is valid, in seconds."""
+
+    ttl_seconds: Annotated[int, Meta(ge=1, le=LONGEST_S)] = 600
+
+
+class MadeToken(Struct, frozen=True):
+    """A token for one session; `expires_at` is in Unix ms."""
+
+    token: str
+    session_id: SessionId
+    expires_at: int
 
 
 def key_view(key: Key) -> ShownKey:
@@ -52,32 +76,44 @@ def key_view(key: Key) -> ShownKey:
 
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
-    """The keys of the project, revoked ones too; never their secrets."""
+    """List the keys of the project, revoked ones included, without their secrets."""
     keys = await services_of(request).access.keys_of(request[GRANT].project)
     return json_response(Keys([key_view(key) for key in keys]))
 
 
 async def create_key(request: web.Request, _: NoQuery) -> web.Response:
-    """Make a key of the project; its text is shown this once.
+    """Create a key of the project; its text is shown only this once.
 
-    The first key of a service is made by its command line, since from then on everybody needs one.
+    The first key of a service is made with its command line, since from then on every caller needs one.
     """
     grant = request[GRANT]
-    given = convert_body(await read_object(request), NewKey)
-    check_text(given.name)
+    body = convert_body(await read_object(request), NewKey)
+    check_text(body.name)
     if grant.key_id is None:
         raise Refused("no_keys")
-    key, text = await services_of(request).access.create_key(grant.project, given.name, given.scopes)
+    key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
 
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
-    """Revoke a key of the project: it opens nothing more, and its open connections are closed."""
+    """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant.key_id, grant.project, key=key_id)
     return web.Response(status=204)
+
+
+async def create_token(request: web.Request, _: NoQuery) -> web.Response:
+    """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
+
+    It is signed with the caller's key, and is revoked together with it.
+    """
+    grant, stream = request[GRANT], await get_stream(request)
+    body = convert_body(await read_object(request), NewToken)
+    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, body.ttl_seconds)
+    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
+    return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 
 ROUTES = (
@@ -93,4 +129,14 @@ ROUTES = (
         ("invalid_field", "text_too_long", "no_keys"),
     ),
     Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: ResponseSpec()}, codes=("unknown_key",)),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/tokens",
+        create_token,
+        "admin",
+        NoQuery,
+        json_ok(MadeToken, 201),
+        BodySpec({JSON: NewToken}, required=False),
+        ("no_keys",),
+    ),
 )

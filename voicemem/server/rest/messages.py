@@ -1,8 +1,6 @@
-"""Managing a memory: forget a part of it, add to it, count what is in it."""
+"""Managing a memory: forget parts of it, add to it, read statistics about it."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -14,7 +12,7 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
@@ -31,7 +29,7 @@ from voicemem.sessions.batches import ProducerLease
 
 
 class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of these, or an empty object for everything; null is none of them, since nothing forgotten comes back."""
+    """One of these, or an empty object for everything. Null is refused, since forgetting cannot be undone."""
 
     through_turn: Natural | UnsetType = UNSET
     keep_last: Natural | UnsetType = UNSET
@@ -39,56 +37,48 @@ class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
-    """Forget messages: they are gone from every context, and still in the history.
+    """Forget messages: they are left out of every context, and stay in the history.
 
-    All up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
+    Forget all up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
     stream = await get_stream(request)
     services = services_of(request)
     if not (await read_body(request)).strip():
-        raise Refused("missing_field", 'Say in the body what to forget; all of it is {"everything": true}.')
-    given = convert_body(await read_object(request), ToForget)
-    wanted = msgspec.convert(msgspec.to_builtins(given), ForgetRequest)
-    return json_response(await forget(services.memories, stream, wanted, services.sessions.clock))
+        raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
+    body = convert_body(await read_object(request), ToForget)
+    forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
+    return json_response(await forget(services.memories, stream, forgetting, services.sessions.clock))
 
 
 async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
-    """Add a message or a tool trace, or a list of them, all or none; answers when they are on disk."""
+    """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
     stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
-    given = await read_messages(request)
-    wait_s = services.limits.take_events(grant.caller, len(given))
+    messages = await read_messages(request)
+    wait_s = services.limits.take_events(grant.caller, len(messages))
     if wait_s:
         raise RateLimited(wait_s)
-    line = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    added = await record_messages(services.recorder, services.memories, line, given, services.sessions.new_id)
+    lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
+    added = await record_messages(services.recorder, services.memories, lease, messages, services.sessions.new_id)
     if stream.state != "running":  # it runs again
         services.sessions.notices_due.set()
     return json_response(added)
 
 
 async def read_messages(request: web.Request) -> list[Added]:
-    """What the body gives, one or a list. Raises `InvalidFrame`, `Refused`."""
-    body = await read_body(request)
-    check_frame(body)
+    """Read one message or a list of them from the body. Raises `InvalidFrame`, `Refused`."""
+    value = decode_body(await read_body(request))
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, dict) for item in items):
+        raise InvalidFrame("not_events", "The body must be a message or a list of messages, each a JSON object.")
     try:
-        value: Any = JSON_DECODER.decode(body)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "A number is out of range.") from None
-    except MALFORMED:
-        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    check_integers(value)
-    given = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, dict) for item in given):
-        raise InvalidFrame("not_events", "The body is no message and no list of messages, each a JSON object.")
-    try:
-        return msgspec.convert(given, list[Added])
+        return msgspec.convert(items, list[Added])
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", describe_error(error)) from None
 
 
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
-    """What can be counted of a call: messages, turns, interruptions, tokens, latencies, tools."""
+    """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools."""
     stream = await get_stream(request)
     services = services_of(request)
     selection = await select_context(services.memories, services.policies, stream, ContextOptions())

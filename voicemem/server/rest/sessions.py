@@ -1,4 +1,4 @@
-"""Sessions over REST: create, list, read, change, end, erase."""
+"""Sessions: create, list, read, change, end, erase."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by is KEY:VALUE")]
+Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,13 +48,13 @@ StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]}
 
 
 class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
-    """A configuration as it is given; `system_messages` at the top is short for `llm.system_messages`."""
+    """A configuration as callers give it; `system_messages` at the top is short for `llm.system_messages`."""
 
     system_messages: tuple[Annotated[JsonObject, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
 
 
 class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
-    """A configuration, and an id; without one the server makes one."""
+    """A configuration, and an id; without one the server generates it."""
 
     session_id: SessionId | None = None
 
@@ -66,7 +66,7 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Session(Struct, frozen=True):
-    """A session as it is shown; times are Unix ms, secrets are not there."""
+    """A session; times are Unix ms, secrets are left out of `config`."""
 
     session_id: SessionId
     state: StateName
@@ -78,7 +78,7 @@ class Session(Struct, frozen=True):
 
 
 class SessionPage(Struct, frozen=True):
-    """The newest sessions come first; `next_cursor` is null on the last page."""
+    """The newest sessions first; `next_cursor` is null on the last page."""
 
     sessions: list[Session]
     next_cursor: str | None
@@ -99,31 +99,33 @@ def session_view(stream: Stream) -> Session:
 async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     """Create a session from its configuration.
 
-    200 when it exists with the same configuration, 409 when it exists with another one.
+    The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
     """
-    given = await read_object(request)
-    session_id = given.pop("session_id", None)
+    config = await read_object(request)
+    session_id = config.pop("session_id", None)
     if session_id is not None:
         session_id = check_session_id(session_id)
-    check_calling_out(request, given)
-    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, given)
+    check_outbound_change(request, config)
+    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, config)
     if new:
-        note_outbound_change(request, given, stream)
+        note_outbound_change(request, config, stream)
     return json_response(session_view(stream), 201 if new else 200)
 
 
-def check_calling_out(request: web.Request, given: JsonObject) -> None:
-    if changes_outbound(given):
+def check_outbound_change(request: web.Request, config: JsonObject) -> None:
+    """Require the scope `admin` for settings that make the service send requests. Raises `Refused`."""
+    if changes_outbound(config):
         request[GRANT].require("admin")
 
 
-def note_outbound_change(request: web.Request, given: JsonObject, stream: Stream) -> None:
-    if changes_outbound(given):
+def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
+    """Audit a change of settings that make the service send requests."""
+    if changes_outbound(config):
         audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
 
 
 def parse_label(text: str | None) -> tuple[str, str] | None:
-    """The key and the value that a query names."""
+    """Split the label of a query into its key and value."""
     if text is None:
         return None
     key, value = re.split("[:=]", text, maxsplit=1)
@@ -131,8 +133,8 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
 
 
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
-    """The sessions of the project, the newest first."""
-    wanted = StreamFilter(
+    """List the sessions of the project, the newest first."""
+    conditions = StreamFilter(
         project=request[GRANT].project,
         state=query.state,
         user_id=query.user_id,
@@ -141,28 +143,28 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Respo
         started_before=query.started_before,
         limit=query.limit,
     )
-    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
-    """A session's state and configuration."""
+    """Read a session's state and configuration."""
     return json_response(session_view(await get_stream(request)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
-    """Change the configuration by a merge patch (RFC 7396); null takes a setting away."""
+    """Change the configuration with a merge patch (RFC 7396); null removes a setting."""
     request[GRANT].require_setting()
     stream = await get_stream(request)
     patch = await read_object(request)
-    check_calling_out(request, patch)
+    check_outbound_change(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return json_response(session_view(changed))
 
 
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
-    """End a session and close it at once; one that was closed before stays as it was."""
+    """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
     ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)

@@ -1,8 +1,9 @@
-"""Live tails as server-sent events: journals, or memories, while they grow (https://html.spec.whatwg.org, 9.2)."""
+"""Live tails: journals or memories, as server-sent events while they grow."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Literal
 
@@ -11,9 +12,11 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.protocol import sse
+from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, services_of
-from voicemem.server.http.routes import EVENT_STREAM, ResponseSpec, Route
+from voicemem.server.http.request import GRANT, services_of, stream_body
+from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, parse_label
 from voicemem.sessions.tails.session import Changed, End, Entry, Tail, Told, View
@@ -25,26 +28,26 @@ from voicemem.transcript.messages import Message
 KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
 CHUNK_BYTES = 64 * 1024
-"""Bytes that are written at a time, before it is waited for the reader."""
-SSE_HEADERS = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-RETRY_MS = 1_000
-PREAMBLE = f"retry: {RETRY_MS}\n\n".encode()
-KEEP_ALIVE = b": nothing new\n\n"
+"""How many bytes are written at a time, before waiting for the reader."""
+PREAMBLE = sse.retry(ms=1_000)
 TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
+NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+"""Line breaks stand between the tokens of JSON only, never inside strings."""
+JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
 class TailQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`view=messages` tells the memory; `open` adds replies and partials in progress."""
+    """`view=messages` follows the memory instead of the journal; `open` adds replies and partials in progress."""
 
     view: Literal["journal", "messages"] = "journal"
     open: bool = False
 
 
 class SessionTailsQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
-    """Which sessions are followed; `label` is `key:value` or `key=value`. Those that run, and those that begin later.
+    """Which sessions to follow: those that run, and those that begin later. `label` is `key:value` or `key=value`.
 
-    With `state=ended` a session is told, whole, once it has ended. `view=messages` tells memories; `open` adds replies
-    and partials in progress.
+    With `state=ended` each session is sent as a whole once it has ended. `view=messages` follows memories instead of
+    journals; `open` adds replies and partials in progress.
     """
 
     state: Literal["running", "ended"] | None = None
@@ -53,7 +56,7 @@ class SessionTailsQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageUpsert(Struct, frozen=True):
-    """A message that is new, different, or elsewhere: it takes the place of what had its key, behind `after`."""
+    """A message that is new, changed, or moved: it replaces the message with its key, and stands behind `after`."""
 
     key: str
     after: str | None
@@ -61,7 +64,7 @@ class MessageUpsert(Struct, frozen=True):
 
 
 class MessageChanges(Struct, frozen=True):
-    """How a memory has become that of a position: first `removed`, then `upserts` one by one."""
+    """How the memory changed up to a position: first apply `removed`, then `upserts` one by one."""
 
     session_id: SessionId
     position: int
@@ -70,7 +73,7 @@ class MessageChanges(Struct, frozen=True):
 
 
 class EncodedChanges(Struct, frozen=True):
-    """The same with messages that are JSON already."""
+    """The same with messages that are already JSON."""
 
     session_id: SessionId
     position: int
@@ -93,8 +96,18 @@ class TailCut(Struct, frozen=True):
     detail: str
 
 
+class JournalEntry(Struct, frozen=True):
+    """An event with its position; the server's own events have neither producer nor seq."""
+
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    event: JournaledJson
+
+
 class TailEntry(Struct, frozen=True):
-    """An entry of the journal of a session that is followed."""
+    """An entry of the journal of a followed session."""
 
     session_id: SessionId
     position: int
@@ -105,11 +118,11 @@ class TailEntry(Struct, frozen=True):
 
 
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
-"""What stands in `data`, by the name of the event: `entry`, `messages`, `end`, and `goaway` or `error`."""
+"""The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
 
 
 def wants_tail(request: web.Request) -> bool:
-    """Whether the caller takes server-sent events by name."""
+    """Whether the caller's `Accept` names server-sent events."""
     accepted = ",".join(request.headers.getall("Accept", ()))
     return any(part.partition(";")[0].strip().lower() == EVENT_STREAM for part in accepted.split(","))
 
@@ -119,7 +132,7 @@ async def tail_session(request: web.Request, query: TailQuery, stream: Stream, a
     tails = services_of(request).tails
     tail = await tails.of_one(stream, View(query.view == "messages", query.open), last_event_id(request), after)
     if last_event_id(request) is not None and tail.is_told:
-        return web.Response(status=204)  # which ends a browser's trying again
+        return web.Response(status=204)  # a browser then stops connecting again
     return await stream_tail(request, tail)
 
 
@@ -130,56 +143,52 @@ async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.S
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    wanted = StreamFilter(
+    conditions = StreamFilter(
         project=request[GRANT].project, state=query.state, user_id=query.user_id, label=parse_label(query.label)
     )
     view = View(query.view == "messages", query.open)
-    return await stream_tail(request, await services_of(request).tails.of_several(wanted, view, last_event_id(request)))
+    return await stream_tail(
+        request, await services_of(request).tails.of_several(conditions, view, last_event_id(request))
+    )
 
 
 def last_event_id(request: web.Request) -> str | None:
-    """Where the reader stands. A browser sends an empty one when it has none."""
+    """Return the position of the reader; browsers send an empty header if they have none."""
     return request.headers.get("Last-Event-ID") or None
 
 
 async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
-    """Answer with a tail until it is over, or its reader is gone."""
+    """Answer with a tail until it is over or its reader has hung up."""
     if services_of(request).draining.is_set():
         raise Refused("draining")
-    response = web.StreamResponse(headers=SSE_HEADERS)
-    await response.prepare(request)
-    try:
-        await response.write(PREAMBLE)
-        await write_tail(request, response, tail)
-        await response.write_eof()
-    except ConnectionResetError:
-        pass  # the reader has hung up, or was cut off because it did not read
-    return response
+    return await stream_body(request, sse.HEADERS, tail_events(request, tail))
 
 
-async def write_tail(request: web.Request, response: web.StreamResponse, tail: Tail) -> None:
+async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes, None]:
+    """Yield the tail as server-sent events; its last one says why it ends before its session."""
+    yield PREAMBLE
     time = asyncio.get_running_loop().time
     last_write = time()
     try:
-        async with aclosing(services_of(request).tails.tell(tail)) as telling:
-            async for told in telling:
-                for piece in pieces(told):
-                    await response.write(piece)
+        async with aclosing(services_of(request).tails.tell(tail)) as batches:
+            async for items in batches:
+                for piece in encode_in_pieces(items):
+                    yield piece
                     last_write = time()
-                if not told:
+                if not items:
                     await check_reader(request)
                     if time() - last_write >= KEEP_ALIVE_S:
-                        await response.write(KEEP_ALIVE)
+                        yield sse.KEEP_ALIVE
                         last_write = time()
     except VoicememError as error:
-        await response.write(event(None, "error", TailCut(error.code, error.detail)))
+        yield encode_event(None, "error", TailCut(error.code, error.detail))
     else:
         if tail.followed or tail.endless:
-            await response.write(event(None, "goaway", TailCut("draining", CODES["draining"].sentence)))
+            yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
 
 
 async def check_reader(request: web.Request) -> None:
-    """Whether the reader is still there, and still allowed. Raises `ConnectionResetError`, `Refused`."""
+    """Check that the reader is still there and still allowed. Raises `ConnectionResetError`, `Refused`."""
     grant = request[GRANT]
     over = await services_of(request).access.over([grant])
     if grant in over:
@@ -188,33 +197,38 @@ async def check_reader(request: web.Request) -> None:
         raise ConnectionResetError
 
 
-def pieces(told: list[Told]) -> list[bytes]:
-    """Server-sent events, some at a time."""
-    found, piece = [], bytearray()
-    for one in told:
-        piece += encoded(one)
+def event_json(row: Row) -> Raw:
+    """Return the event of an entry as it is in the journal, on one line."""
+    return Raw(row.payload.translate(NO_LINE_BREAKS))
+
+
+def encode_in_pieces(items: list[Told]) -> list[bytes]:
+    """Encode items of a tail, in pieces of at least `CHUNK_BYTES` but for the last."""
+    pieces, piece = [], bytearray()
+    for item in items:
+        piece += encode_item(item)
         if len(piece) >= CHUNK_BYTES:
-            found.append(bytes(piece))
+            pieces.append(bytes(piece))
             piece.clear()
-    return [*found, bytes(piece)] if piece else found
+    return [*pieces, bytes(piece)] if piece else pieces
 
 
-def encoded(told: Told) -> bytes:
-    match told.what:
+def encode_item(item: Told) -> bytes:
+    """Encode one item; an item without content only says where the tail stands."""
+    match item.what:
         case Entry(session_id, row):
             entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, event_json(row))
-            return event(told.place, "entry", entry)
+            return encode_event(item.place, "entry", entry)
         case Changed(session_id, position, changes):
-            return event(told.place, "messages", EncodedChanges(session_id, position, changes.removed, changes.upserts))
+            changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
+            return encode_event(item.place, "messages", changed)
         case End(session_id, state, reason):
-            return event(told.place, "end", SessionOver(session_id, state, reason))
-    return f"id: {told.place}\n\n".encode()
+            return encode_event(item.place, "end", SessionOver(session_id, state, reason))
+    return sse.encode(id=item.place)
 
 
-def event(place: str | None, name: str, data: Struct) -> bytes:
-    """One server-sent event; JSON of msgspec's has no line breaks."""
-    head = f"event: {name}\ndata: " if place is None else f"id: {place}\nevent: {name}\ndata: "
-    return head.encode() + msgspec.json.encode(data) + b"\n\n"
+def encode_event(place: str | None, name: str, data: Struct) -> bytes:
+    return sse.encode(msgspec.json.encode(data), event=name, id=place)
 
 
 ROUTES = (
@@ -228,21 +242,3 @@ ROUTES = (
         codes=(*TAIL_CODES, "too_many_sessions"),
     ),
 )
-NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
-"""Between the tokens of JSON only: inside strings there are none."""
-JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
-
-
-class JournalEntry(Struct, frozen=True):
-    """An event at its place; those of the server's own have neither producer nor seq."""
-
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    event: JournaledJson
-
-
-def event_json(row: Row) -> Raw:
-    """The event of an entry as it is in the journal, on one line."""
-    return Raw(row.payload.translate(NO_LINE_BREAKS))

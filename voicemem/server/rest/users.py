@@ -1,4 +1,4 @@
-"""Users: the sessions of one."""
+"""Users: list the sessions of a user, erase a user."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
-from voicemem.server.http.routes import Route, json_ok
+from voicemem.server.http.routes import ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import SessionPage, session_view
 from voicemem.sessions.retention import erase_user
 from voicemem.store.records import StreamFilter
 
 
 class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Pages as in the list of all sessions."""
+    """Pages are those of the list of all sessions."""
 
     state: Literal["running", "ended"] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -27,20 +27,29 @@ class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
-    """The sessions of a user in the project, the newest first."""
-    wanted = StreamFilter(
+    """List the sessions of a user in the project, the newest first."""
+    conditions = StreamFilter(
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
-    page, cursor = await services_of(request).sessions.list(wanted, query.cursor)
+    page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([session_view(stream) for stream in page], cursor))
 
 
 def user_id_of(request: web.Request) -> str:
-    """The user that the path names. Raises `Refused`."""
+    """Return the id of the user that the path names. Raises `Refused`."""
     try:
         return msgspec.convert(request.match_info["user_id"], Name)
     except msgspec.ValidationError:
-        raise Refused("invalid_field", "A user's id has 1 to 128 characters.") from None
+        raise Refused("invalid_field", "A user id is 1 to 128 characters.") from None
+
+
+async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
+    services, grant = services_of(request), request[GRANT]
+    clock = services.working_memory.clock
+    sessions = await erase_user(services.store, services.memories, grant.project, user_id_of(request), clock)
+    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
+    return web.Response(status=204)
 
 
 ROUTES = (
@@ -53,21 +62,5 @@ ROUTES = (
         json_ok(SessionPage),
         codes=("invalid_cursor",),
     ),
+    Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: ResponseSpec()}),
 )
-LONGEST_USER_ID = 128
-
-
-def user_of(request: web.Request) -> str:
-    user_id = request.match_info["user_id"]
-    if not 1 <= len(user_id) <= LONGEST_USER_ID:
-        raise Refused("invalid_field", "A user_id has 1 to 128 characters.")
-    return user_id
-
-
-async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Erase a user: the document, and all sessions with this user_id. Nothing of them can be read any more."""
-    services, grant = services_of(request), request[GRANT]
-    clock = services.working_memory.clock
-    sessions = await erase_user(services.store, services.memories, grant.project, user_of(request), clock)
-    audit("user_erased", grant.key_id, grant.project, sessions=sessions)
-    return web.Response(status=204)

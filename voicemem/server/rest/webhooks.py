@@ -1,9 +1,9 @@
-"""Webhooks: the endpoints of the project, tried out, and their secrets."""
+"""Webhooks: the endpoints of the project, their secrets, and test callbacks."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -13,13 +13,14 @@ from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.session import EventTypes, Url
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
-from voicemem.protocol.types import matching
+from voicemem.protocol.types import JsonObject, matching
 from voicemem.security.audit import Act, audit
 from voicemem.server.http.request import (
     GRANT,
     SESSION_ID,
     NoQuery,
     convert_body,
+    fields_given,
     json_response,
     read_object,
     services_of,
@@ -30,13 +31,13 @@ from voicemem.store.records import Endpoint
 MAX_DAYS = 7
 Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
-PRINTABLE = "A secret is 8 to 256 printable ASCII characters without spaces"
-Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE, extra_json_schema={"writeOnly": True})]
+PRINTABLE_ASCII = "A secret must be 8 to 256 printable ASCII characters without spaces"
+Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE_ASCII, extra_json_schema={"writeOnly": True})]
 """Printable ASCII, since receivers keep it in their environments."""
 
 
 class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
-    """An endpoint as it is given; without a secret the server makes one."""
+    """An endpoint as callers give it; without a secret the server generates one."""
 
     url: Url
     description: Description = ""
@@ -47,7 +48,7 @@ class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebhookChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed; the rest stays."""
+    """The settings to change; the others stay."""
 
     url: Url | UnsetType = UNSET
     description: Description | UnsetType = UNSET
@@ -57,14 +58,14 @@ class WebhookChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
-    """The next secret (the server makes one otherwise), and for how long the one before signs as well."""
+    """The next secret (without one the server generates it), and how long the old one also signs."""
 
     secret: Secret | UnsetType = UNSET
     overlap_seconds: Annotated[int, Meta(ge=0, le=MAX_DAYS * 86_400)] = 86_400
 
 
 class Webhook(Struct, frozen=True):
-    """An endpoint as it is shown. `failing_since` is the first failed attempt since the last success."""
+    """An endpoint. `failing_since` is the time of the first failed attempt since the last success."""
 
     id: str
     url: str
@@ -80,19 +81,19 @@ class Webhook(Struct, frozen=True):
 
 
 class WebhookWithSecret(Webhook, frozen=True):
-    """The only answers that show a secret."""
+    """An endpoint with its secret, which only these answers show."""
 
     secret: str
 
 
 class WebhookList(Struct, frozen=True):
-    """In the order in which they were made."""
+    """The endpoints, in the order in which they were created."""
 
     webhooks: list[Webhook]
 
 
 class CheckResult(Struct, frozen=True):
-    """What came of one test callback."""
+    """The result of one test callback."""
 
     event_type: int
     passed: bool
@@ -103,13 +104,13 @@ class CheckResult(Struct, frozen=True):
 
 
 class CheckResults(Struct, frozen=True):
-    """`passed` when every callback was answered with 2xx."""
+    """`passed` if every callback was answered with 2xx."""
 
     passed: bool
     results: list[CheckResult]
 
 
-def endpoint_fields(endpoint: Endpoint) -> dict[str, Any]:
+def endpoint_fields(endpoint: Endpoint) -> JsonObject:
     return {
         "id": endpoint.id,
         "url": endpoint.url if endpoint.project else origin_of(endpoint.url),
@@ -126,7 +127,7 @@ def endpoint_fields(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def origin_of(url: str) -> str:
-    """Where the operator's receiver is; the rest of its URL may hold the operator's secrets."""
+    """Return scheme and host of the operator's URL; the rest of it may hold the operator's secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
@@ -136,17 +137,16 @@ def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
 
 
 def endpoint_of(request: web.Request) -> tuple[str, str]:
-    """The caller's project, and the endpoint that the path names. Raises `Refused` for what cannot be an id."""
+    """Return the caller's project and the id of the endpoint that the path names. Raises `Refused`."""
     endpoint_id = request.match_info["id"]
     if not SESSION_ID.match(endpoint_id):
         raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
     return request[GRANT].project, endpoint_id
 
 
-def given_fields(given: Struct) -> dict[str, Any]:
-    """What was given, without what was left out; event types in order, each once."""
-    values = {name: getattr(given, name) for name in given.__struct_fields__}
-    values = {name: value for name, value in values.items() if value is not UNSET}
+def checked_fields(body: Struct) -> JsonObject:
+    """Return the fields that a body has; event types in order, each once. Raises `Refused`."""
+    values = fields_given(body)
     check_text(values.get("description"))
     check_webhook_secret(values.get("secret"))
     if "event_types" in values:
@@ -159,8 +159,8 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
 
 
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
-    """Add an endpoint that hears of the project's sessions. The answer shows its secret."""
-    values = given_fields(convert_body(await read_object(request), NewWebhook))
+    """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
+    values = checked_fields(convert_body(await read_object(request), NewWebhook))
     disabled = None if values.pop("enabled") else 0
     new = Endpoint(
         key=0,
@@ -176,19 +176,19 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
-    """The endpoints of the project; before those of `default`, the operator's."""
+    """List the endpoints of the project; for `default`, the operator's comes first."""
     endpoints = await services_of(request).webhooks.list(request[GRANT].project)
     return json_response(WebhookList([Webhook(**endpoint_fields(endpoint)) for endpoint in endpoints]))
 
 
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
-    """An endpoint, and whether it is well."""
+    """Read an endpoint, and whether it works."""
     return json_response(Webhook(**endpoint_fields(await services_of(request).webhooks.get(*endpoint_of(request)))))
 
 
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
-    """Change an endpoint, turn it off or on. What waits for one that is turned off is failed."""
-    changes = given_fields(convert_body(await read_object(request), WebhookChange))
+    """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
+    changes = checked_fields(convert_body(await read_object(request), WebhookChange))
     enabled = changes.pop("enabled", None)
     changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
@@ -196,35 +196,35 @@ async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
-    """Forget an endpoint, its secret and its deliveries."""
+    """Delete an endpoint, with its secret and its deliveries."""
     await services_of(request).webhooks.delete(*endpoint_of(request))
     audit_endpoint(request, "webhook_deleted", request.match_info["id"])
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
-    """Give an endpoint a new secret, which the answer shows; for a while the old one signs as well."""
-    given = convert_body(await read_object(request), NewSecret)
-    secret = None if given.secret is UNSET else given.secret
+    """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
+    body = convert_body(await read_object(request), NewSecret)
+    secret = None if body.secret is UNSET else body.secret
     check_webhook_secret(secret)
     webhooks = services_of(request).webhooks
-    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, given.overlap_seconds)
+    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
     return json_response(with_secret(rotated))
 
 
 async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
-    """Send Agora's test callback for each event type now, and say what was answered."""
+    """Send Agora's test callback for each event type now, and report the answers."""
     results = [
         CheckResult(
-            tried.event_type,
-            tried.answer.status is not None and tried.answer.status // 100 == 2,
-            tried.answer.duration_ms,
-            tried.answer.status,
-            tried.answer.error,
-            tried.answer.excerpt,
+            check.event_type,
+            check.answer.status is not None and check.answer.status // 100 == 2,
+            check.answer.duration_ms,
+            check.answer.status,
+            check.answer.error,
+            check.answer.excerpt,
         )
-        for tried in await services_of(request).webhooks.send_health_checks(*endpoint_of(request))
+        for check in await services_of(request).webhooks.send_health_checks(*endpoint_of(request))
     ]
     audit_endpoint(request, "webhook_tested", request.match_info["id"])
     return json_response(CheckResults(all(result.passed for result in results), results))

@@ -2,191 +2,309 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.documents.tools import ChatToolCall
-from voicemem.memory.working_memory import DocumentOwner, owner_of_session
+from voicemem.documents.document import DocumentFormat, Scope, check_form, form_of
+from voicemem.documents.tools import GET_TOOL, ChatToolCall
+from voicemem.errors import Refused
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, owner_of_session
 from voicemem.protocol.events import MemoryData
-from voicemem.protocol.types import JsonObject
-from voicemem.server.http.request import GRANT, NoQuery, get_stream, json_response, read_object, services_of
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.rest import documents
-from voicemem.server.rest.documents import (
-    AppendedDocument,
-    DocumentVersions,
-    ReplacedDocument,
-    ToolMessage,
-    Tools,
-    UpdatedDocument,
-    VersionQuery,
-    VersionsQuery,
-    WorkingMemoryDocument,
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.server.http.openapi import id_of
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
+    services_of,
 )
-from voicemem.server.rest.users import erase_user_memory, user_of
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.rest.users import user_id_of
+
+ETAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
+"""A version as an ETag, with or without quotes."""
+Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+
+
+class VersionQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`version` names an earlier version, from 1 on."""
+
+    version: Positive | None = None
+
+
+class VersionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`before` is the lowest version of the previous page."""
+
+    before: Positive | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """The new document. With `format`, `template` or `schema` it has this form from now on."""
+
+    content: str | JsonObject | UnsetType = UNSET
+    format: DocumentFormat | None = None
+    template: str | None = None
+    schema: JsonObject | None = None
+
+
+class AppendedDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to add to a document: an object if it is JSON, or else a text."""
+
+    content: str | JsonObject
+
+
+class WorkingMemoryDocument(Struct, frozen=True):
+    """A document; before the first update it has version 0 and no content. `updated_at` is Unix ms."""
+
+    scope: Scope
+    format: DocumentFormat
+    template: str | None
+    schema: JsonObject | None
+    content: str | JsonObject | None
+    version: int
+    updated_at: int | None
+
+
+class UpdatedDocument(Struct, frozen=True):
+    """The answer to an update with a key that may not read."""
+
+    version: int
+    updated_at: int | None
+
+
+class DocumentVersion(Struct, frozen=True):
+    """A version, and the operation that made it."""
+
+    version: int
+    operation: Literal["append", "replace", "clear", "form"]
+    updated_at: int
+
+
+class DocumentVersions(Struct, frozen=True):
+    """The versions, the newest first."""
+
+    versions: list[DocumentVersion]
+
+
+class Tools(Struct, frozen=True):
+    """Tool definitions in OpenAI's form."""
+
+    tools: list[JsonObject]
+
+
+class ToolMessage(Struct, frozen=True):
+    """The message that answers a tool call."""
+
+    role: Literal["tool"]
+    tool_call_id: str
+    content: str
+
+
+async def apply_to_document(request: web.Request, owner: DocumentOwner, change: DocumentChange) -> web.Response:
+    """Change a document; the answer shows it if the key may read it."""
+    view = await services_of(request).working_memory.change(owner, change, expected_versions(request))
+    if request[GRANT].allows("read", request.match_info.get("id")):
+        return document_response(view)
+    document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
+    return json_response(document, headers={"ETag": f'"{view.version}"'})
+
+
+def document_response(view: DocumentView) -> web.Response:
+    form = view.form
+    document = WorkingMemoryDocument(
+        scope=view.owner.scope,
+        format=form.format,
+        template=form.template,
+        schema=form.schema,
+        content=view.content,
+        version=view.version,
+        updated_at=view.updated_ms,
+    )
+    return json_response(document, headers={"ETag": f'"{view.version}"'})
+
+
+def expected_versions(request: web.Request) -> Collection[int] | None:
+    """Return the versions that `If-Match` names, or 0 for `If-None-Match: *`; None if any version will do."""
+    if_match = request.headers.getall("If-Match", None)
+    versions = None
+    if if_match is not None and "*" not in if_match:
+        tags = map(ETAG.fullmatch, ",".join(if_match).split(","))
+        versions = {int(tag[2]) for tag in tags if tag is not None}
+    if request.headers.get("If-None-Match", "").strip() == "*":
+        return {0} if versions is None else versions & {0}
+    return versions
 
 
 async def owner_of(request: web.Request) -> DocumentOwner:
-    """Whose document the path is about. Raises `Refused`."""
+    """Return the owner of the document that the path names. Raises `Refused`."""
     if "user_id" in request.match_info:
-        return DocumentOwner("user", request[GRANT].project, user_of(request))
+        return DocumentOwner("user", request[GRANT].project, user_id_of(request))
     return owner_of_session(await get_stream(request))
 
 
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
-    """The document that the session works on: its own, or that of its user."""
-    return await documents.read(request, await owner_of(request), query)
+    """Read the document that the session works on: its own, or that of its user."""
+    owner = await owner_of(request)
+    return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
 async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
-    """What made each version of the document, the newest first."""
-    return await documents.versions(request, await owner_of(request), query)
+    """List the versions of the document and the operations that made them, the newest first."""
+    owner = await owner_of(request)
+    versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
+    return json_response(DocumentVersions([DocumentVersion(*version) for version in versions]))
 
 
 async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Put a content, a form, or both into the place of what is there."""
-    return await documents.replace(request, await owner_of(request))
+    """Replace the content, the form, or both."""
+    owner = await owner_of(request)
+    body = convert_body(await read_object(request), ReplacedDocument)
+    form = form_of(body)
+    if form is not None:
+        request[GRANT].require_setting()
+        check_form(body)
+    content: Any = None if body.content is UNSET else body.content
+    if content is None and form is None:
+        raise Refused("missing_field", "The body must have `content`, or a form: `format`, `template` or `schema`.")
+    return await apply_to_document(
+        request, owner, DocumentChange("form" if content is None else "replace", content, form)
+    )
 
 
 async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Add to the document: objects are merged deep, arrays take what is new, a text is put below."""
-    return await documents.append(request, await owner_of(request))
+    """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
+    owner = await owner_of(request)
+    body = convert_body(await read_object(request), AppendedDocument)
+    return await apply_to_document(request, owner, DocumentChange("append", body.content))
 
 
 async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Empty the document. Its versions stay, and its form."""
-    return await documents.clear(request, await owner_of(request))
+    """Empty the document. Its versions and its form stay."""
+    return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
 async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
-    """The tools by which an LLM works on the document, as OpenAI takes them."""
-    return await documents.list_tools(request, await owner_of(request))
+    """List the tools with which an LLM works on the document, in OpenAI's form."""
+    owner = await owner_of(request)
+    return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
 async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
-    """Do what a tool call says, and answer it. What is wrong with the call is told to the LLM in the answer."""
-    return await documents.execute(request, await owner_of(request))
-
-
-async def read_user_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
-    """The document of a user, which the user's sessions share."""
-    return await documents.read(request, await owner_of(request), query)
-
-
-async def list_user_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
-    """What made each version of a user's document, the newest first."""
-    return await documents.versions(request, await owner_of(request), query)
-
-
-async def replace_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Put a content, a form, or both into the place of a user's document."""
-    return await documents.replace(request, await owner_of(request))
-
-
-async def append_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Add to a user's document: objects are merged deep, arrays take what is new, a text is put below."""
-    return await documents.append(request, await owner_of(request))
-
-
-async def clear_user_working_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Empty a user's document. Its versions stay, and its form."""
-    return await documents.clear(request, await owner_of(request))
-
-
-async def list_user_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
-    """The tools by which an LLM works on a user's document, as OpenAI takes them."""
-    return await documents.list_tools(request, await owner_of(request))
-
-
-async def call_user_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
-    """Do what a tool call says with a user's document, and answer it."""
-    return await documents.execute(request, await owner_of(request))
+    """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
+    owner = await owner_of(request)
+    tool_call = convert_body(await read_object(request), ChatToolCall)
+    if tool_call.function.name == GET_TOOL:
+        request[GRANT].require("read", request.match_info.get("id"))
+    message = await services_of(request).working_memory.execute_tool(owner, tool_call)
+    return json_response(msgspec.convert(message, ToolMessage))
 
 
 async def read_data(request: web.Request, _: NoQuery) -> web.Response:
-    """The data of the session: any JSON object of the caller's."""
+    """Read the data of the session: any JSON object of the caller's."""
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
 async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
-    """Put an object into the place of the session's data."""
-    return await changed_data(request, MemoryData(operation="replace", content=await read_object(request)))
+    """Replace the session's data with an object."""
+    return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
 async def change_data(request: web.Request, _: NoQuery) -> web.Response:
-    """Change the session's data by a merge patch (RFC 7396); null takes a field away."""
-    return await changed_data(request, MemoryData(operation="patch", content=await read_object(request)))
+    """Change the session's data with a merge patch (RFC 7396); null removes a field."""
+    return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
 
-async def changed_data(request: web.Request, event: MemoryData) -> web.Response:
+async def apply_to_data(request: web.Request, event: MemoryData) -> web.Response:
     return json_response(await services_of(request).working_memory.change_data(await get_stream(request), event))
 
 
-def document_routes(base: str, handlers: tuple[Any, ...], codes: tuple[str, ...]) -> tuple[Route[Any], ...]:
-    """The routes of documents below a path."""
-    read, versions, replace, append, clear, tools, call = handlers
-    path = f"{base}/working-memory"
-    shown = {200: ResponseSpec({JSON: WorkingMemoryDocument}, headers=("ETag",))}
-    written = {200: ResponseSpec({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
-    racing = (*codes, "precondition_failed")
-    return (
-        Route("GET", path, read, "read", VersionQuery, shown, codes=(*codes, "unknown_version")),
-        Route("GET", f"{path}/versions", versions, "read", VersionsQuery, json_ok(DocumentVersions), codes=codes),
-        Route(
-            "PUT",
-            path,
-            replace,
-            "ingest",
-            NoQuery,
-            written,
-            BodySpec({JSON: ReplacedDocument}),
-            (*racing, "missing_field"),
-        ),
-        Route("PATCH", path, append, "ingest", NoQuery, written, BodySpec({JSON: AppendedDocument}), racing),
-        Route("DELETE", path, clear, "ingest", NoQuery, written, codes=racing),
-        Route("GET", f"{path}/tools", tools, "read", NoQuery, json_ok(Tools), codes=codes),
-        Route(
-            "POST",
-            f"{path}/tools",
-            call,
-            "ingest",
-            NoQuery,
-            json_ok(ToolMessage),
-            BodySpec({JSON: ChatToolCall}),
-            codes,
-        ),
+USER_ABOUTS = {
+    "read_working_memory": "Read the document of a user, which the user's sessions share.",
+    "list_working_memory_versions": "List the versions of a user's document, the newest first.",
+    "replace_working_memory": "Replace the content of a user's document, its form, or both.",
+    "append_working_memory": (
+        "Add to a user's document: objects are merged deeply, new items are added to arrays, a text is appended."
+    ),
+    "clear_working_memory": "Empty a user's document. Its versions and its form stay.",
+    "list_working_memory_tools": "List the tools with which an LLM works on a user's document, in OpenAI's form.",
+    "call_working_memory_tool": "Execute a tool call on a user's document, and answer it.",
+}
+"""The summaries of the routes of users, by operation id of the sessions' routes."""
+
+
+def of_user(route: Route[Any]) -> Route[Any]:
+    """Return the same route for the document of a user."""
+    return route._replace(
+        path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
+        codes=tuple(code for code in route.codes if code != "no_user"),
+        operation_id=id_of(route).replace("working_memory", "user_working_memory"),
+        about=USER_ABOUTS[id_of(route)],
     )
 
 
-OF_SESSIONS = (
-    read_working_memory,
-    list_working_memory_versions,
-    replace_working_memory,
-    append_working_memory,
-    clear_working_memory,
-    list_working_memory_tools,
-    call_working_memory_tool,
-)
-OF_USERS = (
-    read_user_working_memory,
-    list_user_working_memory_versions,
-    replace_user_working_memory,
-    append_user_working_memory,
-    clear_user_working_memory,
-    list_user_working_memory_tools,
-    call_user_working_memory_tool,
-)
-DATA = "/v1/sessions/{id}/data"
-ROUTES = (
-    *document_routes("/v1/sessions/{id}", OF_SESSIONS, ("no_user",)),
-    *document_routes("/v1/users/{user_id}", OF_USERS, ()),
-    Route("GET", DATA, read_data, "read", NoQuery, json_ok(JsonObject)),
+PATH = "/v1/sessions/{id}/working-memory"
+DATA_PATH = "/v1/sessions/{id}/data"
+READ = {200: ResponseSpec({JSON: WorkingMemoryDocument}, headers=("ETag",))}
+WRITTEN = {200: ResponseSpec({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
+WRITE_CODES = ("no_user", "precondition_failed")
+SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
+    Route("GET", PATH, read_working_memory, "read", VersionQuery, READ, codes=("no_user", "unknown_version")),
     Route(
-        "PUT", DATA, replace_data, "ingest", NoQuery, json_ok(JsonObject), BodySpec({JSON: JsonObject}, required=False)
+        "GET",
+        f"{PATH}/versions",
+        list_working_memory_versions,
+        "read",
+        VersionsQuery,
+        json_ok(DocumentVersions),
+        codes=("no_user",),
     ),
     Route(
-        "PATCH", DATA, change_data, "ingest", NoQuery, json_ok(JsonObject), BodySpec({JSON: JsonObject}, required=False)
+        "PUT",
+        PATH,
+        replace_working_memory,
+        "ingest",
+        NoQuery,
+        WRITTEN,
+        BodySpec({JSON: ReplacedDocument}),
+        (*WRITE_CODES, "missing_field"),
     ),
-    Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: ResponseSpec()}),
+    Route(
+        "PATCH",
+        PATH,
+        append_working_memory,
+        "ingest",
+        NoQuery,
+        WRITTEN,
+        BodySpec({JSON: AppendedDocument}),
+        WRITE_CODES,
+    ),
+    Route("DELETE", PATH, clear_working_memory, "ingest", NoQuery, WRITTEN, codes=WRITE_CODES),
+    Route("GET", f"{PATH}/tools", list_working_memory_tools, "read", NoQuery, json_ok(Tools), codes=("no_user",)),
+    Route(
+        "POST",
+        f"{PATH}/tools",
+        call_working_memory_tool,
+        "ingest",
+        NoQuery,
+        json_ok(ToolMessage),
+        BodySpec({JSON: ChatToolCall}),
+        ("no_user",),
+    ),
+)
+DATA_BODY = BodySpec({JSON: JsonObject}, required=False)
+ROUTES: tuple[Route[Any], ...] = (
+    *SESSION_DOCUMENT_ROUTES,
+    *map(of_user, SESSION_DOCUMENT_ROUTES),
+    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject)),
+    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
+    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
 )

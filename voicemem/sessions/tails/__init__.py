@@ -1,1 +1,1 @@
-"""Live tails: what readers of a session, or of several, are sent while it happens."""
+"""Live tails: readers of one session or several get what is journaled, or what changes in the memory, as it happens."""

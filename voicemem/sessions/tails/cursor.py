@@ -1,8 +1,8 @@
-"""Where a live tail stands, as a text that its reader gives back to go on there.
+"""Cursors of live tails: the place that a reader has reached, as a text with which it resumes there.
 
-A place names the store's incarnation, since positions of another one mean nothing here. Of one session it goes on with
-its key and a position, `INCARNATION.KEY-POSITION`. Of several, with the key up to which sessions were looked at and a
-pair for each that is being followed: `INCARNATION.KEY_KEY-POSITION_KEY-POSITION`.
+A place begins with the store's incarnation, since positions in another one mean nothing. In one session the key and the
+position follow: `INCARNATION.KEY-POSITION`. In several it is the key up to which sessions were examined, and a pair for
+each session that is being followed: `INCARNATION.KEY_KEY-POSITION_KEY-POSITION`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEVERAL = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{PAIR})*)\Z", re.AS
 
 
 class Several(NamedTuple):
-    """A place among several sessions: positions by key."""
+    """A place in several sessions: the key up to which they were examined, and the positions of those followed."""
 
     frontier: int
     positions: dict[int, int]
@@ -29,10 +29,10 @@ def write_one(incarnation: str, key: int, position: int) -> str:
 
 
 def read_one(incarnation: str, key: int, place: str) -> int:
-    """The position in a place of this session. Raises `Refused`."""
-    found, position = pair_of(checked(ONE, incarnation, place)[2])
-    if found != key:
-        raise Refused("invalid_position", "The position is of another session.")
+    """The position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    place_key, position = pair_of(checked(ONE, incarnation, place)[2])
+    if place_key != key:
+        raise Refused("invalid_position", "The position belongs to another session.")
     return position
 
 
@@ -42,7 +42,7 @@ def write_several(incarnation: str, place: Several) -> str:
 
 
 def read_several(incarnation: str, place: str) -> Several:
-    """The place that was written. Raises `Refused`."""
+    """The place in a text of `write_several`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
     match = checked(SEVERAL, incarnation, place)
     return Several(int(match[2]), dict(map(pair_of, match[3].split("_")[1:])))
 

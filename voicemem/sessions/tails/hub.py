@@ -1,4 +1,4 @@
-"""The live tails of a service: where they begin, and who rings for them."""
+"""The open tails of a service: begins them, and wakes them at every commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicemem.store.streams import Stream
 
 
 class Tails:
-    """The tails that are open. While there are none, nothing is done for them."""
+    """The open tails. It subscribes to commits only while there are any."""
 
     def __init__(self, sources: Sources, feed: CommitFeed) -> None:
         self.sources = sources
@@ -23,27 +23,30 @@ class Tails:
         self.open: set[Tail] = set()
 
     async def tell(self, tail: Tail) -> AsyncGenerator[list[Told], None]:
-        """What a tail tells, told as soon as it is journaled. See `Tail.tell`."""
+        """The items of a tail, each as soon as it is journaled; see `Tail.tell`."""
         if not self.open:
             self.feed.subscribe(self.ring)
         self.open.add(tail)
         try:
-            async for told in tail.tell():
-                yield told
+            async for items in tail.tell():
+                yield items
         finally:
             self.open.discard(tail)
             if not self.open:
                 self.feed.unsubscribe(self.ring)
 
     def ring(self, appended: Iterable[Appended]) -> None:
-        """Wake those who follow these sessions, or would."""
+        """Wake the tails that follow these sessions, or are to follow them from now on."""
         streams = {result.stream.key: result.stream for result in appended}
         for tail in self.open:
             for stream in streams.values():
                 tail.ring(stream)
 
     async def of_one(self, stream: Stream, view: View, place: str | None, after: int = 0) -> Tail:
-        """A tail of one session, from a place, else from a position. Raises `Refused`."""
+        """A tail of one session, from a place, or else from a position.
+
+        Raises `Refused` (`invalid_position`, `other_incarnation`).
+        """
         if place is not None:
             after = cursor.read_one(self.store.incarnation, stream.key, place)
             if after > stream.position:
@@ -51,7 +54,11 @@ class Tails:
         return Tail(self.sources, view, [Followed(stream, after)])
 
     async def of_several(self, wanted: StreamFilter, view: View, place: str | None) -> Tail:
-        """A tail of the sessions that match, from a place, else from now. Raises `Refused`."""
+        """A tail of the sessions that match, from a place, or else from now.
+
+        From now, it follows the sessions that are running and all that start later. From a place, it also follows the
+        sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
+        """
         if place is None:
             tail = TailOfSeveral(self.sources, view, [], wanted)
             newest = await self.store.streams(StreamFilter(project=wanted.project, limit=1))
@@ -59,11 +66,11 @@ class Tails:
         else:
             frontier, positions = cursor.read_several(self.store.incarnation, place)
             streams = await self.store.streams_of(wanted.project, [frontier, *positions])
-            if any(positions.get(one.key, 0) > one.position and one.state != "erased" for one in streams):
+            if any(positions.get(stream.key, 0) > stream.position and stream.state != "erased" for stream in streams):
                 raise Refused("invalid_position")
-            followed = [Followed(one, positions[one.key]) for one in streams if one.key in positions]
+            followed = [Followed(stream, positions[stream.key]) for stream in streams if stream.key in positions]
             tail = TailOfSeveral(self.sources, view, followed, wanted)
-            tail.see([one for one in streams if one.key == frontier])
+            tail.see([stream for stream in streams if stream.key == frontier])
         running = await tail.listed(StreamFilter(project=wanted.project, state="running"))
         if place is None and len(running) > MOST_SESSIONS:
             raise Refused("too_many_sessions")

@@ -1,7 +1,7 @@
-"""One live tail: the journals of sessions, or their memories, as they grow.
+"""One live tail: the journals or memories of sessions as they grow.
 
-A tail keeps no queue: whenever it is rung for, it reads from the store what comes after its place. So a reader that is
-slow holds up nobody and costs one page, and nothing is missed or told twice. Who comes back with a place goes on there.
+A tail keeps no queue: when it is woken, it reads from the store what comes after its place. So a slow reader delays no
+other and costs one page of memory, and nothing is missed or sent twice. A reader that returns with its place resumes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from voicemem.transcript.diff import Changes, MessageDiff
 from voicemem.transcript.fold import fold_all
 
 PAGE = 500
-"""Entries that are read at a time."""
+"""Entries read at a time."""
 POLL_S = 0.5
-"""What nobody rings for (closes, changes over REST, other processes on the store) is noticed so soon."""
+"""How often tails look at what no commit of the recorder wakes them for: closes, changes over REST, and what other
+processes on the store have journaled."""
 
 
 class View(NamedTuple):
-    """What is told of a session: its journal, or its memory, with what is in progress if that is wanted."""
+    """What a tail sends: the journal, or with `messages` the memory, with `unfinished` also what is in progress."""
 
     messages: bool = False
     unfinished: bool = False
@@ -40,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The memory at a position, as what has changed since it was told before."""
+    """What has changed in the memory, up to a position, since the last item of the session."""
 
     session_id: str
     position: int
@@ -48,7 +49,7 @@ class Changed(NamedTuple):
 
 
 class End(NamedTuple):
-    """Nothing more comes of this session; `state` is `ended` or `erased`."""
+    """The last item of a session; `state` is `ended` or `erased`."""
 
     session_id: str
     state: str
@@ -56,24 +57,24 @@ class End(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Something that is told; who has it goes on from `place`. With nothing it is only the place."""
+    """One item of a tail, and the place from which a reader that has it resumes; the first item may be a place only."""
 
     place: str
     what: Entry | Changed | End | None
 
 
 class Followed:
-    """A session in a tail, told up to a position."""
+    """A session in a tail, which was sent up to position `at`."""
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
         self.at = at
         self.keyed: MessageDiff | None = None
-        """The memory as it was told, where memories are."""
+        """The memory as it was sent; None before the first item, and in a tail of journals."""
 
 
 class Sources(NamedTuple):
-    """What tails read. `clock` gives Unix ms; they end when `draining` is set."""
+    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set."""
 
     store: Store
     memories: Memories
@@ -82,61 +83,64 @@ class Sources(NamedTuple):
 
 
 class Tail:
-    """Follows one session. `tell` is for one use."""
+    """Follows one session. `tell` may be called once."""
 
     endless = False
-    """Whether it goes on when no session is followed any more."""
+    """Whether it continues when it follows no session any more."""
 
     def __init__(self, sources: Sources, view: View, followed: list[Followed]) -> None:
         self.sources = sources
         self.store = sources.store
         self.view = view
-        self.followed = {one.stream.key: one for one in followed}
+        self.followed = {session.stream.key: session for session in followed}
         self.rung = asyncio.Event()
         self.changed = set(self.followed)
-        """Keys of sessions that may have more to tell."""
+        """Keys of sessions that may have more to send."""
 
     @property
     def place(self) -> str:
-        ((key, one),) = self.followed.items()
-        return cursor.write_one(self.store.incarnation, key, one.at)
+        """The place after all items so far."""
+        ((key, session),) = self.followed.items()
+        return cursor.write_one(self.store.incarnation, key, session.at)
 
     @property
     def is_told(self) -> bool:
-        """Whether nothing can come any more."""
+        """Whether everything was sent and nothing can follow."""
         now = self.sources.clock()
-        return all(is_over(one.stream, now) and one.at >= one.stream.position for one in self.followed.values())
+        return all(
+            is_over(session.stream, now) and session.at >= session.stream.position for session in self.followed.values()
+        )
 
     def ring(self, stream: Stream) -> None:
-        """Note that something was journaled in a session."""
+        """Note that something was journaled in a session, and wake the tail if it follows it."""
         if stream.key in self.followed:
             self.changed.add(stream.key)
             self.rung.set()
 
     async def look(self) -> None:
-        """Look at what nobody rings for."""
+        """Note that any session may have changed, once every `POLL_S`."""
         self.changed.update(self.followed)
 
     def holds_back(self, stream: Stream) -> bool:
-        """Whether it is too early to tell of a session."""
+        """Whether it is too early to send anything of a session."""
         return False
 
-    def finish(self, one: Followed, state: str, reason: str | None) -> Told:
-        """The end of the session; its reader gets nothing but the end again when it comes back."""
+    def finish(self, session: Followed, state: str, reason: str | None) -> Told:
+        """The last item of a session; a reader that returns with its place gets the same item again."""
         place = self.place
-        del self.followed[one.stream.key]
-        return Told(place, End(one.stream.id, state, reason))
+        del self.followed[session.stream.key]
+        return Told(place, End(session.stream.id, state, reason))
 
     async def tell(self) -> AsyncIterator[list[Told]]:
-        """What there is to tell, as it comes, and now and then nothing. Ends with its session, or with the service.
+        """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends.
 
         Raises `StoreUnavailable`.
         """
         time = asyncio.get_running_loop().time
         look_at = time() + POLL_S
         while not self.sources.draining.is_set():
-            async for told in self.tell_changed():
-                yield told
+            async for items in self.tell_changed():
+                yield items
             if not (self.followed or self.endless):
                 return
             if not self.changed:
@@ -147,59 +151,63 @@ class Tail:
                 yield []
 
     async def wait(self, at_most_s: float) -> None:
-        """Until somebody rings."""
+        """Wait until `ring` wakes the tail, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 await self.rung.wait()
         self.rung.clear()
 
     async def tell_changed(self) -> AsyncIterator[list[Told]]:
-        """A page of each session that may have more."""
+        """Yield the next page of each session that may have more; those with further pages stay in `changed`."""
         keys, self.changed = sorted(self.changed), set()
         for key in keys:
-            one = self.followed.get(key)
-            if one is None:
+            session = self.followed.get(key)
+            if session is None:
                 continue
-            stream = await self.store.stream(one.stream.project, one.stream.id)
+            stream = await self.store.stream(session.stream.project, session.stream.id)
             if stream is None:
-                yield [self.finish(one, "erased", None)]
+                yield [self.finish(session, "erased", None)]
                 continue
-            one.stream = stream
+            session.stream = stream
             if self.holds_back(stream):
                 continue
-            before = one.at
+            before = session.at
             if before < stream.position:
-                told = await (self.changes_of(one) if self.view.messages else self.entries_of(one))
-                if told:
-                    yield told
-            if one.at >= stream.position and is_over(stream, self.sources.clock()):
-                yield [self.finish(one, stream.state, stream.reason)]
-            elif before < one.at < stream.position:
+                items = await (self.changes_of(session) if self.view.messages else self.entries_of(session))
+                if items:
+                    yield items
+            if session.at >= stream.position and is_over(stream, self.sources.clock()):
+                yield [self.finish(session, stream.state, stream.reason)]
+            elif before < session.at < stream.position:
                 self.changed.add(key)
 
-    async def entries_of(self, one: Followed) -> list[Told]:
-        told = []
-        for row in await self.store.rows(one.stream.key, one.at, PAGE):
-            one.at = row.position
-            told.append(Told(self.place, Entry(one.stream.id, row)))
-        return told
+    async def entries_of(self, session: Followed) -> list[Told]:
+        """The next page of a session's journal."""
+        items = []
+        for row in await self.store.rows(session.stream.key, session.at, PAGE):
+            session.at = row.position
+            items.append(Told(self.place, Entry(session.stream.id, row)))
+        return items
 
-    async def changes_of(self, one: Followed) -> list[Told]:
-        """What has changed in a memory, in one piece: with its place a reader has the history of that position."""
-        key, memories = one.stream.key, self.sources.memories
-        if one.keyed is None:
-            memory = await memories.load(key, one.at)
-            await memories.catch_up(key, memory, one.at)
-            one.keyed = MessageDiff(memory.state, self.view.unfinished)
-            if one.at:
-                one.keyed.changes()
-        state = one.keyed.state
+    async def changes_of(self, session: Followed) -> list[Told]:
+        """What a page of the journal changes in a session's memory, as one item.
+
+        It is never split, so a reader that has applied an item holds exactly the history at the item's position.
+        """
+        key, memories = session.stream.key, self.sources.memories
+        if session.keyed is None:
+            memory = await memories.load(key, session.at)
+            await memories.catch_up(key, memory, session.at)
+            session.keyed = MessageDiff(memory.state, self.view.unfinished)
+            if session.at:
+                session.keyed.changes()  # the reader has everything up to here
+        state = session.keyed.state
         fold_all(state, decoded(await self.store.rows(key, state.position, PAGE)))
-        one.at = max(one.at, state.position)
-        changes = one.keyed.changes()
-        return [Told(self.place, Changed(one.stream.id, one.at, changes))] if changes else []
+        session.at = max(session.at, state.position)
+        changes = session.keyed.changes()
+        return [Told(self.place, Changed(session.stream.id, session.at, changes))] if changes else []
 
 
 def is_over(stream: Stream, now_ms: int) -> bool:
-    """Whether a session is closed for good: nothing opens it again."""
+    """Whether a session has ended and can no longer be reopened."""
     return stream.state == "ended" and not may_reopen(stream, now_ms)

@@ -1,4 +1,4 @@
-"""A live tail of several sessions: which ones it follows, and since when."""
+"""A live tail of several sessions, which finds the sessions to follow as they start."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from voicemem.store.records import StreamFilter
 from voicemem.store.streams import Stream
 
 MOST_SESSIONS = 256
-"""Followed at a time by one tail: its places name each of them, and go into a header."""
+"""Sessions that one tail follows at a time, at most: a place names each of them, and must fit into a header."""
 LISTED = 1000
+"""Sessions in a page of a list."""
 SLACK_MS = 5_000
-"""New sessions are looked for from so long before the newest that is known."""
+"""New sessions are looked for from this long before the start of the newest known one, since starts may be committed
+out of order."""
 
 
 class TailOfSeveral(Tail):
-    """Follows those that match a filter: each that runs when it begins, or starts later, is told whole.
+    """Follows the sessions that match a filter: those that are running when it begins, and those that start later.
 
-    With the state `ended`, a session is told once it has. `frontier` is the key up to which all were looked at: what is
-    over and below it was told, or is not wanted.
+    Each is sent from its start; with the state `ended`, once it has ended. `frontier` is the key up to which all
+    sessions were examined: one at or below it that is not followed was sent to its end, or does not match.
     """
 
     endless = True
@@ -31,13 +33,13 @@ class TailOfSeveral(Tail):
         self.wanted = wanted
         self.frontier = 0
         self.seen_ms = 0
-        """When the newest session that was looked at began, Unix ms."""
+        """When the newest session that was examined started, Unix ms."""
         self.found: dict[int, Stream] = {}
-        """Sessions that match, were rung for, and are not followed."""
+        """Sessions that match, that a commit has named, and that are not followed yet."""
 
     @property
     def place(self) -> str:
-        positions = {key: one.at for key, one in self.followed.items()}
+        positions = {key: session.at for key, session in self.followed.items()}
         return cursor.write_several(self.store.incarnation, Several(self.frontier, positions))
 
     def ring(self, stream: Stream) -> None:
@@ -50,22 +52,22 @@ class TailOfSeveral(Tail):
     def holds_back(self, stream: Stream) -> bool:
         return self.wanted.state == "ended" and stream.state != "ended"
 
-    def finish(self, one: Followed, state: str, reason: str | None) -> Told:
-        del self.followed[one.stream.key]
-        return Told(self.place, End(one.stream.id, state, reason))
+    def finish(self, session: Followed, state: str, reason: str | None) -> Told:
+        del self.followed[session.stream.key]
+        return Told(self.place, End(session.stream.id, state, reason))
 
     async def tell(self) -> AsyncIterator[list[Told]]:
         yield [Told(self.place, None)]
-        async for told in super().tell():
-            yield told
+        async for items in super().tell():
+            yield items
 
     async def wait(self, at_most_s: float) -> None:
         await super().wait(at_most_s)
         await self.take_found()
 
     async def listed(self, some: StreamFilter) -> list[Stream]:
-        """Those of some sessions that match, by key."""
-        found: list[Stream] = []
+        """All sessions that match both the filter of the tail and `some`, by key."""
+        streams: list[Stream] = []
         after = None
         while True:
             page = await self.store.streams(
@@ -79,9 +81,9 @@ class TailOfSeveral(Tail):
                     limit=LISTED,
                 )
             )
-            found += page
+            streams += page
             if len(page) < LISTED:
-                return sorted(found, key=lambda stream: stream.key)
+                return sorted(streams, key=lambda stream: stream.key)
             after = page[-1].started_ms, page[-1].key
 
     async def look(self) -> None:
@@ -89,14 +91,14 @@ class TailOfSeveral(Tail):
         await self.look_for_new()
 
     async def look_for_new(self) -> None:
-        """Follow what has begun; beyond the bound it waits until another one is over."""
+        """Follow sessions that have started; those beyond the bound wait until others are over."""
         if len(self.followed) >= MOST_SESSIONS:
             return
         since = StreamFilter(project=self.wanted.project, started_after=self.seen_ms - SLACK_MS)
         self.admit([stream for stream in await self.listed(since) if stream.key > self.frontier])
 
     async def take_found(self) -> None:
-        """Follow what was rung for: what is new, and older sessions that match only now."""
+        """Follow the sessions that commits have named: new ones, and older ones that match only now."""
         if not self.found:
             return
         found, self.found = self.found, {}
@@ -105,7 +107,7 @@ class TailOfSeveral(Tail):
             await self.look_for_new()
 
     def admit(self, streams: list[Stream]) -> None:
-        """Follow these, as far as there is room."""
+        """Follow these sessions, as far as there is room."""
         for stream in streams:
             if stream.key in self.followed:
                 continue
@@ -116,13 +118,13 @@ class TailOfSeveral(Tail):
             self.see([stream])
 
     def see(self, streams: list[Stream]) -> None:
-        """Note how far sessions were looked at."""
+        """Note that these sessions were examined."""
         self.frontier = max([self.frontier, *(stream.key for stream in streams)])
         self.seen_ms = max([self.seen_ms, *(stream.started_ms for stream in streams)])
 
 
 def matches(stream: Stream, wanted: StreamFilter) -> bool:
-    """Whether a session that runs is one of those wanted, whatever their state is to be."""
+    """Whether a running session matches a filter, leaving its `state` aside."""
     if stream.project != wanted.project or stream.state != "running":
         return False
     if wanted.user_id is not None and stream.config.get("user_id") != wanted.user_id:

@@ -1,4 +1,4 @@
-"""The append: producers' events into their journals, inside the writer's transaction."""
+"""The append: producers' events into their journals, in the writer's transaction (design, section 5)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,31 @@ from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import Appended
 from voicemem.store.sqlite.archive import known_around
 from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.journal_runs import Run, run_at, seq_after
 from voicemem.store.sqlite.retention import call_off
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.runs import Run, run_at, seq_after
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import Producer, Stream, may_reopen
 
 TYPE = msgspec.json.Decoder(type=dict[str, Any])
+SELECT_FROM_SECRETS = "select value from secrets where stream = ? and name = ?"
+DELETE_FROM_SECRETS = "delete from secrets where stream = ? and name = ?"
+INSERT_INTO_SECRETS = "insert into secrets values (?, ?, ?)"
+DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = ? where stream = ?"
+UPDATE_SESSION_ENDPOINT = """
+    update endpoints set url = ?, secret = ?, contents = ?, event_types = ?, disabled_ms = null, disabled_reason = null
+    where stream = ?
+"""
+INSERT_SESSION_ENDPOINT = """
+    insert into endpoints (url, secret, contents, event_types, stream, public_only) values (?, ?, ?, ?, ?, 1)
+"""
 
 
 def append(rows: Rows, batch: Batch, now_ms: int) -> Appended:
-    """What becomes of a batch. Raises `Refused` (`unknown_session`)."""
+    """Add a batch to its journal, and return what became of it. Raises `Refused` (`unknown_session`).
+
+    This is the hot path. A batch of plain events in order, of a producer that is known, over a connection, needs no
+    look at each event and no row but the run itself. All else goes through `Append`.
+    """
     stream = rows.stream(batch.key)
     if stream is None:
         raise Refused("unknown_session")
@@ -40,7 +55,7 @@ def append(rows: Rows, batch: Batch, now_ms: int) -> Appended:
 
 
 class Append:
-    """A batch of which each event must be looked at; lives as long as the job."""
+    """The append of a batch whose events are admitted one by one; it lives for one job."""
 
     def __init__(self, rows: Rows, stream: Stream, producer: Producer, batch: Batch, now_ms: int) -> None:
         self.rows = rows
@@ -52,19 +67,19 @@ class Append:
         self.now_ms = now_ms
         self.run_begun: Run | None = None
         self.payloads: list[bytes] = []
-        """Of the run that was begun last, which grows while positions and seqs go on."""
+        """Of the newest run, which grows while positions and seqs are consecutive."""
         self.stored: dict[int, bytes] = {}
-        """Payloads by seq: of this batch, which may repeat itself, and the originals of what it sends again."""
+        """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
         self.unpacked: list[range] = []
-        """Seqs whose archives were read: what `stored` does not have of them is in a hole."""
+        """Seqs of the archives that were read; of these, what `stored` lacks is in a declared gap."""
         self.hole = range(0)
-        """Seqs of a declared gap, as they were found last."""
+        """Seqs of the declared gap that was found last."""
 
     def run(self) -> Appended:
         if may_reopen(self.stream, self.now_ms) and any(self.is_new(offer) for offer in self.offers):
             reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
-            self.stream.silent_since_ms = self.now_ms  # what comes without a connection counts as hearing
+            self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
         outcomes = [self.take(offer) for offer in self.offers]
         if self.is_marked():
@@ -75,13 +90,13 @@ class Append:
         return Appended(self.stream, self.producer.next_seq, None, outcomes)
 
     def is_marked(self) -> bool:
-        """Whether something about the producer changed that its journal does not say, or this was its first event."""
+        """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
         return first or (before.unsequenced, before.ended) != (after.unsequenced, after.ended)
 
     def is_new(self, offer: Offer) -> bool:
-        """Whether an ended session would be reopened for this."""
+        """Whether the event would be stored if the session were running; only then is an ended one reopened."""
         return admit(msgspec.structs.replace(self.stream, state="running"), self.producer, self.epoch, offer) is None
 
     def take(self, offer: Offer) -> Outcome:
@@ -105,7 +120,10 @@ class Append:
         return Outcome(self.stream.position, refusal)
 
     def add(self, offer: Offer, payload: bytes) -> None:
-        """Everything stored here has consecutive positions, and seqs if it has any: one run, unless times differ."""
+        """Add an event to the newest run, or begin one.
+
+        What a batch stores has consecutive positions and seqs, so it is one run, unless its times of receipt differ.
+        """
         run = self.run_begun
         if run is None or run.received_ms != offer.received_ms:
             self.payloads = []
@@ -115,7 +133,7 @@ class Append:
         self.payloads.append(payload)
 
     def take_effect(self, offer: Offer) -> str | None:
-        """Let an update or an end take effect; the code of the refusal when it cannot."""
+        """Apply an update or an end to the stream. Returns the code of a refused update."""
         if offer.update is not None:
             try:
                 apply_settled(self.rows, self.stream, offer.update, self.now_ms)
@@ -129,11 +147,14 @@ class Append:
         return None
 
     def compare(self, offer: Offer, seq: int) -> Outcome:
-        """A seq that is stored already: acknowledged again when it is the same, whatever was refused stays refused."""
+        """Compare an event with what is stored under its seq.
+
+        The same event is acknowledged again, a refused one is refused again, and a different one is a conflict.
+        """
         if not (seq in self.stored or seq in self.hole or any(seq in seqs for seqs in self.unpacked)):
             self.stored |= self.originals(seq)
         payload = self.stored.get(seq)
-        if payload is None:  # in a declared gap: it cannot be stored any more, so it must not be acknowledged
+        if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="seq_conflict")
         if payload.startswith(b'{"type":"refused"'):
             return Outcome(code=str(TYPE.decode(payload)["code"]), duplicate=True)
@@ -142,9 +163,13 @@ class Append:
         return Outcome(code="seq_conflict")
 
     def originals(self, seq: int) -> dict[int, bytes]:
-        """What is stored in the run that holds this seq, or stands before it, by seq."""
+        """The payloads around a seq, by seq: of the archive that covers it, or of the run that holds or precedes it.
+
+        A seq between two runs lies in a gap that the producer declared. The whole gap is noted in `hole`, so that a
+        producer that resends thousands of events from it costs one search and not thousands.
+        """
         self.rows.flush()
-        self.run_begun = None
+        self.run_begun = None  # it is inserted now, and cannot grow any more
         archived = known_around(self.rows.connection, self.stream.key, self.producer.name, seq)
         if archived.payloads:
             self.unpacked.append(archived.seqs)
@@ -161,7 +186,7 @@ class Append:
 
 
 def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
-    """Undo an idle close; the stream's row is still to be saved."""
+    """Undo an idle close. The caller saves the stream's row."""
     rows.append_own(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
@@ -170,33 +195,32 @@ def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
 
 
 def apply_settled(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
-    """Merge a patch into the configuration. Raises `Refused` before anything is written."""
+    """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
     stream.config = apply_patch(stream.config, session_patch.public)
     save_secrets(rows, stream, session_patch, now_ms)
 
 
 def save_secrets(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
-    """Keep secrets apart, and the session's own receiver in step with its configuration."""
+    """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
     for name, value in session_patch.secrets.items():
-        rows.connection.execute("delete from secrets where stream = ? and name = ?", (stream.key, name))
+        rows.connection.execute(DELETE_FROM_SECRETS, (stream.key, name))
         if value is not None:
-            rows.connection.execute("insert into secrets values (?, ?, ?)", (stream.key, name, value))
+            rows.connection.execute(INSERT_INTO_SECRETS, (stream.key, name, value))
     if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
         save_endpoint(rows, stream, now_ms)
 
 
 def save_endpoint(rows: Rows, stream: Stream, now_ms: int) -> None:
+    """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
     webhook = stream.config.get("webhook") or {}
     url = webhook.get("url")
     execute = rows.connection.execute
     if url is None:
-        execute("update endpoints set disabled_ms = ? where stream = ?", (now_ms, stream.key))
+        execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
         return
-    secret = execute("select value from secrets where stream = ? and name = 'webhook.secret'", (stream.key,)).fetchone()
+    secret = execute(SELECT_FROM_SECRETS, (stream.key, "webhook.secret")).fetchone()
     event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode()
     values = (url, secret[0] if secret else None, webhook.get("contents", "full"), event_types, stream.key)
-    columns = "url = ?, secret = ?, contents = ?, event_types = ?, disabled_ms = null, disabled_reason = null"
-    execute(f"update endpoints set {columns} where stream = ?", values)
+    execute(UPDATE_SESSION_ENDPOINT, values)
     if not rows.connection.changes():
-        columns = "url, secret, contents, event_types, stream, public_only"
-        execute(f"insert into endpoints ({columns}) values (?, ?, ?, ?, ?, 1)", values)
+        execute(INSERT_SESSION_ENDPOINT, values)

@@ -1,7 +1,7 @@
-"""Compaction: the runs of an ended journal move into compressed blobs, and are read from there (design, section 9).
+"""Compaction: the runs of an ended journal move into compressed archives, and are read from there (design, section 9).
 
-A journal is append-only, so its first part can be copied into an archive at leisure and its rows deleted afterwards, a
-few at a time: what is in both is the same, and readers take the archive's. A crash anywhere leaves nothing to mend.
+A journal is append-only, so its first part can be copied into an archive first, and its rows deleted afterwards, a few
+at a time. Whatever is in both is the same, and readers use the archive, so a crash at any moment needs no repair.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal_runs import check
 from voicemem.store.sqlite.retention import Portion
-from voicemem.store.sqlite.rows import one
-from voicemem.store.sqlite.runs import check
+from voicemem.store.sqlite.row_cache import one
 
 ARCHIVE_BYTES = 1024 * 1024
-"""Payloads in one archive: a page of a long journal is read without unpacking all of it."""
+"""Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
 LEVEL = 6
-"""Of zlib; 9 saves two hundredths more for five times the work."""
+"""Of zlib; level 9 saves 2 % more for five times the work."""
 
 
 class RunRow(NamedTuple):
@@ -45,6 +45,30 @@ class RunRow(NamedTuple):
 
 
 COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
+SELECT_ARCHIVES_AFTER = "select runs, last from archives where stream = ? and last > ? order by position"
+SELECT_RUNS_FROM = f"""
+    select {COLUMNS} from journal where stream = ?1 and position >= ifnull((
+        select position from journal where stream = ?1 and position <= ?2 + 1 order by position desc limit 1
+    ), 0) order by position
+"""
+"""The run that holds position ?2 + 1, which may begin before it, and all later ones."""
+SELECT_RUNS_AFTER = f"select {COLUMNS} from journal where stream = ? and position > ? order by position"
+SELECT_ARCHIVED_SEQS = "select rowid, seqs from archives where stream = ? order by position"
+SELECT_ARCHIVE = "select runs from archives where rowid = ?"
+SELECT_LAST_ARCHIVED = """
+    select ifnull((select last from archives where stream = ? order by position desc limit 1), 0)
+"""
+INSERT_ARCHIVE = "insert into archives (stream, position, last, seqs, runs) values (?, ?, ?, ?, ?)"
+SELECT_TO_COMPACT = "select stream from retention where compact_ms <= ? order by compact_ms limit ?"
+SELECT_COMPACT_MS = "select compact_ms from retention where stream = ?"
+SELECT_ARCHIVED_ROWS = """
+    select rowid, length(payload) from journal where stream = ? and position <= ? order by position
+"""
+DELETE_ROWS = "delete from journal where rowid in (select value from json_each(?))"
+MARK_COMPACTED = "update retention set compact_ms = null where stream = ?"
+DELETE_FINISHED_PLAN = """
+    delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null
+"""
 RUNS = msgspec.msgpack.Decoder(list[RunRow])
 SEQS = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
@@ -54,42 +78,36 @@ SEQS = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[RunRow]:
     """The runs that have a position above `after`, in order, from the archives and then from the journal."""
-    query = "select runs, last from archives where stream = ? and last > ? order by position"
-    for packed, last in connection.execute(query, (key, after)):
+    for packed, last in connection.execute(SELECT_ARCHIVES_AFTER, (key, after)):
         yield from (run for run in unpack(packed) if run.last > after)
         after = last
-    query = (
-        f"select {COLUMNS} from journal where stream = ?1 and position >= ifnull((select position from journal"
-        " where stream = ?1 and position <= ?2 + 1 order by position desc limit 1), 0) order by position"
-    )
-    for row in connection.execute(query, (key, after)):
+    for row in connection.execute(SELECT_RUNS_FROM, (key, after)):
         run = to_run(key, row)
         if run.last > after:
             yield run
 
 
 def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
-    """A row of the journal. Raises `StoreUnavailable` for a damaged one."""
+    """The run of a row of `COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     run = RunRow(*row[:-1])
     check(key, run.position, run.payload, row[-1])
     return run
 
 
 class Known(NamedTuple):
-    """What archives say about seqs of one producer: the payloads of those in `seqs` that are stored."""
+    """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
 
     payloads: dict[int, bytes]
     seqs: range
 
 
 def known_around(connection: apsw.Connection, key: int, producer: str, seq: int) -> Known:
-    """What the archives say about a seq and those beside it; without payloads when no archive reaches over it."""
+    """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has."""
     start, stop = 1, 2**63
-    query = "select rowid, seqs from archives where stream = ? order by position"
-    for archive, encoded in connection.execute(query, (key,)):
+    for archive, encoded in connection.execute(SELECT_ARCHIVED_SEQS, (key,)):
         first, last = SEQS.decode(encoded).get(producer, (1, 0))
         if first <= seq <= last:
-            (packed,) = one(connection, "select runs from archives where rowid = ?", (archive,))
+            (packed,) = one(connection, SELECT_ARCHIVE, (archive,))
             runs = [run for run in unpack(packed) if run.producer == producer]
             return Known(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
         if first <= last < seq:
@@ -100,15 +118,14 @@ def known_around(connection: apsw.Connection, key: int, producer: str, seq: int)
 
 
 def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
-    """The events of a run by seq; none for one without."""
+    """The seq and payload of each event of a run; nothing for a run without seqs."""
     if run.seq is not None:
         yield from enumerate(split_array(run.payload) if run.events > 1 else [run.payload], run.seq)
 
 
 def archived_to(connection: apsw.Connection, key: int) -> int:
-    """The last position that is in an archive; 0 for none."""
-    query = "select ifnull((select last from archives where stream = ? order by position desc limit 1), 0)"
-    (last,) = one(connection, query, (key,))
+    """The last position that is in an archive; 0 when there is none."""
+    (last,) = one(connection, SELECT_LAST_ARCHIVED, (key,))
     return int(last)
 
 
@@ -116,7 +133,7 @@ def pack(runs: list[RunRow]) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(runs), LEVEL)
 
 
-@lru_cache(maxsize=2)  # a journal is read page by page, and an archive has many of them
+@lru_cache(maxsize=2)  # an archive holds many of the pages by which a journal is read
 def unpack(packed: bytes) -> list[RunRow]:
     try:
         return RUNS.decode(zlib.decompress(packed))
@@ -126,12 +143,12 @@ def unpack(packed: bytes) -> list[RunRow]:
 
 def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
     """The first and the last seq of each producer."""
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for run in runs:
         if run.producer is not None and run.seq is not None:
-            first, _ = found.get(run.producer, (run.seq, 0))
-            found[run.producer] = first, run.seq + run.events - 1
-    return found
+            first, _ = ranges.get(run.producer, (run.seq, 0))
+            ranges[run.producer] = first, run.seq + run.events - 1
+    return ranges
 
 
 # Writing
@@ -143,9 +160,8 @@ class SqliteArchive:
     database: Database
 
     async def to_compact(self, now_ms: int, limit: int) -> list[int]:
-        query = "select stream from retention where compact_ms <= ? order by compact_ms limit ?"
         return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(query, (now_ms, limit))]
+            lambda connection: [key for (key,) in connection.execute(SELECT_TO_COMPACT, (now_ms, limit))]
         )
 
     async def compact(self, key: int) -> bool:
@@ -160,8 +176,7 @@ def next_runs(connection: apsw.Connection, key: int) -> tuple[int, list[RunRow]]
     """The position up to which a journal is archived, and the runs of its next archive."""
     begun, size = archived_to(connection, key), 0
     runs: list[RunRow] = []
-    query = f"select {COLUMNS} from journal where stream = ? and position > ? order by position"
-    for row in connection.execute(query, (key, begun)):
+    for row in connection.execute(SELECT_RUNS_AFTER, (key, begun)):
         runs.append(to_run(key, row))
         size += len(runs[-1].payload)
         if size >= ARCHIVE_BYTES:
@@ -170,29 +185,21 @@ def next_runs(connection: apsw.Connection, key: int) -> tuple[int, list[RunRow]]
 
 
 def add_archive(connection: apsw.Connection, key: int, begun: int, runs: list[RunRow], packed: bytes) -> bool:
-    """Add an archive, unless somebody else did, or the session was erased or runs again."""
-    planned = connection.execute("select compact_ms from retention where stream = ?", (key,)).fetchone()
+    """Add an archive; False when another worker did meanwhile, or the session was erased or reopened."""
+    planned = connection.execute(SELECT_COMPACT_MS, (key,)).fetchone()
     if planned is None or planned[0] is None or archived_to(connection, key) != begun:
         return False
-    connection.execute(
-        "insert into archives (stream, position, last, seqs, runs) values (?, ?, ?, ?, ?)",
-        (key, runs[0].position, runs[-1].last, msgspec.json.encode(seqs_of(runs)), packed),
-    )
+    values = (key, runs[0].position, runs[-1].last, msgspec.json.encode(seqs_of(runs)), packed)
+    connection.execute(INSERT_ARCHIVE, values)
     return True
 
 
 def delete_archived(connection: apsw.Connection, key: int) -> bool:
-    """Delete the first rows of a journal that is archived; False, and the work noted as done, when none is left."""
-    rows = connection.execute(
-        "select rowid, length(payload) from journal where stream = ? and position <= ? order by position",
-        (key, archived_to(connection, key)),
-    )
+    """Delete a portion of the rows that are archived; when none is left, note that and return False."""
+    rows = connection.execute(SELECT_ARCHIVED_ROWS, (key, archived_to(connection, key)))
     if rowids := Portion().take(rows):
-        connection.execute("delete from journal where rowid in (select value from json_each(?))", (rowids,))
+        connection.execute(DELETE_ROWS, (rowids,))
         return True
-    connection.execute("update retention set compact_ms = null where stream = ?", (key,))
-    connection.execute(
-        "delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null",
-        (key,),
-    )
+    connection.execute(MARK_COMPACTED, (key,))
+    connection.execute(DELETE_FINISHED_PLAN, (key,))
     return False

@@ -1,4 +1,4 @@
-"""Copies of the file: a backup beside a running server, and a restore of one (design, section 9)."""
+"""Copies of the file: a backup, also of a file that a server has open, and its restore (design, section 9)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import resources
 
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite.files import REDO, lock_file
+from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
+from voicemem.store.sqlite.database_files import REDO, lock_file
+from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, newest_version, tables_of
 
 Progress = Callable[[int, int], None]
-"""Told how many pages were copied, and of how many."""
+"""Gets the number of pages that were copied, and of all pages."""
 STEP_PAGES = 1_024
+"""Copied at a time, between two reports of the progress."""
 SIDE_FILES = (REDO, f"{REDO}-journal", "-wal", "-shm", "-journal")
+"""Suffixes of the files that belong to a database."""
+BEGIN, COMMIT = "begin", "commit"
+SYNC_OFF = "pragma synchronous = off"
+SINGLE_FILE = "pragma journal_mode = delete"
+"""Leaves no log: everything is in the one file."""
+UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
 
 
 class CopyFailed(Exception):
-    """A backup or a restore that was not made; the text says why. What was there before is as it was."""
+    """A backup or a restore that failed; the text says why. The files that were there before are untouched."""
 
 
 def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
-    """Copy a database, as it is at one moment, into a file of its own. Raises `CopyFailed`.
+    """Copy a database, as it is at one moment, into a new file. Raises `CopyFailed`.
 
-    The database may be in use. The file takes its name when it is complete and on disk; only its owner may read it.
+    The database may be in use. The file appears under its name once it is complete and on disk; only its owner may
+    read it.
     """
     refuse_existing(file, force)
     with taking_name(file) as partial:
@@ -37,7 +46,10 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
 
 
 def restore(file: str, database: str, force: bool, progress: Progress) -> None:
-    """Make a database of a backup, under a new incarnation. Raises `CopyFailed`, or `CannotStart` beside a server."""
+    """Make a database from a backup, under a new incarnation.
+
+    Raises `CopyFailed`, and `CannotStart` while a server holds the database.
+    """
     refuse_existing(database, force)
     lock = lock_file(database)
     try:
@@ -58,7 +70,7 @@ def refuse_existing(file: str, force: bool) -> None:
 
 @contextmanager
 def taking_name(file: str) -> Iterator[str]:
-    """A file beside the wanted one, which takes its name when the block ends well, and else goes."""
+    """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails."""
     folder = os.path.dirname(os.path.abspath(file))
     try:
         descriptor, partial = tempfile.mkstemp(".partial", f"{os.path.basename(file)}.", folder)  # of mode 0600
@@ -80,7 +92,7 @@ def taking_name(file: str) -> Iterator[str]:
 
 
 def sync_folder(folder: str) -> None:
-    """A new name is on disk when its folder is."""
+    """Sync a folder: only then is a new name in it on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,19 +102,21 @@ def sync_folder(folder: str) -> None:
 
 @contextmanager
 def opened(file: str) -> Iterator[apsw.Connection]:
-    """A database that is there, to be read, at one moment for as long as the block lasts. Raises `CopyFailed`."""
+    """Open an existing database for reading; during the block it stays as it was at one moment.
+
+    Raises `CopyFailed`.
+    """
     try:
-        connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READWRITE)  # a read-only file is opened for reading
+        connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
     except apsw.CantOpenError:
         raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
     try:
-        connection.set_busy_timeout(5_000)
-        connection.execute("pragma query_only = on")
-        connection.execute("pragma wal_autocheckpoint = 0")
-        connection.execute("begin")
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.execute(READER_PRAGMAS).fetchall()
+        connection.execute(BEGIN)
         refuse_unknown(connection, file)
         yield connection
-        connection.execute("commit")
+        connection.execute(COMMIT)
     except apsw.Error as error:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
     finally:
@@ -110,72 +124,68 @@ def opened(file: str) -> Iterator[apsw.Connection]:
 
 
 def refuse_unknown(connection: apsw.Connection, file: str) -> None:
-    """Raise `CopyFailed` for what is no database of this program, or one of a newer version."""
+    """Raise `CopyFailed` for a database of another program, or of a newer version of this one."""
     version = connection.pragma("user_version")
-    tables = {name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")}
-    if version < 1 or not {"meta", "streams", "journal"} <= tables:
-        raise CopyFailed(f"{file} is no database of voicemem.")
-    if version > newest_schema():
-        raise CopyFailed(f"{file} has schema {version}, newer than this program's {newest_schema()}.")
-
-
-def newest_schema() -> int:
-    """The version that this program brings every database to."""
-    folder = resources.files("voicemem.store.sqlite") / "migrations"
-    return max(int(file.name[:4]) for file in folder.iterdir() if file.name.endswith(".sql"))
+    if version < 1 or not tables_of(connection) >= OWN_TABLES:
+        raise CopyFailed(f"{file} is not a voicemem database.")
+    if version > newest_version():
+        raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest_version()}.")
 
 
 def copy(source: apsw.Connection, target: str, progress: Progress) -> None:
-    """Copy all pages. The transaction that `source` is in keeps them of one moment, whatever is written meanwhile."""
+    """Copy all pages. The read transaction of `source` keeps them consistent, whatever is written meanwhile."""
     connection = apsw.Connection(target)
     try:
-        connection.execute("pragma synchronous = off")  # the file is synced when it is complete
+        connection.execute(SYNC_OFF)  # the file is synced once, when it is complete
         with connection.backup("main", source, "main") as copying:
             while not copying.done:
                 copying.step(STEP_PAGES)
                 progress(copying.page_count - copying.remaining, copying.page_count)
-        connection.execute("pragma journal_mode = delete")  # one file, with nothing beside it
+        connection.execute(SINGLE_FILE)
     finally:
         connection.close()
 
 
 def check(file: str) -> None:
-    """Raise `CopyFailed` when a copy is damaged, as it is when what it was copied from is."""
+    """Raise `CopyFailed` when a copy is damaged, which it is when its source is."""
     connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        found = connection.pragma("integrity_check", 1)
+        verdict = connection.pragma("integrity_check", 1)
     except apsw.Error as error:
-        found = str(error)
+        verdict = str(error)
     finally:
         connection.close()
-    if found != "ok":
-        raise CopyFailed(f"The database is damaged, so no copy was made: {found}.")
+    if verdict != "ok":
+        raise CopyFailed(f"The database is damaged, so no copy was made: {verdict}.")
 
 
 def renew(file: str) -> None:
-    """Give a copy an incarnation of its own: what was acknowledged after the backup was made is not in it."""
+    """Give a restored copy a new incarnation.
+
+    It lacks what was acknowledged after the backup; by the new incarnation clients notice that they must send it again.
+    """
     connection = apsw.Connection(file)
     try:
-        connection.execute("pragma synchronous = off")
-        connection.execute("update meta set value = ? where name = 'incarnation'", (secrets.token_bytes(16),))
+        connection.execute(SYNC_OFF)
+        connection.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
     finally:
         connection.close()
 
 
 def retire(database: str) -> None:
-    """Take away what stands beside a database that is replaced: its log must never meet the new one."""
+    """Remove the side files of a database that is replaced: its log must never be applied to the new one."""
     if not os.path.exists(database):
         return
     try:
         connection = apsw.Connection(database, flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            connection.pragma("journal_mode", "delete")  # whatever happens next, the old file is whole by itself
+            connection.pragma("journal_mode", "delete")  # from here on the old file is complete by itself
         finally:
             connection.close()
     except apsw.BusyError:
         raise CannotStart(f"Another process has {database} open.") from None
     except apsw.Error:
-        pass  # it is damaged, which may be why it is replaced
+        pass  # it is damaged, which may be the reason for the restore
     for suffix in SIDE_FILES:
         with suppress(FileNotFoundError):
             os.unlink(database + suffix)

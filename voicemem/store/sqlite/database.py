@@ -1,4 +1,4 @@
-"""The file itself: opening and migrating it, one writer thread that group-commits, one reader.
+"""One SQLite file: a writer thread that group-commits, and connections that only read.
 
 SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
 """
@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
-from voicemem.store.sqlite.files import lock_file, make_private, secure_log
-from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.database_files import lock_file, make_private, secure_log
+from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.sqlite.schema import migrate, refuse_foreign
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], Any]
@@ -39,15 +37,32 @@ DOWN = (
     apsw.ProtocolError,
     apsw.ReadOnlyError,
 )
-"""Errors of the file; any other one is the fault of a single job."""
+"""Errors of the file or the disk; any other error is the fault of a single job."""
 SYNC_FAILED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
-RUINED = "The disk could not sync the store, and what a later sync says cannot be trusted."
+RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
 MAX_JOBS = 4096
-"""Jobs in one transaction: a bound on how long a commit can take to build."""
+"""Jobs in one transaction, at most: it bounds how long a commit takes to build."""
+BUSY_TIMEOUT_MS = 5_000
+
+WRITER_PRAGMAS = """
+    pragma journal_mode = wal;
+    pragma synchronous = full;
+    pragma cache_size = -16384;
+    pragma secure_delete = on;
+"""
+READER_PRAGMAS = """
+    pragma query_only = on;
+    pragma wal_autocheckpoint = 0;
+"""
+"""Only the writer checkpoints."""
+BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"
+TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
+SYNCHRONOUS_FULL = 2
+"""What SQLite answers when asked for its setting."""
 
 
 class Waiting(NamedTuple):
-    """A job in the writer's queue, and who waits for it."""
+    """A job in the writer's queue, the future that gets its result, and the future's loop."""
 
     job: Job
     future: asyncio.Future[Any]
@@ -55,10 +70,10 @@ class Waiting(NamedTuple):
 
 
 class Database:
-    """One SQLite file. `write` runs a job in the next transaction and returns after its commit is on disk."""
+    """One SQLite file with its writer thread. A job is a function of a connection."""
 
     def __init__(self, path: str, exclusive: bool = True) -> None:
-        """Open and migrate. Raises `CannotStart`; with `exclusive`, also when another server holds the file."""
+        """Open and migrate the file. Raises `CannotStart`; with `exclusive` also when another server holds the file."""
         self.path = path
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
         try:
@@ -67,8 +82,8 @@ class Database:
             if exclusive and path != IN_MEMORY:
                 secure_log(path)
             self.writer = connect(path)
-            # The log begins anew, so that the next start finds little to secure.
-            self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
+            # An empty log leaves the next start little to secure.
+            self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
             self.rows = Rows(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
@@ -80,7 +95,11 @@ class Database:
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
         self.healthy = True
         self.ruined = False
-        """Whether a sync has failed: the kernel forgets what it could not write, so this process must not go on."""
+        """Whether a sync has failed.
+
+        The kernel drops the pages that it could not write and reports the next sync as successful, so this process
+        must not go on: only a new one, which reads the file again, knows what is on disk.
+        """
         self.closed = False
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
@@ -88,9 +107,10 @@ class Database:
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
 
     async def write(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The job's result, after the commit. A job that raises a `VoicememError` must do so before it writes.
+        """Run a job in the next transaction, and return its result after the commit is on disk.
 
-        A job may run more than once (the first time in a transaction that was rolled back).
+        A job that raises a `VoicememError` must do so before it writes. A job may run twice: a transaction that
+        failed is rolled back, and its jobs run again one by one. Raises `StoreUnavailable`.
         """
         if self.closed:
             raise StoreUnavailable(CLOSED)
@@ -100,7 +120,7 @@ class Database:
         return await future
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The result of a job that only reads; it sees everything that was committed before."""
+        """Run a job that only reads, on the reader's thread. It sees everything that was committed before."""
         if self.reader is self.writer:
             return await self.write(job)
         if self.closed:
@@ -112,7 +132,7 @@ class Database:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
     async def glance(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The result of a read of a row or two, made at once: a way to another thread takes ten times longer."""
+        """Read a row or two on the calling thread: a switch to the reader's thread would take ten times longer."""
         if self.glancer is None:
             return await self.read(job)
         if self.closed:
@@ -123,11 +143,11 @@ class Database:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
     def close(self) -> None:
-        """Finish what waits, checkpoint, and let go of the file."""
+        """Finish the jobs that wait, checkpoint, and release the file."""
         self.closed = True
         self.waiting.put(None)
         self.thread.join()
-        while not self.waiting.empty():  # what came in the very moment of the close
+        while not self.waiting.empty():  # jobs that were queued while it closed
             late = self.waiting.get()
             if late is not None:
                 settle([late], [StoreUnavailable(CLOSED)])
@@ -147,7 +167,11 @@ class Database:
             self.lock = None
 
     def run(self) -> None:
-        """The writer thread: whatever waits goes into one transaction."""
+        """The writer thread: all jobs that wait go into one transaction.
+
+        This is the group commit: while one transaction is synced, the next ones queue up and share a single sync, so
+        throughput grows with load and a lone job never waits for company.
+        """
         while (first := self.waiting.get()) is not None:
             batch, last = [first], False
             while not self.waiting.empty() and len(batch) < MAX_JOBS:
@@ -161,17 +185,22 @@ class Database:
                 return
 
     def commit(self, batch: list[Waiting]) -> None:
+        """Run jobs in one transaction, and hand out results only once it is on disk.
+
+        After an error of the file it is unknown whether the commit happened: all get `StoreUnavailable`, and everything
+        cached is dropped. After a fault of one job each runs again alone, so that only the faulty one fails.
+        """
         if self.ruined:
             settle(batch, [StoreUnavailable(RUINED)] * len(batch))
             return
         try:
             before = self.writer.total_changes()
-            self.writer.execute("begin immediate")
+            self.writer.execute(BEGIN)
             results = [self.attempt(waiting.job) for waiting in batch]
             self.rows.flush()
-            self.writer.execute("commit")
+            self.writer.execute(COMMIT)
             self.rows.committed()
-            if self.writer.total_changes() > before:  # a commit of nothing proves nothing
+            if self.writer.total_changes() > before:  # an empty commit proves nothing about the disk
                 self.healthy = True
         except DOWN as error:
             self.healthy = False
@@ -182,7 +211,7 @@ class Database:
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
             settle(batch, [down] * len(batch))
             return
-        except Exception as error:  # a job with a fault of its own must not take the others down with it
+        except Exception as error:  # a fault of one job: the others must not fail with it
             self.roll_back()
             if len(batch) == 1:
                 settle(batch, [error])
@@ -203,18 +232,18 @@ class Database:
 
     def roll_back(self) -> None:
         self.rows.rolled_back()
-        with suppress(apsw.Error):  # what cannot be rolled back now is when the file is opened next
+        with suppress(apsw.Error):  # SQLite rolls it back when the file is opened next
             if self.writer.in_transaction:
-                self.writer.execute("rollback")
+                self.writer.execute(ROLLBACK)
 
 
 def settle(batch: list[Waiting], results: list[Any]) -> None:
-    """Hand the results to their waiters, with one call into each of their loops."""
+    """Give each job its result, with one wake-up of each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for waiting, result in zip(batch, results, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
     for loop, pairs in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
             loop.call_soon_threadsafe(resolve, pairs)
 
 
@@ -229,62 +258,16 @@ def resolve(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
 
 
 def connect(path: str, read_only: bool = False) -> apsw.Connection:
+    """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
-    connection.set_busy_timeout(5_000)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     if read_only:
-        connection.execute("pragma query_only = on")
-        connection.execute("pragma wal_autocheckpoint = 0")  # only the writer checkpoints
+        connection.execute(READER_PRAGMAS).fetchall()
         return connection
     refuse_foreign(connection, path)
-    connection.execute("pragma journal_mode = wal")
-    connection.execute("pragma synchronous = full")
-    connection.execute("pragma cache_size = -16384")
-    connection.execute("pragma secure_delete = on")
-    if connection.pragma("synchronous") != 2:
+    connection.execute(WRITER_PRAGMAS).fetchall()
+    if connection.pragma("synchronous") != SYNCHRONOUS_FULL:
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
-        raise CannotStart(f"The database {path} cannot be put into WAL mode.")
+        raise CannotStart(f"The database {path} cannot be switched to WAL mode.")
     return connection
-
-
-def refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """Raise `CannotStart` for a database of another program, before anything is written into it."""
-    tables = {name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")}
-    if tables and not {"meta", "streams", "journal"} <= tables:
-        raise CannotStart(f"{path} is a database of another program.")
-
-
-def migrate(connection: apsw.Connection, beside: str | None = None) -> None:
-    """Bring the schema forward by numbered files. Raises `CannotStart` for a database newer than the program.
-
-    `beside` is a file that a server may have: one of an older version must not meet a newer schema.
-    """
-    folder = resources.files("voicemem.store.sqlite") / "migrations"
-    files = sorted((int(f.name[:4]), f) for f in folder.iterdir() if f.name.endswith(".sql"))
-    version = connection.pragma("user_version")
-    if version > files[-1][0]:
-        raise CannotStart(f"The database has schema {version}, newer than this program's {files[-1][0]}.")
-    lock = lock_older(beside) if beside is not None and 0 < version < files[-1][0] else None
-    try:
-        apply(connection, files, version)
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def lock_older(path: str) -> int:
-    try:
-        return lock_file(path)
-    except CannotStart:
-        raise CannotStart(f"The server on {path} is of an older version; restart it first.") from None
-
-
-def apply(connection: apsw.Connection, files: list[tuple[int, Traversable]], version: int) -> None:
-    for number, file in files:
-        if number > version:
-            with connection:
-                connection.execute(file.read_text())
-                connection.execute(f"pragma user_version = {number}")
-    with connection:
-        for name in ("incarnation", "cursor_secret"):
-            connection.execute("insert or ignore into meta values (?, ?)", (name, secrets.token_bytes(16)))

@@ -1,4 +1,4 @@
-"""The directory's port on SQLite: keys, the operator's endpoint, the store's identity."""
+"""`voicemem.store.port.Directory` on SQLite: keys, the operator's endpoint, the store's identity."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ import msgspec
 from voicemem.store.records import Key
 from voicemem.store.sqlite.database import Database
 
-OPERATORS = "stream is null and project is null"
 KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
+SELECT_KEYS = f"select {KEY} from keys order by created_ms, id"
+SELECT_KEY = f"select {KEY} from keys where id = ?"
+SELECT_ANY_KEY = "select 1 from keys limit 1"
+INSERT_KEY = "insert into keys values (?, ?, ?, ?, ?, ?, ?)"
+REVOKE_KEY = "update keys set revoked_ms = ? where id = ? and revoked_ms is null"
+SELECT_REVOKED_KEYS = """
+    select id from keys where revoked_ms is not null and id in (select value from json_each(?))
+"""
+OPERATORS = "stream is null and project is null"
+SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {OPERATORS}"
+INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)"
+UPDATE_OPERATOR_ENDPOINT = """
+    update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null where key = ?
+"""
+REMOVE_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {OPERATORS}"
+"""Its row stays for its deliveries. The time 0 tells that the command line took it away."""
 
 
 def any_key(connection: apsw.Connection) -> bool:
-    return connection.execute("select 1 from keys limit 1").fetchone() is not None
+    return connection.execute(SELECT_ANY_KEY).fetchone() is not None
 
 
 class SqliteDirectory:
@@ -34,12 +49,10 @@ class SqliteDirectory:
         return self.identity["cursor_secret"]
 
     async def keys(self) -> list[Key]:
-        query = f"select {KEY} from keys order by created_ms, id"
-        return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(query)])
+        return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(SELECT_KEYS)])
 
     async def key(self, key_id: str) -> Key | None:
-        query = f"select {KEY} from keys where id = ?"
-        row = await self.database.glance(lambda connection: connection.execute(query, (key_id,)).fetchone())
+        row = await self.database.glance(lambda connection: connection.execute(SELECT_KEY, (key_id,)).fetchone())
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
@@ -47,39 +60,30 @@ class SqliteDirectory:
 
     async def add_key(self, key: Key) -> None:
         values = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
-        await self.database.write(
-            lambda connection: connection.execute("insert into keys values (?, ?, ?, ?, ?, ?, ?)", values).fetchall()
-        )
+        await self.database.write(lambda connection: connection.execute(INSERT_KEY, values).fetchall())
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
         def job(connection: apsw.Connection) -> bool:
-            connection.execute("update keys set revoked_ms = ? where id = ? and revoked_ms is null", (now_ms, key_id))
+            connection.execute(REVOKE_KEY, (now_ms, key_id))
             return bool(connection.changes())
 
         return await self.database.write(job)
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
-        query = "select id from keys where revoked_ms is not null and id in (select value from json_each(?))"
-        wanted = (msgspec.json.encode(list(key_ids)).decode(),)
+        values = (msgspec.json.encode(list(key_ids)).decode(),)
         return await self.database.glance(
-            lambda connection: frozenset(one for (one,) in connection.execute(query, wanted))
+            lambda connection: frozenset(key_id for (key_id,) in connection.execute(SELECT_REVOKED_KEYS, values))
         )
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
         def job(connection: apsw.Connection) -> None:
-            row = connection.execute(f"select key from endpoints where {OPERATORS}").fetchone()
+            row = connection.execute(SELECT_OPERATOR_ENDPOINT_KEY).fetchone()
             if url is None:
-                connection.execute(f"update endpoints set disabled_ms = 0 where {OPERATORS}")
+                connection.execute(REMOVE_OPERATOR_ENDPOINT)
             elif row is None:
-                connection.execute(
-                    "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)", (url, secret)
-                )
+                connection.execute(INSERT_OPERATOR_ENDPOINT, (url, secret))
             else:
-                connection.execute(
-                    "update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null"
-                    " where key = ?",
-                    (url, secret, row[0]),
-                )
+                connection.execute(UPDATE_OPERATOR_ENDPOINT, (url, secret, row[0]))
 
         await self.database.write(job)
 

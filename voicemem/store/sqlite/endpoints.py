@@ -1,4 +1,4 @@
-"""The projects' endpoints on SQLite, and what became of what was sent to them."""
+"""`voicemem.store.port.Endpoints` on SQLite: the projects' endpoints and their deliveries."""
 
 from __future__ import annotations
 
@@ -11,29 +11,51 @@ import msgspec
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.outbox import ENDPOINT, NOT_ERASED, attempts_of, fail_waiting, to_endpoint
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 OWN = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
+"""The columns of `endpoints` that are written."""
+COUNT_ENDPOINTS = "select count(*) from endpoints where project = ?"
 INSERT = f"insert into endpoints ({', '.join(OWN)}) values ({', '.join('?' * len(OWN))})"
 UPDATE = f"update endpoints set {', '.join(f'{name} = ?' for name in OWN)} where key = ?"
+DELETE = "delete from endpoints where key = ?"
+SELECT_ENDPOINTS = f"select {ENDPOINT} from endpoints e where project = ? order by key"
+SELECT_ENDPOINT = f"select {ENDPOINT} from endpoints e where project = ? and id = ?"
+SELECT_OPERATOR_ENDPOINT = f"""
+    select {ENDPOINT} from endpoints e indexed by endpoints_of_operator
+    where stream is null and project is null and disabled_ms is not 0
+"""
 DELIVERY = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state"
 DELIVERIES = (
     f"select {DELIVERY} from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
 )
+SELECT_DELIVERY = f"{DELIVERIES} where x.key = ?"
+FILTERS = {
+    "session_id": "s.id = ?",
+    "event_type": "x.event_type = ?",
+    "state": "x.state = ?",
+    "before": "x.key < ?",
+}
+"""The condition of each field of a `DeliveryFilter` that is set."""
+LIST_DELIVERIES = (
+    f"{DELIVERIES} where x.endpoint = ? and s.state != 'erased' and {{conditions}} order by x.key desc limit ?"
+)
 AGAIN = "state = 'pending', due_ms = ?1, restarted_at = attempts"
+SEND_AGAIN = f"update exports as x set {AGAIN} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
+RECOVER_FAILED = f"""
+    update exports as x set {AGAIN} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
+"""
 
 
 class SqliteEndpoints:
-    """Endpoints; the methods are documented in `voicemem.store.port.Endpoints`."""
+    """Endpoints and deliveries; the methods are documented in `voicemem.store.port.Endpoints`."""
 
     database: Database
 
     async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
-        count = "select count(*) from endpoints where project = ?"
-
         def job(connection: apsw.Connection) -> Endpoint | None:
-            ((there,),) = connection.execute(count, (endpoint.project,))
-            if there >= limit:
+            (count,) = one(connection, COUNT_ENDPOINTS, (endpoint.project,))
+            if count >= limit:
                 return None
             connection.execute(INSERT, values_of(endpoint))
             return msgspec.structs.replace(endpoint, key=connection.last_insert_rowid())
@@ -41,20 +63,15 @@ class SqliteEndpoints:
         return await self.database.write(job)
 
     async def endpoints(self, project: str) -> list[Endpoint]:
-        query = f"select {ENDPOINT} from endpoints e where project = ? order by key"
         return await self.database.read(
-            lambda connection: [to_endpoint(row) for row in connection.execute(query, (project,))]
+            lambda connection: [to_endpoint(row) for row in connection.execute(SELECT_ENDPOINTS, (project,))]
         )
 
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         return await self.database.read(lambda connection: load(connection, project, endpoint_id))
 
     async def operator_endpoint(self) -> Endpoint | None:
-        query = (
-            f"select {ENDPOINT} from endpoints e indexed by endpoints_of_operator"
-            " where stream is null and project is null and disabled_ms is not 0"
-        )
-        row = await self.database.read(lambda connection: connection.execute(query).fetchone())
+        row = await self.database.read(lambda connection: connection.execute(SELECT_OPERATOR_ENDPOINT).fetchone())
         return None if row is None else to_endpoint(row)
 
     async def change_endpoint(
@@ -78,22 +95,15 @@ class SqliteEndpoints:
             if endpoint is None:
                 return False
             fail_waiting(connection, endpoint.key)
-            connection.execute("delete from endpoints where key = ?", (endpoint.key,))
+            connection.execute(DELETE, (endpoint.key,))
             return True
 
         return await self.database.write(job)
 
     async def endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
-        given = {
-            "s.id = ?": wanted.session_id,
-            "x.event_type = ?": wanted.event_type,
-            "x.state = ?": wanted.state,
-            "x.key < ?": wanted.before,
-        }
-        conditions = {clause: value for clause, value in given.items() if value is not None}
-        clauses = " and ".join(["x.endpoint = ?", "s.state != 'erased'", *conditions])
-        query = f"{DELIVERIES} where {clauses} order by x.key desc limit ?"
-        values = (key, *conditions.values(), wanted.limit)
+        chosen = {field: getattr(wanted, field) for field in FILTERS if getattr(wanted, field) is not None}
+        query = LIST_DELIVERIES.format(conditions=" and ".join(["true", *(FILTERS[field] for field in chosen)]))
+        values = (key, *chosen.values(), wanted.limit)
 
         def job(connection: apsw.Connection) -> list[EndpointDelivery]:
             return [to_delivery(connection, row) for row in connection.execute(query, values).fetchall()]
@@ -102,35 +112,28 @@ class SqliteEndpoints:
 
     async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         def job(connection: apsw.Connection) -> EndpointDelivery | None:
-            query = f"update exports as x set {AGAIN} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
-            connection.execute(query, (now_ms, delivery, key))
+            connection.execute(SEND_AGAIN, (now_ms, delivery, key))
             if not connection.changes():
                 return None
-            return to_delivery(connection, one(connection, f"{DELIVERIES} where x.key = ?", (delivery,)))
+            return to_delivery(connection, one(connection, SELECT_DELIVERY, (delivery,)))
 
         return await self.database.write(job)
 
     async def recover(self, key: int, since_ms: int, now_ms: int) -> int:
-        query = (
-            f"update exports as x set {AGAIN} where endpoint = ?2 and state = 'failed' and made_ms >= ?3"
-            f" and {NOT_ERASED}"
-        )
-
         def job(connection: apsw.Connection) -> int:
-            connection.execute(query, (now_ms, key, since_ms))
+            connection.execute(RECOVER_FAILED, (now_ms, key, since_ms))
             return connection.changes()
 
         return await self.database.write(job)
 
 
 def load(connection: apsw.Connection, project: str, endpoint_id: str) -> Endpoint | None:
-    query = f"select {ENDPOINT} from endpoints e where project = ? and id = ?"
-    row = connection.execute(query, (project, endpoint_id)).fetchone()
+    row = connection.execute(SELECT_ENDPOINT, (project, endpoint_id)).fetchone()
     return None if row is None else to_endpoint(row)
 
 
 def values_of(endpoint: Endpoint) -> tuple[Any, ...]:
-    """The values of its columns, without the key."""
+    """The values of the columns `OWN`."""
     values = {name: getattr(endpoint, name) for name in OWN}
     values["event_types"] = msgspec.json.encode(endpoint.event_types).decode()
     return tuple(values.values())

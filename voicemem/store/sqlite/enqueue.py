@@ -1,4 +1,4 @@
-"""Which endpoints hear of a session's start and close: rows of `exports`, inside the writer's transaction."""
+"""Adds the webhook notices of a session's start and close to `exports`, in the writer's transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
 from voicemem.store.records import Closing, notice_id
-from voicemem.store.sqlite.rows import Rows
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import Stream
 
 LISTENING = """
@@ -22,7 +22,7 @@ LISTENING = """
     select key, '[103]' from endpoints indexed by endpoints_of_operator
     where disabled_ms is null and stream is null and project is null
 """
-"""Endpoints that hear of a session: its own, its project's, and the operator's, which hears of histories only."""
+"""Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
 INSERT = """
     insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
     lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
@@ -30,7 +30,7 @@ INSERT = """
 
 
 def enqueue_start(rows: Rows, stream: Stream, now_ms: int) -> None:
-    """Add the notices that a session has started, or runs again."""
+    """Add the notices that a session has started, or was reopened."""
     enqueue(rows.connection, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
 
 
@@ -48,8 +48,8 @@ def enqueue(
     now_ms: int,
 ) -> None:
     """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
-    wanted = subscriptions(connection, stream, event_types)
-    if not wanted:
+    receivers = subscriptions(connection, stream, event_types)
+    if not receivers:
         return
     config = parse_config(stream.config)
     closing = Closing(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
@@ -58,12 +58,13 @@ def enqueue(
         INSERT,
         [
             (stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
-            for event_type, endpoint in wanted
+            for event_type, endpoint in receivers
         ],
     )
 
 
 def subscriptions(connection: apsw.Connection, stream: Stream, event_types: Sequence[int]) -> list[tuple[int, int]]:
-    """Event types and keys of the endpoints that subscribed to them, in the order of the types."""
-    found = [(key, json.loads(text)) for key, text in connection.execute(LISTENING, (stream.key, stream.project))]
-    return [(event_type, key) for event_type in event_types for key, subscribed in found if event_type in subscribed]
+    """Event types and the keys of endpoints that subscribed to them, in the order of the types."""
+    rows = connection.execute(LISTENING, (stream.key, stream.project))
+    endpoints = [(key, json.loads(subscribed)) for key, subscribed in rows]
+    return [(event_type, key) for event_type in event_types for key, types in endpoints if event_type in types]

@@ -1,4 +1,4 @@
-"""The outbox's port on SQLite: leases, frozen bodies, the attempt log."""
+"""`voicemem.store.port.Outbox` on SQLite: leases, frozen bodies, the attempt log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 from voicemem.store.records import Attempt, Closing, Delivery, Endpoint, Export
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 EXPORT = ", ".join(f"x.{name}" for name in Export.__struct_fields__ if name != "endpoint")
 ENDPOINT = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
-"""What was erased is not sent any more, though its exports (x) may still be there for a little while."""
+"""True for exports (x) of sessions that are not erased: those of an erased one stay for a while, and are not sent."""
 CLOSING = msgspec.json.Decoder(Closing)
 EVENT_TYPES = msgspec.json.Decoder(tuple[int, ...])
 FRONT = 200
-"""Of what is due longest, so much is looked at first. Only when receivers that are busy (or were taken away) have left
-too little of it, each endpoint with something due is asked for its own."""
+"""How many of the oldest due exports a claim looks at first. When these are not enough, since their receivers are busy
+or were taken away, it looks at the oldest of each endpoint."""
 WAITING = """
     with recursive waiting(key) as (
         select min(endpoint) from exports where due_ms is not null
@@ -29,40 +29,85 @@ WAITING = """
         from waiting where waiting.key is not null
     )
 """
-"""The endpoints for which something waits, found by steps through an index."""
+"""The endpoints that have waiting exports: one step through the index for each."""
+OLDEST_DUE = "(select * from exports where due_ms <= ?1 order by due_ms limit ?3) x"
+OLDEST_OF_EACH_ENDPOINT = """
+    waiting cross join exports x on x.key in (
+        select key from exports where endpoint = waiting.key and due_ms <= ?1 order by due_ms limit max(?2, ?3)
+    )
+"""
+SELECT_DUE = f"""
+    select {EXPORT}, {ENDPOINT} from {{candidates}} join endpoints e on e.key = x.endpoint
+    where x.due_ms <= ?1 and x.leased_until_ms <= ?1 and e.disabled_ms is null
+    and e.url not in (select value from json_each(?4)) and {NOT_ERASED} order by x.due_ms limit ?2
+"""
+SELECT_DUE_AT_FRONT = SELECT_DUE.format(candidates=OLDEST_DUE)
+SELECT_DUE_EVERYWHERE = WAITING + SELECT_DUE.format(candidates=OLDEST_OF_EACH_ENDPOINT)
+COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
+LEASE_EXPORT = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
+RELEASE_EXPORTS = """
+    update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1)
+    where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
+"""
+FREEZE_PAYLOAD = f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}"
+SELECT_PAYLOAD = f"select payload from exports x where key = ? and {NOT_ERASED}"
+FINISH_EXPORT = f"""
+    update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
+    due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1, leased_until_ms = 0
+    where key = ?3 and lease = ?4 and {NOT_ERASED}
+"""
+"""An export that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
+INSERT_ATTEMPT = "insert into attempts values (?, ?, ?, ?, ?, ?, ?)"
+SELECT_ATTEMPTS = """
+    select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number
+"""
+DISABLE_GONE_ENDPOINT = """
+    update endpoints set disabled_ms = ?, disabled_reason = 'gone' where key = ? and url = ? and disabled_ms is null
+"""
+DISABLE_FAILING_ENDPOINT = """
+    update endpoints set disabled_ms = ?, disabled_reason = 'failing'
+    where key = ? and disabled_ms is null and project is not null and failing_since_ms <= ?
+"""
+SELECT_NEXT_DUE_MS = f"""
+    select x.due_ms from exports x join endpoints e on e.key = x.endpoint
+    where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1
+"""
+SELECT_DELIVERIES = f"""
+    select x.key, x.notice_id, e.url, x.event_type, x.state from exports x join endpoints e on e.key = x.endpoint
+    where x.stream = ? and {NOT_ERASED} order by x.key
+"""
+FAIL_WAITING_EXPORTS = """
+    update exports set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null
+"""
+CLEAR_FAILING_SINCE = """
+    update endpoints set failing_since_ms = null where key = ? and failing_since_ms is not null
+"""
+SET_FAILING_SINCE = """
+    update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and project not null
+"""
 
 
 class SqliteOutbox:
-    """Exports; the methods are documented in `voicemem.store.port.Outbox`."""
+    """Exports on their way; the methods are documented in `voicemem.store.port.Outbox`."""
 
     database: Database
 
     async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
         def job(connection: apsw.Connection) -> list[Export]:
             exports = [to_export(row) for row in due(connection, now_ms, busy, limit)]
-            connection.executemany(
-                "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3",
-                [(export.lease, now_ms + lease_ms, export.key) for export in exports],
-            )
+            leases = [(export.lease, now_ms + lease_ms, export.key) for export in exports]
+            connection.executemany(LEASE_EXPORT, leases)
             return exports
 
         return await self.database.write(job)
 
     async def release_exports(self, now_ms: int) -> None:
-        query = (
-            "update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1)"
-            " where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))"
-        )
-        await self.database.write(lambda connection: connection.execute(query, (now_ms,)).fetchall())
+        await self.database.write(lambda connection: connection.execute(RELEASE_EXPORTS, (now_ms,)).fetchall())
 
     async def freeze(self, export: Export, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
-            connection.execute(
-                f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}",
-                (payload, export.key),
-            )
-            query = f"select payload from exports x where key = ? and {NOT_ERASED}"
-            row = connection.execute(query, (export.key,)).fetchone()
+            connection.execute(FREEZE_PAYLOAD, (payload, export.key))
+            row = connection.execute(SELECT_PAYLOAD, (export.key,)).fetchone()
             return None if row is None else row[0]
 
         return await self.database.write(job)
@@ -71,44 +116,26 @@ class SqliteOutbox:
         self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
     ) -> bool:
         def job(connection: apsw.Connection) -> bool:
-            # What was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts.
-            connection.execute(
-                "update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),"
-                " due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1,"
-                f" leased_until_ms = 0 where key = ?3 and lease = ?4 and {NOT_ERASED}",
-                (state, due_ms, export.key, export.lease),
-            )
+            connection.execute(FINISH_EXPORT, (state, due_ms, export.key, export.lease))
             if not connection.changes():
                 return False
-            connection.execute(
-                "insert into attempts values (?, ?, ?, ?, ?, ?, ?)", (export.key, export.attempts + 1, *attempt)
-            )
+            connection.execute(INSERT_ATTEMPT, (export.key, export.attempts + 1, *attempt))
             note_health(connection, export.endpoint.key, attempt, state)
             return True
 
         return await self.database.write(job)
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
-        query = (
-            "update endpoints set disabled_ms = ?, disabled_reason = 'gone'"
-            " where key = ? and url = ? and disabled_ms is null"
-        )
-
         def job(connection: apsw.Connection) -> None:
-            connection.execute(query, (now_ms, endpoint.key, endpoint.url))
+            connection.execute(DISABLE_GONE_ENDPOINT, (now_ms, endpoint.key, endpoint.url))
             if connection.changes():
                 fail_waiting(connection, endpoint.key)
 
         await self.database.write(job)
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
-        query = (
-            "update endpoints set disabled_ms = ?, disabled_reason = 'failing' where key = ? and disabled_ms is null"
-            " and project is not null and failing_since_ms <= ?"
-        )
-
         def job(connection: apsw.Connection) -> bool:
-            connection.execute(query, (now_ms, key, since_ms))
+            connection.execute(DISABLE_FAILING_ENDPOINT, (now_ms, key, since_ms))
             disabled = bool(connection.changes())
             if disabled:
                 fail_waiting(connection, key)
@@ -117,20 +144,12 @@ class SqliteOutbox:
         return await self.database.write(job)
 
     async def next_export_ms(self) -> int | None:
-        query = (
-            "select x.due_ms from exports x join endpoints e on e.key = x.endpoint"
-            f" where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1"
-        )
-        row = await self.database.read(lambda connection: connection.execute(query).fetchone())
+        row = await self.database.read(lambda connection: connection.execute(SELECT_NEXT_DUE_MS).fetchone())
         return None if row is None else int(row[0])
 
     async def deliveries(self, stream: int) -> list[Delivery]:
         def job(connection: apsw.Connection) -> list[Delivery]:
-            rows: list[tuple[Any, ...]] = connection.execute(
-                "select x.key, x.notice_id, e.url, x.event_type, x.state from exports x"
-                f" join endpoints e on e.key = x.endpoint where x.stream = ? and {NOT_ERASED} order by x.key",
-                (stream,),
-            ).fetchall()
+            rows: list[tuple[Any, ...]] = connection.execute(SELECT_DELIVERIES, (stream,)).fetchall()
             return [
                 Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
                 for key, notice_id, url, event_type, state in rows
@@ -140,45 +159,33 @@ class SqliteOutbox:
 
 
 def due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
-    """What is due at endpoints that are not busy, the oldest first."""
-    marks = ",".join(f"?{number}" for number in range(4, 4 + len(busy)))
-    chosen = (
-        f"select {EXPORT}, {ENDPOINT} from {{}} join endpoints e on e.key = x.endpoint where x.due_ms <= ?1"
-        f" and x.leased_until_ms <= ?1 and e.disabled_ms is null and e.url not in ({marks}) and {NOT_ERASED}"
-        " order by x.due_ms limit ?2"
-    )
-    front = "(select * from exports where due_ms <= ?1 order by due_ms limit ?3) x"
-    values = (now_ms, limit, FRONT, *busy)
-    rows = connection.execute(chosen.format(front), values).fetchall()
-    query = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
-    if len(rows) == limit or one(connection, query, (now_ms, FRONT)) < (FRONT,):
+    """The exports that are due at endpoints that are not busy, the oldest first.
+
+    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
+    endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
+    """
+    values = (now_ms, limit, FRONT, msgspec.json.encode(busy).decode())
+    rows = connection.execute(SELECT_DUE_AT_FRONT, values).fetchall()
+    if len(rows) == limit or one(connection, COUNT_DUE, (now_ms, FRONT)) < (FRONT,):
         return rows
-    oldest = "select key from exports where endpoint = waiting.key and due_ms <= ?1 order by due_ms limit max(?2, ?3)"
-    every = f"waiting cross join exports x on x.key in ({oldest})"
-    return connection.execute(WAITING + chosen.format(every), values).fetchall()
+    return connection.execute(SELECT_DUE_EVERYWHERE, values).fetchall()
 
 
 def fail_waiting(connection: apsw.Connection, endpoint: int) -> None:
-    """Give up what waits for an endpoint."""
-    query = "update exports set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null"
-    connection.execute(query, (endpoint,))
+    """Mark the exports that wait for an endpoint as failed."""
+    connection.execute(FAIL_WAITING_EXPORTS, (endpoint,))
 
 
 def note_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:
-    """Keep the time since when nothing gets through to a project's endpoint."""
-    values: tuple[Any, ...] = (endpoint,)
-    query = "update endpoints set failing_since_ms = null where key = ? and failing_since_ms is not null"
-    if state != "delivered":
-        query = (
-            "update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and project not null"
-        )
-        values = (attempt.started_ms, endpoint)
-    connection.execute(query, values)
+    """Note since when every attempt at a project's endpoint has failed."""
+    if state == "delivered":
+        connection.execute(CLEAR_FAILING_SINCE, (endpoint,))
+    else:
+        connection.execute(SET_FAILING_SINCE, (attempt.started_ms, endpoint))
 
 
 def attempts_of(connection: apsw.Connection, export: int) -> list[Attempt]:
-    query = "select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number"
-    return [Attempt(*row) for row in connection.execute(query, (export,))]
+    return [Attempt(*row) for row in connection.execute(SELECT_ATTEMPTS, (export,))]
 
 
 def to_export(row: tuple[Any, ...]) -> Export:

@@ -1,6 +1,6 @@
-"""Erasure: a mark that makes a session unreadable at once, then its content leaves the file, a portion at a time.
+"""Erasure and expiry: a mark makes a session unreadable at once, then its content is deleted a portion at a time.
 
-What a table lets go of is cleared from the file by `voicemem.store.sqlite.scrub`.
+Deleted rows leave traces in the file, which `voicemem.store.sqlite.secure_delete` clears afterwards.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import apsw
 from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.scrub import clear
+from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.sqlite.secure_delete import clear
 from voicemem.store.streams import USER, Stream
 
 
 class Content(NamedTuple):
-    """Where content of a session (?1) is: the rows of it with their sizes, and how some (?2, a JSON array) go."""
+    """One table that holds content of a session (?1)."""
 
     rows: str
+    """Selects its rows there: key, and size in bytes."""
     delete: str
+    """Deletes those whose keys are given (?2, a JSON array)."""
 
 
 GIVEN = "(select value from json_each(?2))"
@@ -63,13 +65,27 @@ CONTENTS = (
         f"delete from producers where stream = ?1 and name in {GIVEN}",
     ),
 )
-"""Attempts before the exports that they belong to."""
+"""In the order of deletion: attempts are found by their exports, so they are deleted before these."""
 ERASED_USER = "erased user"
-"""The kind of what is left of a user's stream."""
+"""The kind of the row that is left of an erased user's stream."""
+
+SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
+RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
+SELECT_EXPIRED = "select stream from retention where expires_ms <= ? order by expires_ms limit ?"
+SELECT_IS_EXPIRED = "select 1 from retention where stream = ? and expires_ms <= ?"
+SELECT_ERASED = "select stream from retention where erased_ms is not null and not deleted order by erased_ms limit ?"
+SELECT_DELETED = "select stream from retention where erased_ms is not null and deleted"
+MARK_ERASED = "insert or replace into retention (stream, erased_ms) values (?, ?)"
+MARK_DELETED = """
+    update retention set deleted = 1 where erased_ms is not null and stream in (select value from json_each(?))
+"""
+PLAN_RETENTION = "insert or replace into retention (stream, compact_ms, expires_ms) values (?, ?, ?)"
+DELETE_PLAN = "delete from retention where stream = ?"
+DELETE_PLANS = "delete from retention where stream in (select value from json_each(?))"
 
 
 class SqliteErasure:
-    """Erasure; the methods are documented in `voicemem.store.port`."""
+    """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
 
     database: Database
 
@@ -82,17 +98,14 @@ class SqliteErasure:
         await self.database.write(job)
 
     async def expired(self, now_ms: int, limit: int) -> list[int]:
-        query = "select stream from retention where expires_ms <= ? order by expires_ms limit ?"
         return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(query, (now_ms, limit))]
+            lambda connection: [key for (key,) in connection.execute(SELECT_EXPIRED, (now_ms, limit))]
         )
 
     async def expire(self, key: int, now_ms: int) -> bool:
-        query = "select 1 from retention where stream = ? and expires_ms <= ?"
-
         def job(connection: apsw.Connection) -> bool:
             stream = self.database.rows.stream(key)
-            if stream is None or not connection.execute(query, (key, now_ms)).fetchall():
+            if stream is None or not connection.execute(SELECT_IS_EXPIRED, (key, now_ms)).fetchall():
                 return False
             mark_erased(self.database.rows, stream, now_ms)
             return True
@@ -100,23 +113,22 @@ class SqliteErasure:
         return await self.database.write(job)
 
     async def erased(self, limit: int) -> list[int]:
-        query = "select stream from retention where erased_ms is not null and not deleted order by erased_ms limit ?"
-        return await self.database.read(lambda connection: [key for (key,) in connection.execute(query, (limit,))])
+        return await self.database.read(
+            lambda connection: [key for (key,) in connection.execute(SELECT_ERASED, (limit,))]
+        )
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
             self.database.rows.flush()
             if delete_portion(connection, keys):
                 return True
-            query = "update retention set deleted = 1 where erased_ms is not null and stream in"
-            connection.execute(f"{query} (select value from json_each(?))", (json.dumps(keys),))
+            connection.execute(MARK_DELETED, (json.dumps(keys),))
             return False
 
         return await self.database.write(job)
 
     async def finish_erased(self) -> bool:
-        deleted = "select stream from retention where erased_ms is not null and deleted"
-        keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(deleted)])
+        keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(SELECT_DELETED)])
         if not keys:
             return True
         path, stopped = self.database.path, lambda: self.database.closed
@@ -128,16 +140,12 @@ class SqliteErasure:
             self.database.ruined, self.database.healthy = True, False
             raise StoreUnavailable(RUINED) from None
 
-        def job(connection: apsw.Connection) -> None:
-            query = "delete from retention where stream in (select value from json_each(?))"
-            connection.execute(query, (json.dumps(keys),))
-
-        await self.database.write(job)
+        await self.database.write(lambda connection: connection.execute(DELETE_PLANS, (json.dumps(keys),)).fetchall())
         return True
 
 
 def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
-    """Make a session unreadable; its row stays, without content, so that nobody brings it back."""
+    """Make a session unreadable. Its row stays without content, so that a late event cannot create it again."""
     if stream.state == "erased":
         return
     stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
@@ -146,57 +154,56 @@ def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
     rows.save_stream(stream)
     if stream.kind == USER:
         forget_name(rows, stream)
-    rows.connection.execute("insert or replace into retention (stream, erased_ms) values (?, ?)", (stream.key, now_ms))
+    rows.connection.execute(MARK_ERASED, (stream.key, now_ms))
 
 
 def forget_name(rows: Rows, stream: Stream) -> None:
-    """A user's id says who it is, so it does not stay; and whoever comes back under it is somebody new."""
+    """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
     rows.named.pop((stream.project, stream.kind, stream.id), None)
     stream.kind, stream.id = ERASED_USER, str(stream.key)
-    query = "update streams set kind = ?, id = ? where key = ?"
-    rows.connection.execute(query, (stream.kind, stream.id, stream.key))
+    rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
 
 def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
-    """Delete some of the content of erased sessions; False when there is none."""
+    """Delete a portion of the content of erased sessions; False when none is left.
+
+    One writer commits for everyone, so a job that deleted a journal of a million events at once would stop all calls.
+    """
     portion = Portion()
     for key in keys:
         for content in CONTENTS:
-            if given := portion.take(connection.execute(content.rows, (key,))):
-                connection.execute(content.delete, (key, given))
+            if row_keys := portion.take(connection.execute(content.rows, (key,))):
+                connection.execute(content.delete, (key, row_keys))
             if portion.full:
                 return True
     return portion.begun
 
 
 def plan(connection: apsw.Connection, stream: Stream) -> None:
-    """When the journal of a session that has just ended is compacted, and when the session is erased."""
+    """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
     settings = parse_config(stream.config)
     ended = stream.ended_ms or 0
     expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
-    connection.execute(
-        "insert or replace into retention (stream, compact_ms, expires_ms) values (?, ?, ?)",
-        (stream.key, ended + int(settings.reopen_window * 1000), expires),
-    )
+    connection.execute(PLAN_RETENTION, (stream.key, ended + int(settings.reopen_window * 1000), expires))
 
 
 def call_off(connection: apsw.Connection, stream: Stream) -> None:
-    """It runs again."""
-    connection.execute("delete from retention where stream = ?", (stream.key,))
+    """Drop the plan of a session that was reopened."""
+    connection.execute(DELETE_PLAN, (stream.key,))
 
 
 def is_erased(connection: apsw.Connection, key: int) -> bool:
-    """Whether nothing of a session may be read, whatever is still there."""
-    return bool(connection.execute("select 1 from streams where key = ? and state = 'erased'", (key,)).fetchall())
+    """Whether a session is erased, so that nothing of it may be read even where its content is still in tables."""
+    return bool(connection.execute(SELECT_STATE_IS_ERASED, (key,)).fetchall())
 
 
 ROWS = 200
 BYTES = 1024 * 1024
-"""Of content; the row that goes over it is the portion's last."""
+"""The bounds of a portion; the row that exceeds the bytes is its last."""
 
 
 class Portion:
-    """How much of a portion is left; `take` says which rows go."""
+    """What one transaction deletes at most: counts down rows and bytes."""
 
     def __init__(self) -> None:
         self.rows = ROWS
@@ -211,7 +218,7 @@ class Portion:
         return self.rows <= 0 or self.bytes <= 0
 
     def take(self, sizes: Iterable[tuple[Any, int]]) -> str:
-        """The keys of the first rows, given as (key, bytes), as a JSON array for one statement; empty for none."""
+        """The keys of the first rows (given as key and bytes) that fit, as a JSON array; "" when none does."""
         keys: list[Any] = []
         for key, size in sizes:
             if self.full:

@@ -1,4 +1,4 @@
-"""The embedded store in one object."""
+"""The embedded store as one object, on a file or in memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.rows import one
+from voicemem.store.sqlite.row_cache import one
 
 PROBE_BYTES = 64 * 1024
+"""The size of a usual commit."""
+WRITE_PROBE = "insert or replace into meta values ('probe', zeroblob(?))"
+DELETE_PROBE = "delete from meta where name = 'probe'"
+SELECT_IDENTITY = "select name, value from meta"
+COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
+"""Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
+COUNT_PENDING_EXPORTS = "select count(*) from exports where due_ms is not null"
+COUNT_DUE_EXPORTS = "select count(*), min(due_ms) from exports where due_ms <= ? and leased_until_ms <= ?"
 
 
 class SqliteFigures:
@@ -30,14 +38,9 @@ class SqliteFigures:
         path = self.database.path
 
         def job(connection: apsw.Connection) -> Figures:
-            # Every running session has a time at which it is due, if only for its greatest length, and no other has.
-            (running,) = one(connection, "select count(*) from streams where due_ms is not null")
-            (pending,) = one(connection, "select count(*) from exports where due_ms is not null")
-            due, oldest = one(
-                connection,
-                "select count(*), min(due_ms) from exports where due_ms <= ? and leased_until_ms <= ?",
-                (now_ms, now_ms),
-            )
+            (running,) = one(connection, COUNT_RUNNING)
+            (pending,) = one(connection, COUNT_PENDING_EXPORTS)
+            due, oldest = one(connection, COUNT_DUE_EXPORTS, (now_ms, now_ms))
             return Figures(running, pending, due, oldest, size_of(path), size_of(f"{path}-wal"))
 
         return await self.database.read(job)
@@ -48,13 +51,13 @@ class SqliteStore(
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
 
-    `exclusive` takes the file for this process; commands that work beside a server open it without.
-    Raises `CannotStart`.
+    With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
     """
 
     def __init__(self, path: str, exclusive: bool = True) -> None:
+        """Open the file, and create or migrate it. Raises `CannotStart`."""
         self.database = Database(path, exclusive)
-        self.identity = dict(self.database.writer.execute("select name, value from meta"))
+        self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
 
     @property
     def healthy(self) -> bool:
@@ -65,8 +68,8 @@ class SqliteStore(
             raise StoreRuined(RUINED)
 
         def job(connection: apsw.Connection) -> None:
-            connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (PROBE_BYTES,))
-            connection.execute("delete from meta where name = 'probe'")
+            connection.execute(WRITE_PROBE, (PROBE_BYTES,))
+            connection.execute(DELETE_PROBE)
 
         await self.database.write(job)
 
@@ -82,7 +85,7 @@ class MemoryStore(SqliteStore):
 
 
 def size_of(path: str) -> int:
-    """Of a file, in bytes; 0 when there is none."""
+    """The size of a file in bytes; 0 when there is none."""
     try:
         return 0 if path.startswith(IN_MEMORY) else os.stat(path).st_size
     except OSError:

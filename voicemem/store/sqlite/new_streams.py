@@ -1,4 +1,4 @@
-"""New sessions, empty or with a journal that is there already, inside the writer's transaction."""
+"""Creates streams in the writer's transaction: empty sessions, sessions restored with a journal, and users."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.records import Restored, Row
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.journal_runs import Run
 from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.rows import Rows
-from voicemem.store.sqlite.runs import Run
+from voicemem.store.sqlite.row_cache import Rows
 from voicemem.store.streams import SESSION, USER, Stream
+
+COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"
 
 
 def begun_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
+    """A stream that starts now; it gets its key when it is added."""
     return Stream(
         key=0,
         project=project,
@@ -53,7 +56,10 @@ def new_stream(rows: Rows, project: str, session_id: str, session_patch: Session
 def restored_stream(
     rows: Rows, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
 ) -> Stream:
-    """A session with its whole journal; its start is told, unless it has ended. Raises before anything is written."""
+    """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
+
+    Raises `Refused` (`unknown_session`, of the one that has the secrets), before anything is written.
+    """
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
@@ -67,8 +73,7 @@ def restored_stream(
     rows.add_stream(stream)
     rows.save_stream(stream)
     if source is not None:
-        query = "insert into secrets select ?, name, value from secrets where stream = ?"
-        rows.connection.execute(query, (stream.key, source.key))
+        rows.connection.execute(COPY_SECRETS, (stream.key, source.key))
     save_secrets(rows, stream, session_patch, now_ms)
     for run in runs_of(stream.key, restored.rows):
         rows.add_run(run)
@@ -82,7 +87,7 @@ def restored_stream(
 
 
 def runs_of(key: int, rows: Iterable[Row]) -> Iterator[Run]:
-    """Rows as they are stored: those of a producer that came together are one."""
+    """Join entries into the runs that are stored: consecutive ones of a producer that came together."""
     payloads: list[bytes] = []
     last: Row | None = None
     for row in rows:

@@ -1,8 +1,8 @@
-"""The rows of streams, producers and the journal, inside the writer's transaction.
+"""The writer's view of streams, producers and journals: a cache of rows that follows its transaction.
 
-A stream's `position` and a producer's `next_seq` are where their journal ends, so an ordinary append writes the
-journal alone; their own rows are written when anything else about them changes. What was committed is kept at hand, so
-that an append reads nothing: one process writes a file.
+A stream's `position` and a producer's `next_seq` follow from where the journal ends, so an ordinary append writes the
+journal only; their own rows are written when anything else about them changes. Committed rows stay cached, so an append
+reads nothing; that is safe because one process at a time writes a file.
 """
 
 from __future__ import annotations
@@ -13,27 +13,44 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.runs import Run, Waypoints, insert, last_seq
+from voicemem.store.sqlite.journal_runs import Run, Waypoints, insert, last_seq
 from voicemem.store.streams import SESSION, USER, Producer, Stream, due_ms
 
 OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
-"""Of `streams`; `position` is that of the last time the row was saved."""
+"""The columns of `streams`; `position` is that of the last time the row was saved."""
 COLUMNS = OWN_COLUMNS.replace(
     "position",
     "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
     " order by j.position desc limit 1), 0))",
 )
-"""The same with the position where the journal ends."""
+"""The same, but with the position at which the journal ends."""
+SELECT_STREAM_BY_KEY = f"select {COLUMNS} from streams where key = ?"
+SELECT_STREAM_BY_NAME = f"select {COLUMNS} from streams where project = ? and kind = ? and id = ?"
+SELECT_STREAM_KEY = "select key from streams where project = ? and kind = ? and id = ?"
+INSERT_STREAM = """
+    insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms, due_ms)
+    values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+UPDATE_STREAM = """
+    update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, name = ?, silent_since_ms = ?,
+    ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?
+"""
+SELECT_PRODUCER = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
+SELECT_PRODUCER_NAMES = "select name from producers where stream = ?"
+SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?)"
 CONFIG = Stream.__struct_fields__.index("config")
 KEPT = 50_000
-"""Rows kept at hand, of streams and of producers."""
+"""Rows that stay cached, of streams and producers together."""
 
 
 class Rows:
     """Streams and producers as the transaction sees them, and the runs that it adds to journals.
 
-    What `stream` and `producer` return belongs to the transaction, which may change it; what was committed is never
-    changed again, so other threads may read it. A job's changes are dropped when it raises (`drop_job`).
+    There are three layers: what the current job changed (`job_…`), what the jobs before it in the transaction changed
+    (`changed_…`), and what was committed. A job that raises loses its own layer only (`drop_job`).
+
+    `stream` and `producer` return copies that belong to the job, which may change them. A committed object is never
+    changed again, so other threads may read it.
     """
 
     def __init__(self, connection: apsw.Connection, keep: bool) -> None:
@@ -42,13 +59,13 @@ class Rows:
         self.streams: dict[int, Stream] = {}
         self.producers: dict[tuple[int, str], Producer] = {}
         self.named: dict[tuple[str, str, str], Stream] = {}
-        """Streams that were committed, by project, kind and id."""
+        """Committed streams, by project, kind and id."""
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], Producer] = {}
         self.waypoints = Waypoints()
         self.runs: list[Run] = []
         self.mark = 0
-        """How many runs the jobs before the current one have added."""
+        """How many of `runs` belong to the jobs before the current one."""
         self.job_streams: dict[int, Stream] = {}
         self.job_producers: dict[tuple[int, str], Producer] = {}
 
@@ -67,7 +84,7 @@ class Rows:
         self.job_streams, self.job_producers, self.mark = {}, {}, len(self.runs)
 
     def committed(self) -> None:
-        """What the transaction changed is what is kept."""
+        """The transaction is on disk: what it changed becomes what is cached."""
         if len(self.streams) + len(self.producers) > KEPT or not self.keep:
             self.forget()
         if self.keep:
@@ -78,7 +95,7 @@ class Rows:
         self.changed_streams, self.changed_producers = {}, {}
 
     def rolled_back(self) -> None:
-        """Nothing kept is trusted."""
+        """The transaction failed, or its outcome is unknown: nothing cached is trusted."""
         self.forget()
         self.runs.clear()
         self.forget_job()
@@ -90,13 +107,14 @@ class Rows:
     # Streams
 
     def stream(self, key: int) -> Stream | None:
-        found = self.job_streams.get(key)
-        if found is None:
+        """The stream of a key, for the job to change; None when there is none."""
+        stream = self.job_streams.get(key)
+        if stream is None:
             known = self.changed_streams.get(key) or self.streams.get(key)
-            found = msgspec.structs.replace(known) if known is not None else self.load("key = ?", (key,))
-            if found is not None:
-                self.job_streams[key] = found
-        return found
+            stream = msgspec.structs.replace(known) if known is not None else self.load(key)
+            if stream is not None:
+                self.job_streams[key] = stream
+        return stream
 
     def session(self, project: str, session_id: str) -> Stream | None:
         return self.of_name(project, SESSION, session_id)
@@ -105,18 +123,17 @@ class Rows:
         known = self.named.get((project, kind, name))
         if known is not None:
             return self.stream(known.key)
-        query = "select key from streams where project = ? and kind = ? and id = ?"
-        row = self.connection.execute(query, (project, kind, name)).fetchone()
+        row = self.connection.execute(SELECT_STREAM_KEY, (project, kind, name)).fetchone()
         return None if row is None else self.stream(row[0])
 
-    def load(self, where: str, values: tuple[Any, ...]) -> Stream | None:
+    def load(self, key: int) -> Stream | None:
         self.flush()
-        return load_stream(self.connection, where, values)
+        return load_stream(self.connection, SELECT_STREAM_BY_KEY, (key,))
 
     def add_stream(self, stream: Stream) -> None:
+        """Insert a new stream, which gets its key."""
         self.connection.execute(
-            "insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms,"
-            " due_ms) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            INSERT_STREAM,
             (
                 stream.project,
                 stream.kind,
@@ -135,9 +152,7 @@ class Rows:
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(
-            "update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, name = ?,"
-            " silent_since_ms = ?, ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ?"
-            " where key = ?",
+            UPDATE_STREAM,
             (
                 stream.state,
                 stream.position,
@@ -158,32 +173,30 @@ class Rows:
     # Producers
 
     def producer(self, key: int, name: str) -> Producer:
-        found = self.job_producers.get((key, name))
-        if found is None:
+        """A session's producer, for the job to change; a new one when it is unknown."""
+        producer = self.job_producers.get((key, name))
+        if producer is None:
             known = self.changed_producers.get((key, name)) or self.producers.get((key, name))
-            found = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
-            self.job_producers[key, name] = found
-        return found
+            producer = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
+            self.job_producers[key, name] = producer
+        return producer
 
     def load_producer(self, key: int, name: str) -> Producer:
         self.flush()
         journaled = last_seq(self.connection, key, name) + 1
-        query = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
-        row = self.connection.execute(query, (key, name)).fetchone()
+        row = self.connection.execute(SELECT_PRODUCER, (key, name)).fetchone()
         if row is None:
             return Producer(name, next_seq=journaled)
         epoch, next_seq, unsequenced, ended = row
         return Producer(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended))
 
     def save_producer(self, key: int, producer: Producer) -> None:
-        self.connection.execute(
-            "insert or replace into producers values (?, ?, ?, ?, ?, ?)",
-            (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended),
-        )
+        values = (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended)
+        self.connection.execute(SAVE_PRODUCER, values)
 
     def save_producers(self, key: int) -> None:
-        """Write where a journal's producers stand into their own rows, so that they outlive the journal's."""
-        rows = self.connection.execute("select name from producers where stream = ?", (key,)).fetchall()
+        """Write the `next_seq` of a journal's producers into their own rows, which stay when its rows are archived."""
+        rows = self.connection.execute(SELECT_PRODUCER_NAMES, (key,)).fetchall()
         for name in [str(name) for (name,) in rows]:
             self.save_producer(key, self.producer(key, name))
 
@@ -193,20 +206,20 @@ class Rows:
         self.runs.append(run)
 
     def append_own(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
-        """Journal an event of the server's own; the stream's row is still to be saved."""
+        """Journal an event of the server's own. The caller saves the stream's row."""
         stream.position += 1
         payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
         self.add_run(Run(stream.key, stream.position, None, None, now_ms, [payload]))
 
     def flush(self) -> None:
-        """Insert what was added."""
+        """Insert the runs that were added: before each query that must see them, and before the commit."""
         insert(self.connection, [(run, self.waypoints.mark(run)) for run in self.runs])
         self.runs.clear()
         self.mark = 0
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
-    """The stream of a row. Raises `StoreUnavailable` for one that is damaged."""
+    """The stream of a row of `COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     values: list[Any] = list(row)
     try:
         values[CONFIG] = msgspec.json.decode(values[CONFIG], type=dict[str, Any])
@@ -216,8 +229,9 @@ def to_stream(row: tuple[Any, ...]) -> Stream:
     return Stream(*values)
 
 
-def load_stream(connection: apsw.Connection, where: str, values: tuple[Any, ...]) -> Stream | None:
-    row = connection.execute(f"select {COLUMNS} from streams where {where}", values).fetchone()
+def load_stream(connection: apsw.Connection, query: str, values: tuple[Any, ...]) -> Stream | None:
+    """The stream that a query of `COLUMNS` finds; None when it finds none. Raises `StoreUnavailable`."""
+    row = connection.execute(query, values).fetchone()
     return None if row is None else to_stream(row)
 
 

@@ -1,4 +1,4 @@
-"""The files of a store: private to their owner, and held by one server."""
+"""The files of a store: readable by their owner only, held by one server, and safe after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from voicemem.errors import CannotStart
 
 
 def check_place(path: str) -> None:
-    """Raise `CannotStart` where no file of a store can be."""
+    """Raise `CannotStart` for a path at which no file can be made."""
     if os.path.isdir(path):
         raise CannotStart(f"The store {path} is a folder; write sqlite:PATH with the path of a file.")
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise CannotStart(f"The folder of the store is not there: {folder}.")
+        raise CannotStart(f"The folder of the store does not exist: {folder}.")
 
 
 def make_private(path: str) -> None:
-    """Make a new file readable for its owner alone, since it holds secrets; its log and index take that over."""
-    if os.path.exists(path):  # to close it here would let go of the locks that this process has on it
+    """Create the file readable by its owner only, since it holds secrets; SQLite gives its log the same mode."""
+    if os.path.exists(path):  # closing it here would release the POSIX locks that this process has on it
         return
-    with suppress(OSError):  # what cannot be made is told by SQLite
+    with suppress(OSError):  # SQLite reports a file that cannot be created
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def lock_file(path: str) -> int:
-    """Hold `PATH.lock` for this process: one server per file. A killed process lets go of it by itself."""
+    """Lock `PATH.lock` for this process: one server per file. Raises `CannotStart` when another one has it.
+
+    The kernel releases the lock of a process that was killed. Returns the descriptor, whose close releases it.
+    """
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -44,7 +47,7 @@ def lock_file(path: str) -> int:
 
 
 REDO = "-redo"
-"""Behind the name of the database: a database of its own, with the copy or with nothing."""
+"""Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
 CHUNK_BYTES = 64 * 1024
 """SQLite's system interface writes less than 128 KiB at once."""
 SCHEMA = """
@@ -54,30 +57,42 @@ create table if not exists log (number integer primary key, content blob not nul
 """
 
 
+HAS_COPY = "select exists (select 1 from log)"
+INSERT_CHUNK = "insert into log (content) values (?)"
+SELECT_CHUNKS = "select content from log order by number"
+DELETE_COPY = "delete from log"
+
+
 def secure_log(path: str) -> None:
-    """Bring a database's log onto the disk, as it can be read. Raises `apsw.Error`."""
+    """Write a database's log to disk again, exactly as it now reads. Raises `apsw.Error`.
+
+    After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
+    it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
+    copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
+    """
     log, redo = f"{path}-wal", f"{path}{REDO}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
         return
     make_private(redo)
     with closing(apsw.Connection(redo)) as copy:
         copy.execute(SCHEMA).fetchall()
-        if not copy.execute("select exists (select 1 from log)").get:
+        if not copy.execute(HAS_COPY).get:
             with copy:
                 for content in contents(log):
-                    copy.execute("insert into log (content) values (?)", (content,))
-        if copy.execute("select exists (select 1 from log)").get:
+                    copy.execute(INSERT_CHUNK, (content,))
+        if copy.execute(HAS_COPY).get:
             write(log, copy)
-            copy.execute("delete from log")
+            copy.execute(DELETE_COPY)
     os.unlink(redo)
 
 
 def opened(log: str) -> apsw.VFSFile:
-    """The file by way of SQLite's own system interface, like all others of the store."""
+    """Open the log through SQLite's own system interface, as all files of the store are."""
     return apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
 
 
 def contents(log: str) -> Iterator[bytes]:
+    """The log in chunks; nothing when there is no log."""
     if not os.path.exists(log):
         return
     file = opened(log)
@@ -90,9 +105,10 @@ def contents(log: str) -> Iterator[bytes]:
 
 
 def write(log: str, copy: apsw.Connection) -> None:
+    """Write the copy over the log, and sync it."""
     file, end = opened(log), 0
     try:
-        for (content,) in copy.execute("select content from log order by number"):
+        for (content,) in copy.execute(SELECT_CHUNKS):
             file.xWrite(content, end)
             end += len(content)
         file.xTruncate(end)

@@ -1,4 +1,4 @@
-"""One call of an LLM for the gateway: its answer is handed on as it comes, and written into the journal beside that."""
+"""One LLM request of the gateway: its answer goes to the caller as it comes, and into the journal at the same time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from voicemem.errors import LlmFailed
+from voicemem.gateway.chat_request import text_chunks, text_completion
 from voicemem.gateway.reply_writer import ReplyWriter
-from voicemem.llm.completions import LlmAnswer, text_chunks, text_completion
+from voicemem.llm.completions import LlmAnswer
 from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
+from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_model import Memory
@@ -24,14 +26,13 @@ from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
 
 LOG = logging.getLogger("voicemem.llm")
-DONE = b"[DONE]"
 MAX_ID_CHARACTERS = 128
-"""Characters in a name or id of an event."""
+"""Of a name or an id in an event."""
 METRIC_USE = "gateway"
 
 
 class CompletionClient(Protocol):
-    """Calls LLMs; both methods raise `LlmFailed`."""
+    """Sends requests to LLMs; both methods raise `LlmFailed`."""
 
     async def complete(self, endpoint: LlmEndpoint, body: JsonObject) -> bytes:
         """The whole answer to a body that asks for no stream."""
@@ -41,29 +42,29 @@ class CompletionClient(Protocol):
 
 
 class ReplyIds:
-    """Gives each reply of a session a name of its own. `clock` gives Unix ms, `new_id` a fresh random text."""
+    """Gives each reply of a session a unique `item`. `clock` gives Unix ms, `new_id` a fresh random text."""
 
     def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
         self.clock = clock
         self.new_id = new_id
         self.reserved: set[tuple[int, str]] = set()
-        """By key of the session: of replies under way, which may not be in the journal yet."""
+        """Session key and item of each reply in progress, which may not be in the journal yet."""
 
     def reserve(self, key: int, known: Container[str], wanted: str | None) -> str:
-        """The wanted name, when it can be one and is none yet."""
+        """Reserve the wanted item if it is valid and free, else a new one."""
         if not wanted or len(wanted) > MAX_ID_CHARACTERS or wanted in known or (key, wanted) in self.reserved:
             wanted = f"chatcmpl-{self.new_id()}"
         self.reserved.add((key, wanted))
         return wanted
 
-    def release(self, key: int, name: str | None) -> None:
-        """The reply is over."""
-        if name is not None:
-            self.reserved.discard((key, name))
+    def release(self, key: int, item: str | None) -> None:
+        """Release the item of a reply that is over."""
+        if item is not None:
+            self.reserved.discard((key, item))
 
 
-class CallDeps(Struct, frozen=True):
-    """What every call uses."""
+class GatewayDeps(Struct, frozen=True):
+    """What every LLM request uses."""
 
     llm_client: CompletionClient
     reply_ids: ReplyIds
@@ -71,45 +72,50 @@ class CallDeps(Struct, frozen=True):
     telemetry: Telemetry
 
 
-class CallRequest(Struct, frozen=True):
-    """What is to be called, and where the reply belongs."""
+class LlmRequestSpec(Struct, frozen=True, kw_only=True):
+    """What to send to which LLM, and where the reply belongs."""
 
-    line: ProducerLease
+    lease: ProducerLease
     memory: Memory
     turn_id: int
     endpoint: LlmEndpoint
     body: JsonObject
     failure_message: str
-    """What is said when the LLM fails; nothing when blank."""
+    """Spoken when the LLM fails; nothing is when it is blank."""
     service_tool_names: frozenset[str] = frozenset()
-    """Names of the tools that are done here: the reply goes on after them."""
+    """Tools that the service runs itself: the reply goes on after them."""
     withheld_tool_names: frozenset[str] = frozenset()
-    """Names of tools that neither the caller has nor is done here now: calls of them are nobody's."""
+    """Tools that the caller does not have and the service does not run this time: calls of them are dropped."""
     item: str | None = None
-    """The name of the reply that goes on."""
+    """The item of the reply that this request continues."""
     earlier_text: str = ""
-    """What it has said in the calls before."""
+    """The text that the reply got from earlier requests."""
 
 
-class LlmCall:
-    """A call of an LLM, which is made once: in `chunks` or in `whole`."""
+class LlmRequest:
+    """A request to an LLM, sent once: with `chunks` or with `complete`.
 
-    def __init__(self, deps: CallDeps, request: CallRequest) -> None:
+    The journal gets the end of the reply exactly once: from `finish`, from `fail`, or, when the caller hangs up, from
+    `close`. Text that could not be journaled while it was streamed is repeated in full in that end.
+    """
+
+    def __init__(self, deps: GatewayDeps, spec: LlmRequestSpec) -> None:
         self.deps = deps
-        self.request = request
-        self.turn_id = request.turn_id
-        self.item = request.item
-        """The name of the reply in the journal, once the LLM has begun to answer."""
-        self.writer = ReplyWriter(deps.recorder, request.line)
+        self.spec = spec
+        self.turn_id = spec.turn_id
+        self.item = spec.item
+        """The item of the reply, once the LLM has begun to answer."""
+        self.writer = ReplyWriter(deps.recorder, spec.lease)
         self.answer = LlmAnswer()
         self.started_s = time.monotonic()
         self.result = "cancelled"
+        """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
         self.has_started = False
         self.is_ended = False
-        """Whether the journal has, or will have, the reply's end."""
+        """Whether the end of the reply is in the journal, or about to be."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Each chunk of the answer as it came; at the end all of it is in the journal.
+        """Each chunk of the answer as it came; after the last one, all of it is in the journal.
 
         Raises `LlmFailed` where there is no failure message, `Refused`, `StoreUnavailable`.
         """
@@ -132,9 +138,9 @@ class LlmCall:
             await self.close()
 
     async def receive_chunks(self) -> AsyncGenerator[bytes, None]:
-        """The chunks, each of them on its way into the journal. Raises `LlmFailed`, `Refused`."""
+        """The chunks, each handed to the writer first. Raises `LlmFailed`, `Refused`."""
         done = False
-        async with aclosing(self.deps.llm_client.stream(self.request.endpoint, self.request.body)) as events:
+        async with aclosing(self.deps.llm_client.stream(self.spec.endpoint, self.spec.body)) as events:
             async for data in events:
                 if data == DONE:
                     done = True
@@ -153,12 +159,12 @@ class LlmCall:
         self.check_not_empty()
 
     async def complete(self) -> bytes:
-        """The whole answer as it came, which then is in the journal. Raises as `chunks` does."""
+        """The whole answer as it came; it is in the journal by then. Raises what `chunks` does."""
         failed: LlmFailed | None = None
         try:
             with self.span() as span:
                 try:
-                    data = await self.deps.llm_client.complete(self.request.endpoint, self.request.body)
+                    data = await self.deps.llm_client.complete(self.spec.endpoint, self.spec.body)
                     self.answer.add_chunk(data)
                     self.check_not_empty()
                     self.note_first_chunk()
@@ -173,24 +179,24 @@ class LlmCall:
             await self.close()
 
     def check_not_empty(self) -> None:
-        """An answer that says nothing is none: who is on the phone would hear nothing."""
-        if not self.answer.has_choice or (self.answer.is_empty and not self.request.earlier_text):
+        """An empty answer is a failure: the person on the phone would hear nothing."""
+        if not self.answer.has_choice or (self.answer.is_empty and not self.spec.earlier_text):
             raise LlmFailed("invalid_answer")
 
     def span(self) -> AbstractContextManager[Span]:
-        host = urlsplit(self.request.endpoint.url).hostname or ""
+        host = urlsplit(self.spec.endpoint.url).hostname or ""
         return self.deps.telemetry.tracer.span("llm", "client", {"voicemem.use": METRIC_USE, "server.address": host})
 
     def log_failure(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
         self.result = "failed"
-        host = urlsplit(self.request.endpoint.url).netloc.rpartition("@")[2]
-        fields = {"session_id": self.request.line.session_id, "host": host}
+        host = urlsplit(self.spec.endpoint.url).netloc.rpartition("@")[2]
+        fields = {"session_id": self.spec.lease.session_id, "host": host}
         LOG.warning("The LLM failed: %s", error.why, extra=fields)
         return error
 
     def note_first_chunk(self) -> None:
-        """Name the reply, at the first sign of it."""
+        """Give the reply its item at the first chunk; measure the time to the first token."""
         self.has_started = True
         if self.item is None:
             self.item = self.reserve_item(self.answer.id)
@@ -201,7 +207,7 @@ class LlmCall:
             self.started_s = 0.0
 
     async def finish(self) -> None:
-        """Write the reply's end and its tool calls. Raises what kept them from being stored."""
+        """Write the end of the reply and its tool calls. Raises what kept them from being stored."""
         self.is_ended, self.result = True, "answered"
         if not self.must_continue:
             self.writer.add(self.end_event())
@@ -212,75 +218,82 @@ class LlmCall:
 
     @property
     def must_continue(self) -> bool:
-        """Whether the LLM is to be called again: it has called tools, all of which are done here."""
-        calls = self.answer.tool_calls
+        """Whether another LLM request must follow: the LLM called tools, and the service runs all of them."""
+        tool_calls = self.answer.tool_calls
         return (
             self.result == "answered"
-            and bool(calls)
-            and all(one.name in self.request.service_tool_names and one.id for one in calls)
+            and bool(tool_calls)
+            and all(tool_call.name in self.spec.service_tool_names and tool_call.id for tool_call in tool_calls)
         )
 
     async def wait_until_written(self) -> None:
-        """Wait until all is written; when some of the text could not be, the end says it whole."""
+        """Wait until everything is written; if some of the text was not, write another end with all of it."""
         await self.writer.flush()
         if self.writer.is_incomplete and self.writer.refused is None and not self.must_continue:
             self.writer.add(self.end_event())
             await self.writer.flush()
 
     async def fail(self, error: LlmFailed) -> None:
-        """Write that the LLM failed. Raises the same error when there is nothing to be said about it."""
+        """Write that the LLM failed. Raises the same error where there is no failure message."""
         self.is_ended = True
-        text = self.request.failure_message if self.request.failure_message.strip() else None
+        text = self.spec.failure_message if self.spec.failure_message.strip() else None
         item = self.item or self.reserve_item(None)
         await self.writer.flush()
         if self.writer.is_incomplete:
             self.writer.add(self.end_event())
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
-        self.deps.reply_ids.release(self.request.line.key, item)
+        self.deps.reply_ids.release(self.spec.lease.key, item)
         if text is None:
             raise error
         if self.writer.error is not None:
             raise self.writer.error
 
     async def close(self) -> None:
-        """Count the call, and when nobody wants more of it, let what was generated be the reply."""
+        """Count the request; if the caller hung up in the middle, end the reply with what was generated."""
         self.deps.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
         if not self.is_ended and self.answer.size:
             self.is_ended = True
             self.writer.add(self.end_event())
             await self.wait_until_written()
+        # A reply that goes on keeps its item reserved, or a request that comes in between would end it as unfinished.
         if not self.must_continue:
             self.release()
 
     def release(self) -> None:
-        """The reply is over, and its name stands in the journal."""
-        self.deps.reply_ids.release(self.request.line.key, self.item)
+        """Release the item: the reply is over, and the journal has it."""
+        self.deps.reply_ids.release(self.spec.lease.key, self.item)
 
     def end_event(self) -> LlmDone:
-        """With its text where that stands nowhere else in the journal."""
-        written = bool(self.request.body["stream"]) and not self.writer.is_incomplete
-        text = None if written else self.request.earlier_text + "".join(self.answer.text) or None
+        """The end of the reply; with its text if the journal does not have all of it."""
+        written = bool(self.spec.body["stream"]) and not self.writer.is_incomplete
+        text = None if written else self.spec.earlier_text + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
 
     def tool_call_events(self) -> list[ProducedEvent]:
-        """Calls without a name cannot be answered, nor stored."""
+        """The tool calls that can be stored and answered: those with a name and an id that events can hold."""
         now = self.now()
         return [
-            ToolCall(turn_id=self.turn_id, call_id=call.id, name=call.name, arguments=call.arguments, ts=now)
-            for call in self.answer.tool_calls
-            if call.name not in self.request.withheld_tool_names
-            and 0 < len(call.id) <= MAX_ID_CHARACTERS
-            and 0 < len(call.name) <= MAX_ID_CHARACTERS
+            ToolCall(
+                turn_id=self.turn_id,
+                call_id=tool_call.id,
+                name=tool_call.name,
+                arguments=tool_call.arguments,
+                ts=now,
+            )
+            for tool_call in self.answer.tool_calls
+            if tool_call.name not in self.spec.withheld_tool_names
+            and 0 < len(tool_call.id) <= MAX_ID_CHARACTERS
+            and 0 < len(tool_call.name) <= MAX_ID_CHARACTERS
         ]
 
     def failure_reply(self) -> tuple[str, int, str, str]:
-        """Of the failure message: id, Unix seconds, model, text."""
-        model, item = self.request.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
-        return item, self.now() // 1000, model if isinstance(model, str) else "", self.request.failure_message
+        """The failure message as a completion: id, Unix seconds, model, text."""
+        model, item = self.spec.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
+        return item, self.now() // 1000, model if isinstance(model, str) else "", self.spec.failure_message
 
     def reserve_item(self, wanted: str | None) -> str:
-        return self.deps.reply_ids.reserve(self.request.line.key, self.request.memory.state.items, wanted)
+        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.memory.state.items, wanted)
 
     def now(self) -> int:
         """Unix ms."""

@@ -1,9 +1,9 @@
-"""The last traces of deleted content in the file: the log, and the unused middle of pages.
+"""Scrubs the last traces of deleted content from the file: the log, and the unused middle of pages.
 
 `secure_delete` writes zeros over deleted cells and freed pages. But when SQLite moves cells from a full page to its
-neighbours, copies of them stay between the page's cell pointers and its first cell, a range that is never read, until
-the page needs the room. Nothing in SQL reaches them short of `vacuum`, which holds up every writer. So they are zeroed
-in the file: under the write lock and with an empty log, when the file is the whole truth, and nothing but that range.
+neighbours, copies stay between the page's cell pointers and its first cell, a range that SQLite never reads, until the
+page needs the room. Only `vacuum` would remove them, and it blocks every writer. So that range, and nothing else, is
+zeroed in the file itself, under the write lock and while the log is empty: only then is the file all there is.
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import SYNC_FAILED
+from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_FAILED
 
 READ_BYTES = 1024 * 1024
+"""Read at a time while looking for stale pages."""
 REST_S = 0.002
-"""After so many bytes, or pages, so that others get their turn."""
+"""Pause after `READ_BYTES`, and after `LOCKED_PAGES`, so that the writer gets its turn."""
 LOCKED_PAGES = 64
-"""Cleaned under one lock, for a millisecond or two."""
+"""Cleaned under one lock, which takes a millisecond or two."""
 TREE_PAGES = {0x02: 12, 0x05: 12, 0x0A: 8, 0x0D: 8}
-"""First byte of a page of a table or an index, and the size of its header (sqlite.org/fileformat2, section 1.6)."""
+"""The first byte of a page of a table or an index, and the size of its header (sqlite.org/fileformat2, section 1.6)."""
 FILE_HEADER = 100
-"""Before the header of the first page."""
+"""Bytes before the page header on the first page."""
 MOST_PAGES = 2**25
-"""Every other page begins with a page number, whose first byte is 0 or 1 in a file of fewer pages."""
+"""Pages of other kinds begin with a page number, whose first byte is 0 or 1 in a file of fewer pages: then it cannot be
+mistaken for that of a tree page."""
+
+INVALIDATE_CACHES = "insert or replace into meta values ('scrubbed', randomblob(8))"
+"""Any commit makes the other connections drop the pages that they have cached."""
 
 
 def clear(path: str, stopped: Callable[[], bool]) -> bool:
-    """Leave nothing of what was deleted in the file or its log; False when that cannot be now, or it is `stopped`.
+    """Clear everything deleted from the file and its log; False when that must be tried again, or once `stopped`.
 
-    It never waits for readers, since the writer would wait with it. Raises `StoreUnavailable`, and
-    `apsw.IOError` when the disk could not sync.
+    It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and `apsw.IOError` when
+    the disk failed to sync.
     """
     try:
         with closing(apsw.Connection(path)) as connection, open_file(path) as file:
@@ -60,7 +65,10 @@ def clear(path: str, stopped: Callable[[], bool]) -> bool:
 
 @contextmanager
 def open_file(path: str) -> Iterator[apsw.VFSFile]:
-    """The file by way of SQLite: were it opened and closed by itself, this process would lose its locks on it."""
+    """Open the database file through SQLite.
+
+    With a plain `open`, its close would release all POSIX locks that this process has on the file.
+    """
     flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
     file = apsw.VFSFile("", os.path.abspath(path), [flags, 0])
     try:
@@ -70,11 +78,12 @@ def open_file(path: str) -> Iterator[apsw.VFSFile]:
 
 
 def cut_log(connection: apsw.Connection) -> bool:
-    """Bring everything from the log into the file and cut the log to nothing; False while somebody reads in it.
+    """Move everything from the log into the file, and truncate the log; False while a reader is using it.
 
-    What the first checkpoint brings over, beside the writer, the second one need not.
+    The passive checkpoint does most of the work while the writer goes on; the second one, which blocks the writer,
+    has little left to do.
     """
-    connection.pragma("user_version")  # until it has read, a connection does not know that there is a log
+    connection.pragma("user_version")  # a connection does not notice the log before its first read
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -84,7 +93,7 @@ def cut_log(connection: apsw.Connection) -> bool:
 
 
 def stale_pages(file: apsw.VFSFile, size: int, stopped: Callable[[], bool]) -> Iterator[int]:
-    """The pages (from 0) that seem to have something in their unused middle."""
+    """The numbers (from 0) of pages with anything but zeros in their unused middle; read without a lock."""
     for offset in range(0, file.xFileSize(), READ_BYTES):
         if stopped():
             return
@@ -98,7 +107,10 @@ def stale_pages(file: apsw.VFSFile, size: int, stopped: Callable[[], bool]) -> I
 
 
 def unused(page: bytes, number: int) -> slice:
-    """The range between a page's cell pointers and its first cell; empty for a page of another kind."""
+    """The range between a page's cell pointers and its first cell; empty for a page of another kind.
+
+    Bounds that make no sense give an empty range too: a page that is being written meanwhile is not touched.
+    """
     header = FILE_HEADER if number == 0 else 0
     length = TREE_PAGES.get(page[header])
     if length is None:
@@ -110,24 +122,25 @@ def unused(page: bytes, number: int) -> slice:
 
 
 def clean(connection: apsw.Connection, path: str, file: apsw.VFSFile, size: int, pages: list[int]) -> bool:
-    """Zero what is unused in some pages; False when the log cannot be empty now.
+    """Zero the unused range of some pages; False when the log cannot be emptied now.
 
-    The commit makes the other connections of this process forget the pages that they keep in memory.
+    With the write lock and an empty log no other connection has a newer copy of a page, so a write to the file cannot
+    be overwritten by an old page, nor overwrite a new one.
     """
     if not cut_log(connection):
         return False
-    connection.execute("begin immediate")
+    connection.execute(BEGIN)
     try:
         if os.path.getsize(f"{path}-wal"):
-            return False  # somebody wrote in between
+            return False  # a commit came in between
         for number in pages:
             page = file.xRead(size, number * size)
-            where = unused(page, number)
-            if page[where].strip(b"\0"):
-                file.xWrite(bytes(where.stop - where.start), number * size + where.start)
-        connection.execute("insert or replace into meta values ('scrubbed', randomblob(8))")
-        connection.execute("commit")
+            span = unused(page, number)
+            if page[span].strip(b"\0"):
+                file.xWrite(bytes(span.stop - span.start), number * size + span.start)
+        connection.execute(INVALIDATE_CACHES)
+        connection.execute(COMMIT)
         return True
     finally:
         if connection.in_transaction:
-            connection.execute("rollback")
+            connection.execute(ROLLBACK)

@@ -1,0 +1,37 @@
+"""What the commands say about themselves."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from voicemem.cli import main
+
+COMMANDS = {
+    **main.commands,
+    **{f"keys {name}": command for name, command in main.commands["keys"].commands.items()},  # type: ignore[attr-defined]
+}
+
+
+def shown(*arguments: str) -> str:
+    result = CliRunner().invoke(main, [*arguments, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_every_command_has_a_whole_summary() -> None:
+    """The lists of commands show one line each, and none of them is cut."""
+    lines = [*shown().splitlines(), *shown("keys").splitlines()]
+    for name, command in COMMANDS.items():
+        assert command.short_help, name
+        assert [line for line in lines if line.split() == [name.split()[-1], *command.short_help.split()]], name
+    assert "..." not in "".join(lines).replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example_and_explains_its_flags(name: str) -> None:
+    """Each command shows how it is used, and what each of its flags is for."""
+    assert f"    voicemem {name}" in shown(*name.split())
+    flags = [option for option in COMMANDS[name].params if isinstance(option, click.Option)]
+    assert [option.name for option in flags if not option.help] == []

@@ -1,0 +1,137 @@
+"""The caller's side of a chat completion: what its request says, and the answers that the gateway writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.errors import Refused
+from voicemem.llm.completions import content_text
+from voicemem.protocol.explain import explain
+from voicemem.protocol.types import JsonObject
+
+CUSTOM_FIELDS = ("turn_id", "timestamp", "interruptable")
+INSTRUCTION_ROLES = ("system", "developer")
+NO_TEXT = "The user's message has no text; leave the message out to have the memory answered"
+
+
+class AskedMessage(Struct, frozen=True):
+    """A message of a request; other fields are ignored, except those of instructions."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Any] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatRequest(Struct, frozen=True):
+    """A request for a chat completion; other fields go on to the LLM as they are."""
+
+    messages: list[AskedMessage]
+    model: str | None = None
+    stream: bool | None = None
+
+
+class GivenToolResult(Struct, frozen=True):
+    """The result of a tool that the caller ran; `message_index` is the index of its message in the request."""
+
+    call_id: str
+    text: str
+    message_index: int
+
+
+class ChatTurn(Struct, frozen=True):
+    """What the gateway uses of a request."""
+
+    stream: bool
+    model: str | None
+    user_text: str | None
+    """What the user said, if the request ends with a message of the user's; never blank."""
+    tool_results: list[GivenToolResult]
+    """The tool results at the end of the request."""
+    instructions: list[JsonObject]
+    fields: JsonObject
+    """All but `messages`, `model` and `stream`."""
+
+
+def read_request(payload: JsonObject) -> ChatTurn:
+    """Read the body of a request. Raises `Refused` (`missing_field`, `invalid_field`)."""
+    try:
+        request = msgspec.convert(payload, ChatRequest)
+    except msgspec.ValidationError as error:
+        raise Refused(*explain(error, ChatRequest)) from None
+    messages = request.messages
+    trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
+    tool_results = [
+        GivenToolResult(message.tool_call_id or "", content_text(message.content), index) for index, message in trailing
+    ]
+    raw: list[JsonObject] = payload["messages"]
+    return ChatTurn(
+        stream=bool(request.stream),
+        model=request.model,
+        user_text=last_user_text(messages),
+        tool_results=tool_results[::-1],
+        instructions=[message for message in raw if message["role"] in INSTRUCTION_ROLES],
+        fields={name: value for name, value in payload.items() if name not in ("messages", "model", "stream")},
+    )
+
+
+def last_user_text(messages: Sequence[AskedMessage]) -> str | None:
+    """The text of the last message, if it is the user's. Raises `Refused` if it has none."""
+    if not messages or messages[-1].role != "user":
+        return None
+    text = content_text(messages[-1].content)
+    if not text.strip():
+        raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
+    return text
+
+
+def caller_tool_names(tools: Any) -> frozenset[str]:
+    """The names of the tools that a caller defines, whatever it sent."""
+    functions = (tool.get("function") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    names = (function.get("name") for function in functions if isinstance(function, dict))
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+def build_llm_request(context: JsonObject, chat_turn: ChatTurn, default_model: str | None, custom: bool) -> JsonObject:
+    """The body of the LLM request: the context, with the caller's instructions and other fields.
+
+    The model is the session's (`llm.model`, then `llm.params.model`), then `default_model`, then the caller's.
+    """
+    messages: list[JsonObject] = context["messages"]
+    instruction_count = len([*takewhile(lambda message: message["role"] in INSTRUCTION_ROLES, messages)])
+    own = {"messages", *(CUSTOM_FIELDS if custom else ())}
+    fields = {name: value for name, value in chat_turn.fields.items() if name not in own}
+    model = context.get("model") or default_model or chat_turn.model
+    body = {
+        **context,
+        "messages": [*messages[:instruction_count], *chat_turn.instructions, *messages[instruction_count:]],
+        **fields,
+    }
+    if not chat_turn.stream:
+        body.pop("stream_options", None)
+    return body | ({"model": model} if model else {}) | {"stream": chat_turn.stream}
+
+
+# Answers that the gateway writes itself
+
+
+def text_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[bytes]:
+    """A text as the chunks of a streamed completion."""
+    head = {"id": item, "object": "chat.completion.chunk", "created": created_s, "model": model}
+    deltas: list[tuple[JsonObject, str | None]] = [({"role": "assistant", "content": text}, None), ({}, "stop")]
+    return [
+        msgspec.json.encode({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+        for delta, reason in deltas
+    ]
+
+
+def text_completion(item: str, created_s: int, model: str, text: str) -> bytes:
+    """A text as a whole completion."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    head = {"id": item, "object": "chat.completion", "created": created_s, "model": model}
+    return msgspec.json.encode({**head, "choices": [choice]})

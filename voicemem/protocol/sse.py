@@ -1,0 +1,103 @@
+"""Server-sent events (https://html.spec.whatwg.org, 9.2), written and read as bytes.
+
+A line ends with `\\n` or `\\r\\n`. A lone `\\r`, which the standard takes for an end too, stays in its line: proxies do
+not write it, and data is handed on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import NamedTuple
+
+EVENT_STREAM = "text/event-stream"
+HEADERS = MappingProxyType({"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+"""Of an answer that is a stream of events, so that no proxy holds it back."""
+DONE = b"[DONE]"
+"""The data of the last event of a chat completion."""
+KEEP_ALIVE = b": nothing new\n\n"
+"""A comment, which readers skip."""
+
+
+class SseEvent(NamedTuple):
+    """One event; `data` is None when it has no line of data, `event` is empty when it has no name."""
+
+    data: bytes | None
+    event: str = ""
+    id: str | None = None
+
+
+class TooLong(ValueError):
+    """An event, or a single line, has more bytes than its reader takes."""
+
+
+def encode(data: bytes | None = None, *, event: str = "", id: str | None = None) -> bytes:
+    """One event; data of several lines becomes several lines of data. `event` and `id` must be one line each."""
+    head = ("" if id is None else f"id: {id}\n") + (f"event: {event}\n" if event else "")
+    if data is None:
+        return head.encode() + b"\n"
+    if b"\n" in data:
+        data = data.replace(b"\n", b"\ndata: ")
+    return head.encode() + b"data: " + data + b"\n\n"
+
+
+def retry(ms: int) -> bytes:
+    """Say how long a reader waits before it connects again."""
+    return b"retry: %d\n\n" % ms
+
+
+class Decoder:
+    """Turn received bytes, in whatever pieces they come, into events of at most `max_bytes` of data."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.unfinished = bytearray()
+        """The beginning of a line whose end has not come."""
+        self.lines: list[bytes] = []
+        self.size = 0
+        """Bytes of data in `lines`."""
+        self.event = ""
+        self.id: str | None = None
+
+    def feed(self, piece: bytes) -> Iterator[SseEvent]:
+        """Yield the events that end in this piece. Raises `TooLong`."""
+        # Only the new piece is searched, so a large event in small pieces takes time in proportion to its size.
+        start = 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            self.unfinished += piece[start:end]
+            line = bytes(self.unfinished.removesuffix(b"\r"))
+            self.unfinished.clear()
+            start = end + 1
+            if line:
+                self.add_line(line)
+            elif self.lines or self.event or self.id is not None:
+                yield self.end_event()
+        self.unfinished += piece[start:]
+        self.check_size(len(self.unfinished))
+
+    def close(self) -> Iterator[SseEvent]:
+        """Yield the last event if only its blank line is missing, which servers often forget."""
+        if not self.unfinished and (self.lines or self.event or self.id is not None):
+            yield self.end_event()
+
+    def add_line(self, line: bytes) -> None:
+        """Note a field. Comments, `retry` and unknown fields are ignored."""
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self.check_size(len(value))
+            self.lines.append(value)
+            self.size += len(value)
+        elif name == b"event":
+            self.event = value.decode(errors="replace")
+        elif name == b"id" and b"\0" not in value:
+            self.id = value.decode(errors="replace")
+
+    def end_event(self) -> SseEvent:
+        ended = SseEvent(b"\n".join(self.lines) if self.lines else None, self.event, self.id)
+        self.lines, self.size, self.event, self.id = [], 0, "", None
+        return ended
+
+    def check_size(self, more: int) -> None:
+        if self.size + more > self.max_bytes:
+            raise TooLong

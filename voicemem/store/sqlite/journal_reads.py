@@ -1,0 +1,159 @@
+"""The reading half of `voicemem.store.port.Journal` on SQLite: streams, entries of journals, snapshots."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from voicemem.errors import StoreUnavailable
+from voicemem.protocol.codec import split_array
+from voicemem.protocol.strict_json import MALFORMED
+from voicemem.store.records import Row, Snapshot, StreamFilter
+from voicemem.store.sqlite.archive import RunRow, runs_after
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal_runs import last_seq
+from voicemem.store.sqlite.retention import is_erased
+from voicemem.store.sqlite.row_cache import COLUMNS, SELECT_STREAM_BY_NAME, load_stream, to_stream
+from voicemem.store.streams import SESSION, USER, Stream
+
+PAGE_BYTES = 4 * 1024 * 1024
+"""Payload bytes read at once: a journal can be much larger than memory allows."""
+
+SELECT_IS_NUMBERED = "select 1 from producers where stream = ? and name = ? and next_seq > 1"
+SELECT_DUE = "select key from streams where due_ms <= ? order by due_ms limit ?"
+SELECT_READABLE_SECRETS = """
+    select name, value from secrets where stream = ?1
+    and exists (select 1 from streams where key = ?1 and state <> 'erased')
+"""
+SELECT_IS_RUNNING = """
+    select 1 from streams indexed by streams_by_name
+    where project = ? and name = ? and state = 'running' and kind = ?
+"""
+SELECT_STREAMS_BY_KEYS = f"""
+    select {COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
+    order by key
+"""
+LISTED = "project = ? and kind = ? and state != 'erased'"
+FILTERS = {
+    "state": "state = ?",
+    "user_id": "json_extract(config, '$.user_id') = ?",
+    "label": "exists (select 1 from json_each(config, '$.labels') where key = ? and value = ?)",
+    "channel": "json_extract(config, '$.channel') = ?",
+    "started_after": "started_ms > ?",
+    "started_before": "started_ms < ?",
+    "after": "(started_ms, key) < (?, ?)",
+}
+"""The condition of each field of a `StreamFilter` that is set; a field with two marks is a pair."""
+LIST_STREAMS = f"select {COLUMNS} from streams where {{conditions}} order by started_ms desc, key desc limit ?"
+COUNT_STREAMS = "select count(*) from streams where {conditions}"
+SELECT_SNAPSHOT = """
+    select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3
+    and exists (select 1 from streams where key = ?1 and state != 'erased')
+"""
+
+
+class SqliteJournalReads:
+    """Reads of streams and journals; the methods are documented in `voicemem.store.port.Journal`."""
+
+    database: Database
+
+    async def is_numbered(self, key: int, producer: str) -> bool:
+        return await self.database.read(
+            lambda connection: (
+                last_seq(connection, key, producer) > 0
+                or connection.execute(SELECT_IS_NUMBERED, (key, producer)).fetchone() is not None
+            )
+        )
+
+    async def due(self, now_ms: int, limit: int) -> list[int]:
+        return await self.database.read(
+            lambda connection: [key for (key,) in connection.execute(SELECT_DUE, (now_ms, limit))]
+        )
+
+    async def stream(self, project: str, session_id: str) -> Stream | None:
+        return await self.of_name(project, SESSION, session_id)
+
+    async def user(self, project: str, user_id: str) -> Stream | None:
+        return await self.of_name(project, USER, user_id)
+
+    async def of_name(self, project: str, kind: str, name: str) -> Stream | None:
+        """The committed stream of a name, from the writer's cache where it is there: then no thread is switched."""
+        stream = self.database.rows.named.get((project, kind, name))
+        if stream is None:
+            values = (project, kind, name)
+            stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
+        return None if stream is None or stream.state == "erased" else stream
+
+    async def secrets(self, key: int) -> dict[str, str]:
+        return await self.database.glance(lambda connection: dict(connection.execute(SELECT_READABLE_SECRETS, (key,))))
+
+    async def streams(self, wanted: StreamFilter) -> list[Stream]:
+        clauses, values = conditions(wanted)
+        query = LIST_STREAMS.format(conditions=clauses)
+        return await self.database.read(
+            lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
+        )
+
+    async def count_streams(self, wanted: StreamFilter) -> int:
+        clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
+        query = COUNT_STREAMS.format(conditions=clauses)
+        return int(await self.database.read(lambda connection: connection.execute(query, values).get))
+
+    async def is_running(self, project: str, name: str) -> bool:
+        values = (project, name, SESSION)
+        return bool(
+            await self.database.read(lambda connection: connection.execute(SELECT_IS_RUNNING, values).fetchone())
+        )
+
+    async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        values = (project, SESSION, msgspec.json.encode(list(keys)).decode())
+        return await self.database.read(
+            lambda connection: [to_stream(row) for row in connection.execute(SELECT_STREAMS_BY_KEYS, values)]
+        )
+
+    async def rows(self, key: int, after: int, limit: int) -> list[Row]:
+        def job(connection: apsw.Connection) -> list[Row]:
+            rows: list[Row] = []
+            size = 0
+            for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
+                rows.extend(row for row in rows_of(run) if row.position > after)
+                size += len(run.payload)
+                if size > PAGE_BYTES or len(rows) >= limit:
+                    break
+            return rows[:limit]
+
+        return await self.database.read(job)
+
+    async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
+        values = (key, version, at_most)
+        row = await self.database.read(lambda connection: connection.execute(SELECT_SNAPSHOT, values).fetchone())
+        try:
+            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+        except zlib.error:
+            return None  # damaged: the journal is folded again instead
+
+
+def rows_of(run: RunRow) -> Iterator[Row]:
+    """The entries of one run. Raises `StoreUnavailable` for a damaged one."""
+    position, producer, seq, received_ms, payload, count = run
+    try:
+        payloads = split_array(payload) if count > 1 else [payload]
+    except MALFORMED:
+        raise StoreUnavailable("An event is damaged in the store.") from None
+    for index, event in enumerate(payloads):
+        yield Row(position + index, producer, None if seq is None else seq + index, received_ms, event)
+
+
+def conditions(wanted: StreamFilter) -> tuple[str, list[Any]]:
+    """The where clause of a list of sessions, and its values."""
+    clauses, values = [LISTED], [wanted.project, SESSION]
+    for field, clause in FILTERS.items():
+        value = getattr(wanted, field)
+        if value is not None:
+            clauses.append(clause)
+            values.extend(value if isinstance(value, tuple) else (value,))
+    return " and ".join(clauses), values

@@ -1,0 +1,85 @@
+"""The schema of the file: numbered migrations, and which databases are refused (design, section 9)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from importlib import resources
+from typing import NamedTuple
+
+import apsw
+
+from voicemem.errors import CannotStart
+from voicemem.store.sqlite.database_files import lock_file
+
+OWN_TABLES = {"meta", "streams", "journal"}
+"""Tables that every version of a voicemem database has."""
+SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
+INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
+IDENTITY_BYTES = 16
+
+
+class Migration(NamedTuple):
+    """One step of the schema: SQL that brings a database of the version before to `version`."""
+
+    version: int
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    """Every migration, in order, from the files `NNNN_name.sql`. A file is never edited once it was released."""
+    folder = resources.files("voicemem.store.sqlite") / "migrations"
+    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
+
+
+def newest_version() -> int:
+    """The version that this program brings every database to."""
+    return migrations()[-1].version
+
+
+def tables_of(connection: apsw.Connection) -> set[str]:
+    return {name for (name,) in connection.execute(SELECT_TABLES)}
+
+
+def refuse_foreign(connection: apsw.Connection, path: str) -> None:
+    """Raise `CannotStart` for a database of another program, before anything is written into it."""
+    tables = tables_of(connection)
+    if tables and not tables >= OWN_TABLES:
+        raise CannotStart(f"{path} is a database of another program.")
+
+
+def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
+    """Bring the schema to the newest version. Raises `CannotStart` for a database newer than the program.
+
+    `shared_path` is the file when a server may have it open too. A server of an older version would go on writing by
+    its own schema, so an upgrade then needs the lock that such a server holds.
+    """
+    steps, version = migrations(), connection.pragma("user_version")
+    newest = steps[-1].version
+    if version > newest:
+        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+    lock = lock_for_upgrade(shared_path) if shared_path is not None and 0 < version < newest else None
+    try:
+        apply(connection, [step for step in steps if step.version > version])
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def lock_for_upgrade(path: str) -> int:
+    try:
+        return lock_file(path)
+    except CannotStart:
+        raise CannotStart(f"The server that holds {path} is of an older version; restart it first.") from None
+
+
+def apply(connection: apsw.Connection, steps: list[Migration]) -> None:
+    """Apply each migration in a transaction of its own, and give a new file its identity."""
+    for step in steps:
+        with connection:
+            connection.execute(step.sql)
+            connection.execute(f"pragma user_version = {step.version}")
+    with connection:
+        for name in ("incarnation", "cursor_secret"):
+            connection.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))
