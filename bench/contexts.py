@@ -33,8 +33,8 @@ from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.llm.tokens import counter
 from voicemem.protocol.codec import decode_journaled
 from voicemem.runtime import now_ms
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.transcript.fold import DecodedRow
 
@@ -54,8 +54,8 @@ PAUSE_S = 0.005
 SUMMARY = b'{"type":"memory.summary","through_turn":%d,"text":"They spoke of a booking.","messages":%d}'
 
 
-def written_by_hand(memory: Memory) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in memory.made_messages()]
+def written_by_hand(memory: ReadModel) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in memory.current_messages()]
 
 
 async def contexts(turns: int, count: int) -> list[Measured]:
@@ -65,7 +65,7 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     try:
         opened = await store.open("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
         for name, wanted in POLICIES:
-            memories = Memories(store)
+            memories = ReadModelCache(store)
             memory = await memories.at(opened.stream)
             memory.fold(entries(calls.turns(turns)))
             if name == "summary":

@@ -25,8 +25,8 @@ from voicemem.context.policies import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
@@ -104,7 +104,7 @@ async def late_record(events: int) -> list[Measured]:
     early = min(1000, events // 2)
     store = MemoryStore()
     try:
-        memories = Memories(store)
+        memories = ReadModelCache(store)
         recorder = Recorder(store, memories, Runtime(), lambda settled: None, Telemetry.untraced())
         lines = [await recorded(recorder, memories, store, length) for length in (early, events)]
         times: tuple[list[float], list[float]] = ([], [])
@@ -119,7 +119,7 @@ async def late_record(events: int) -> list[Measured]:
 
 
 async def recorded(
-    recorder: Recorder, memories: Memories, store: Store, length: int
+    recorder: Recorder, memories: ReadModelCache, store: Store, length: int
 ) -> tuple[ProducerLease, list[bytes]]:
     """Make a call of so many events; returns the events that come next in it."""
     opened = await store.open("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
@@ -149,7 +149,7 @@ def reading(turns: int) -> list[Measured]:
 
     def follow(read: bool) -> tuple[float, float]:
         """µs per event over the call, and over its last turns."""
-        memory, marks = Memory(State()), []
+        memory, marks = ReadModel(State()), []
         for entry in journal:
             memory.fold([entry])
             if read:
@@ -170,7 +170,7 @@ async def contexts() -> list[Measured]:
     """The body of the next LLM request, of 200 messages, right after an event, compared with writing it by hand."""
     store = MemoryStore()
     try:
-        memories = Memories(store)
+        memories = ReadModelCache(store)
         opened = await store.open("bench", "context", "main", validate_config({}), None, now_ms())
         memory = await memories.at(opened.stream)
         memory.fold(entries(calls.turns(100)))
@@ -192,7 +192,7 @@ async def contexts() -> list[Measured]:
     ]
 
 
-async def context_time(memories: Memories, stream: Stream, options: ContextOptions) -> float:
+async def context_time(memories: ReadModelCache, stream: Stream, options: ContextOptions) -> float:
     begin = time.perf_counter()
     await build_context(memories, Policies(), stream, options)
     return time.perf_counter() - begin

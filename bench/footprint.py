@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.harness import calls
 from bench.harness.folding import fold_into
 from bench.harness.report import Measured, at_most, best
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.state import State, decode_state, encode_state
 
 IDLE_TURNS = 10
@@ -35,7 +35,7 @@ def idle_memory(sessions: int) -> list[Measured]:
         traced(lambda: packed(texts)),
         traced(lambda: read_once(texts)),
         traced(lambda: in_use(texts)),
-        traced(lambda: Memory(decode_state(blob))),
+        traced(lambda: ReadModel(decode_state(blob))),
     )
     journal = sum(map(len, texts)) / 1024
     sleeper, one = packed(texts), in_use(texts)
@@ -52,7 +52,7 @@ def idle_memory(sessions: int) -> list[Measured]:
     ]
 
 
-def traced_kib(sessions: int, make: Callable[[], Memory]) -> float:
+def traced_kib(sessions: int, make: Callable[[], ReadModel]) -> float:
     """What Python has allocated for each of them."""
     gc.collect()
     tracemalloc.start()
@@ -63,21 +63,21 @@ def traced_kib(sessions: int, make: Callable[[], Memory]) -> float:
     return held / len(kept) / 1024
 
 
-def read_once(texts: Iterable[bytes]) -> Memory:
+def read_once(texts: Iterable[bytes]) -> ReadModel:
     memory = in_use(texts)
     memory.messages()
     return memory
 
 
-def packed(texts: Iterable[bytes]) -> Memory:
+def packed(texts: Iterable[bytes]) -> ReadModel:
     """The memory as it is kept ten seconds after its last use."""
     memory = read_once(texts)
     memory.pack()
     return memory
 
 
-def in_use(texts: Iterable[bytes]) -> Memory:
-    return Memory(folded(texts))
+def in_use(texts: Iterable[bytes]) -> ReadModel:
+    return ReadModel(folded(texts))
 
 
 def folded(texts: Iterable[bytes]) -> State:

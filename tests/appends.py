@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from voicemem.store.admission import Batch, Offer, Outcome
 from voicemem.store.port import Journal
-from voicemem.store.records import Appended
+from voicemem.store.records import AppendResult
 
 
 async def append(
     store: Journal, key: int, producer: str, epoch: int | None, offers: Sequence[Offer], now_ms: int
-) -> Appended:
+) -> AppendResult:
     """One batch, as plain payloads where it can be one, with the outcome of each event."""
     seqs = [offer.seq for offer in offers if offer == Offer(offer.seq, now_ms, offer.payload)]
     first = next(iter(seqs), None) or 0

@@ -12,11 +12,11 @@ from calls import delta, final
 
 from voicemem.config.session import validate_config
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.store.admission import Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 
@@ -49,7 +49,7 @@ class Office:
         """One more outbox, as another process would have it."""
         store = store or self.store
         return OutboxWorker(
-            store, Memories(store), (sender or self.sender).send, Runtime(self.clock, random=lambda: 0.5)
+            store, ReadModelCache(store), (sender or self.sender).send, Runtime(self.clock, random=lambda: 0.5)
         )
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
@@ -63,7 +63,7 @@ class Office:
         await append(self.store, key, "main", None, offers, self.clock())
 
     async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
-        ending = Ending(self.clock(), "idle", provisional=provisional)
+        ending = SessionEnding(self.clock(), "idle", provisional=provisional)
         assert await self.store.close(key, ending, notice_id, self.clock())
 
     async def closed(self, session_id: str = "s", notice_id: str = "n1", **config: Any) -> int:
@@ -87,5 +87,5 @@ class Office:
 
     async def due_in_s(self) -> float | None:
         """Seconds until the next attempt."""
-        due = await self.store.next_export_ms()
+        due = await self.store.next_delivery_ms()
         return None if due is None else (due - self.clock()) / 1000

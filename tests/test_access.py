@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from voicemem.errors import Refused
-from voicemem.security.access import EVERYTHING, SCOPES, Access, Grant, token_of
+from voicemem.security.access import FULL_GRANT, SCOPES, Access, Grant, bearer_token
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
@@ -48,7 +48,7 @@ async def refusal(access: Access, token: str | None) -> str:
 async def test_without_keys_everybody_may_do_everything(access: Access) -> None:
     """Before the first key there is one project, open to callers with and without a token."""
     assert not await access.needed()
-    assert EVERYTHING == await access.grant(None) == await access.grant("anything")
+    assert FULL_GRANT == await access.grant(None) == await access.grant("anything")
 
 
 async def test_a_key_reads_vm_id_secret_and_gives_its_project_and_scopes(access: Access) -> None:
@@ -200,17 +200,17 @@ async def test_the_operators_key_stands_beside_stored_keys(store: Store) -> None
 @pytest.mark.parametrize("header", ["Bearer k", "bearer k", "BEARER  k ", "Bearer\tk".replace("\t", " ")])
 def test_the_token_stands_after_bearer(header: str) -> None:
     """The scheme's name has no case."""
-    assert "k" == token_of(header)
+    assert "k" == bearer_token(header)
 
 
 @pytest.mark.parametrize("header", ["", "k", "Bearer", "Bearer ", "Basic azp2", "Token k", "Digest k", "Bearerk"])
 def test_other_schemes_are_refused(header: str) -> None:
     """A header that carries no bearer token is an error, never a caller without a key."""
     with pytest.raises(Refused) as caught:
-        token_of(header)
+        bearer_token(header)
     assert "unauthorized" == caught.value.code
 
 
 def test_no_header_is_no_token() -> None:
     """A caller without the header has no token."""
-    assert token_of(None) is None
+    assert bearer_token(None) is None

@@ -9,7 +9,7 @@ import pytest
 from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import CODES
 from voicemem.store.admission import Offer, Outcome, admit, sentence
-from voicemem.store.streams import GRACE_MS, Ending, Producer, Stream, due_close, due_ms, may_reopen
+from voicemem.store.streams import END_GRACE_MS, ProducerState, SessionEnding, Stream, due_ms, ending_if_due, may_reopen
 
 START = 1_000_000
 HOUR = 3_600_000
@@ -48,11 +48,11 @@ def offer(seq: int | None) -> Offer:
     return Offer(seq, START, b"{}")
 
 
-NEW = Producer("main")
-AT_FIVE = Producer("main", epoch=2, next_seq=5)
-MIXING = Producer("main", unsequenced=True)
-GONE = Producer("main", next_seq=5, ended=True)
-GONE_UNSEQUENCED = Producer("main", unsequenced=True, ended=True)
+NEW = ProducerState("main")
+AT_FIVE = ProducerState("main", epoch=2, next_seq=5)
+MIXING = ProducerState("main", unsequenced=True)
+GONE = ProducerState("main", next_seq=5, ended=True)
+GONE_UNSEQUENCED = ProducerState("main", unsequenced=True, ended=True)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ GONE_UNSEQUENCED = Producer("main", unsequenced=True, ended=True)
         (GONE_UNSEQUENCED, None, Outcome(code="session_ended")),
     ],
 )
-def test_admission_by_seq(producer: Producer, seq: int | None, outcome: Outcome | None) -> None:
+def test_admission_by_seq(producer: ProducerState, seq: int | None, outcome: Outcome | None) -> None:
     """A seq is stored, acknowledged again, or refused; after a producer's own end only duplicates are acknowledged."""
     assert admit(stream(), producer, None, offer(seq)) == outcome
 
@@ -132,15 +132,15 @@ def test_session_with_a_connection_lasts_72_hours() -> None:
 def test_session_that_is_over_is_never_due(state: str) -> None:
     """What is closed is not closed again."""
     over = stream(state=state, silent_since_ms=START, ending_ms=START, ending_ts=1)
-    assert (due_ms(over), due_close(over, START + 1000 * HOUR)) == (None, None)
+    assert (due_ms(over), ending_if_due(over, START + 1000 * HOUR)) == (None, None)
 
 
 def test_silent_session_is_due_after_its_idle_timeout() -> None:
     """The timeout counts from when the last connection went."""
     silent = stream(silent_since_ms=START + 5)
     assert due_ms(silent) == START + 5 + 60_000
-    assert due_close(silent, START + 5 + 59_999) is None
-    assert due_close(silent, START + 5 + 60_000) == Ending(START + 5 + 60_000, "idle", provisional=True)
+    assert ending_if_due(silent, START + 5 + 59_999) is None
+    assert ending_if_due(silent, START + 5 + 60_000) == SessionEnding(START + 5 + 60_000, "idle", provisional=True)
 
 
 @pytest.mark.parametrize(("given", "after_ms"), [({"idle_timeout": 5}, 5000), ({"idle_timeout": 0.25}, 250)])
@@ -163,19 +163,19 @@ def test_null_timeout_is_the_default() -> None:
 def test_ending_session_is_due_after_its_grace() -> None:
     """Two seconds after the first end was committed, whoever is still connected."""
     ending = stream(ending_ms=START + 10, ending_ts=777, ending_reason="bye")
-    assert (GRACE_MS, due_ms(ending)) == (2000, START + 2010)
-    assert due_close(ending, START + 2009) is None
+    assert (END_GRACE_MS, due_ms(ending)) == (2000, START + 2010)
+    assert ending_if_due(ending, START + 2009) is None
 
 
 def test_end_gives_time_and_reason_of_the_close() -> None:
     """The close has the first end's `ts` and reason, not the server's time."""
     ending = stream(ending_ms=START, ending_ts=777, ending_reason="bye")
-    assert due_close(ending, START + 2000) == Ending(777, "bye")
+    assert ending_if_due(ending, START + 2000) == SessionEnding(777, "bye")
 
 
 def test_end_without_reason_has_one() -> None:
     """An end that says nothing closes all the same."""
-    closing = due_close(stream(ending_ms=START, ending_ts=777), START + 9000)
+    closing = ending_if_due(stream(ending_ms=START, ending_ts=777), START + 9000)
     assert closing is not None
     assert (closing.ts, closing.provisional) == (777, False)
 
@@ -184,7 +184,7 @@ def test_longest_duration_closes_for_good() -> None:
     """A session that is too old is closed even while it is connected, and not provisionally."""
     old = stream(config={"max_duration": 60})
     assert due_ms(old) == START + 60_000
-    assert due_close(old, START + 60_000) == Ending(START + 60_000, "max_duration")
+    assert ending_if_due(old, START + 60_000) == SessionEnding(START + 60_000, "max_duration")
 
 
 def test_whatever_comes_first_is_due() -> None:

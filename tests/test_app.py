@@ -28,7 +28,7 @@ from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
 from voicemem.store.admission import Offer
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 CALLS = Path(__file__).parent.parent / "fixtures" / "voicemem"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
@@ -229,7 +229,7 @@ async def test_a_restart_closes_what_had_ended(path: str) -> None:
     """An end that was committed closes its session at once, though its grace has not passed."""
     store = SqliteStore(path)
     opened = await store.open("default", "s", "main", SessionPatch({"idle_timeout": 0}, {}), None, now_ms())
-    offer = Offer(1, now_ms(), json.dumps(end(1)).encode(), ending=Ending(5, "hangup"))
+    offer = Offer(1, now_ms(), json.dumps(end(1)).encode(), ending=SessionEnding(5, "hangup"))
     await append(store, opened.stream.key, "main", 1, [offer], now_ms())
     await store.close_store()
     async with service(store=f"sqlite:{path}") as app:

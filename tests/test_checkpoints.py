@@ -23,12 +23,12 @@ from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, wri
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import SessionUpdate
 from voicemem.runtime import Runtime, new_id
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.admission import Offer
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
 NOW = 1_778_390_400_000
 CONFIG = {"llm": {"system_messages": [{"role": "system", "content": "Be kind."}], "params": {"a": 1.5}}, "user_id": "u"}
@@ -50,7 +50,7 @@ def offer(place: int, event: JsonObject, numbered: bool) -> Offer:
         arrival = validated_update(arrival.event, arrival.payload)
         patch = arrival.patch
     ending = (
-        Ending(event.get("ts") or NOW + place // 3, event.get("reason") or "ended")
+        SessionEnding(event.get("ts") or NOW + place // 3, event.get("reason") or "ended")
         if event["type"] == "session.end"
         else None
     )
@@ -72,7 +72,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         key = opened.stream.key
         await append(here, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW)
         if ended:
-            await here.close(key, Ending(NOW, ended, ended == "idle"), new_id(), NOW + 99)
+            await here.close(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
         original = await here.stream("p", "s")
         assert original is not None
         document = b"".join([piece async for piece in write_checkpoint(here, original)])
@@ -99,7 +99,7 @@ SAME = ("state", "reason", "position", "started_ms", "ended_ms", "provisional", 
 
 async def shown(store: MemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
-    memories = Memories(store)
+    memories = ReadModelCache(store)
     history = (await memories.at(stream)).contents()
     return history, msgspec.json.encode(await build_context(memories, Policies(), stream, ContextOptions(tools=True)))
 
@@ -220,5 +220,5 @@ async def test_an_end_that_waits_for_other_producers_still_waits() -> None:
     """Its time and its reason are those of the first one."""
     ends = [{"type": "session.end", "reason": name, "ts": ts} for name, ts in (("left", 7), ("lost", 8))]
     made = (await parse_checkpoint(msgspec.json.encode(document(ends)))).restored
-    assert (Ending(7, "left"), None) == (made.ending, made.ended_ms)
+    assert (SessionEnding(7, "left"), None) == (made.ending, made.ended_ms)
     assert [True] == [producer.ended for producer in made.producers]

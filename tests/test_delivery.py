@@ -37,7 +37,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from voicemem.app import App
 from voicemem.runtime import Runtime, now_ms
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
@@ -443,7 +443,7 @@ async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Pa
     await killed_in_the_middle(tmp_path, hook)
     store = SqliteStore(str(tmp_path / "v.db"))
     async with WebhookSender() as sender:
-        later = OutboxWorker(store, Memories(store), sender.send, Runtime(lambda: now_ms() + LEASE_MS))
+        later = OutboxWorker(store, ReadModelCache(store), sender.send, Runtime(lambda: now_ms() + LEASE_MS))
         assert 1 == await later.start_due()
         await asyncio.gather(*later.tasks)
     await store.close_store()

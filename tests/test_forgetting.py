@@ -17,7 +17,7 @@ from voicemem.context.usage import left_out
 from voicemem.errors import Refused
 from voicemem.memory.forget import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.state import State
@@ -31,19 +31,19 @@ FORGETS = st.one_of(
 )
 
 
-def after(memory: Memory, *events: JournaledEvent) -> Memory:
+def after(memory: ReadModel, *events: JournaledEvent) -> ReadModel:
     """The memory after more events."""
-    position = memory.stands_at
+    position = memory.position
     memory.fold([DecodedRow(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
     return memory
 
 
-def of(*events: JsonObject | JournaledEvent) -> Memory:
+def of(*events: JsonObject | JournaledEvent) -> ReadModel:
     """The memory of a call."""
-    return after(Memory(State()), *map(taken, events))
+    return after(ReadModel(State()), *map(taken, events))
 
 
-def forget(memory: Memory, wanted: ForgetRequest) -> MemoryForgotten | None:
+def forget(memory: ReadModel, wanted: ForgetRequest) -> MemoryForgotten | None:
     """Forget as it is asked, and say what was journaled for it."""
     event = forgotten_event(memory, wanted)
     if event is not None:
@@ -51,7 +51,7 @@ def forget(memory: Memory, wanted: ForgetRequest) -> MemoryForgotten | None:
     return event
 
 
-def kept(memory: Memory) -> list[str]:
+def kept(memory: ReadModel) -> list[str]:
     """What contexts are made of."""
     return [message.content for message in memory.remembered_messages()]
 
@@ -61,7 +61,7 @@ def exchange(turn: int) -> list[JsonObject]:
     return [final(turn, f"Q{turn}"), delta(turn, f"A{turn}"), done(turn)]
 
 
-def orders(memory: Memory, places: set[int]) -> set[int]:
+def orders(memory: ReadModel, places: set[int]) -> set[int]:
     """Where these messages began in the journal."""
     state = memory.state
     entries = [entry for number in state.turn_numbers for entry in turn_entries(state, state.turns[number])]
@@ -93,7 +93,7 @@ def test_what_is_forgotten_never_comes_back(
 def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> None:
     """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
     memory = of(*call)
-    messages = memory.made_messages().copy()
+    messages = memory.current_messages().copy()
     forget(memory, ForgetRequest(keep_last=count))
     assert messages[max(0, len(messages) - count) :] == memory.remembered_messages()
 
@@ -122,7 +122,7 @@ def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
     memory = of(delta(1, "A1"), done(1), *exchange(2))
     forget(memory, ForgetRequest(through_turn=1))
     after(memory, taken(final(1, "Q1")))
-    assert ["Q1", "A1", "Q2", "A2"] == [message.content for message in memory.made_messages()]
+    assert ["Q1", "A1", "Q2", "A2"] == [message.content for message in memory.current_messages()]
     assert ["Q2", "A2"] == kept(memory)
 
 
@@ -177,7 +177,7 @@ POLICIES = [
 ]
 
 
-def body(memory: Memory, policy: MemoryConfig, **options: Any) -> JsonObject:
+def body(memory: ReadModel, policy: MemoryConfig, **options: Any) -> JsonObject:
     """The context under a policy."""
     wanted = ContextOptions(memory=policy, **options)
     return render_body(select_from(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)

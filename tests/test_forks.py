@@ -13,7 +13,7 @@ from voicemem.memory.fork import fork_events
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import remembered, tool_uses
 from voicemem.transcript.state import State
@@ -30,7 +30,7 @@ def forked(state: State, at_turn: int) -> State:
 def kept(state: State) -> list[dict[str, Any]]:
     """What contexts are made of."""
     messages = shown(state)
-    return [messages[index] for index in remembered(state, Memory(state).made_messages())]
+    return [messages[index] for index in remembered(state, ReadModel(state).current_messages())]
 
 
 @given(JOURNALS, st.data())

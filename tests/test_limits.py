@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from voicemem.errors import RateLimited
-from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_AT_ONCE, Bucket, Buckets, Caller, Limits, Rate
+from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Caller, Rate, RateLimits
 
 RATE = Rate(per_second=10, at_once=5)
 KEY = Caller("k" * 12, None)
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def served(limits: Limits, caller: Caller | None, most: int) -> int:
+def served(limits: RateLimits, caller: Caller | None, most: int) -> int:
     """How many requests of a caller are taken at once, of so many."""
     for count in range(most):
         try:
@@ -111,7 +111,7 @@ def test_a_bucket_that_is_held_is_the_callers_only_one() -> None:
 
 def test_the_tokens_of_a_session_have_a_share_of_their_own() -> None:
     """They get a twentieth, together, and use up nothing of their key's or of another session's."""
-    limits = Limits(Clock(), request_rate=100, event_rate=100)
+    limits = RateLimits(Clock(), request_rate=100, event_rate=100)
     assert 200 * TOKEN_SHARE == served(limits, TOKEN, 1000)
     assert 200 * TOKEN_SHARE == served(limits, TOKEN._replace(session_id="other"), 1000)
     assert 200 == served(limits, KEY, 1000)
@@ -119,8 +119,8 @@ def test_the_tokens_of_a_session_have_a_share_of_their_own() -> None:
 
 def test_0_is_no_limit_and_without_keys_there_is_none() -> None:
     """Neither a rate of 0 nor a caller without key is ever refused."""
-    assert 5000 == served(Limits(Clock(), 0, 0), KEY, 5000)
-    limits = Limits(Clock(), 1, 1)
+    assert 5000 == served(RateLimits(Clock(), 0, 0), KEY, 5000)
+    limits = RateLimits(Clock(), 1, 1)
     assert 5000 == served(limits, None, 5000)
     assert 0.0 == limits.take_events(None, 1_000_000) == limits.take_events(None, 1)
 
@@ -128,7 +128,7 @@ def test_0_is_no_limit_and_without_keys_there_is_none() -> None:
 def test_events_are_taken_or_told_when_to_come_back() -> None:
     """Events over the rate take nothing, and may come when the time is over."""
     clock = Clock()
-    limits = Limits(clock, 1, 100)
+    limits = RateLimits(clock, 1, 100)
     assert 0.0 == limits.take_events(KEY, 300)
     wait_s = limits.take_events(KEY, 1)
     assert pytest.approx(1.01) == wait_s
@@ -138,8 +138,8 @@ def test_events_are_taken_or_told_when_to_come_back() -> None:
 
 def test_wrong_keys_are_counted_by_address() -> None:
     """After a hundred at once an address is told to wait; another is not."""
-    limits = Limits(Clock(), 1, 1)
-    for _ in range(int(WRONG_KEYS_AT_ONCE)):
+    limits = RateLimits(Clock(), 1, 1)
+    for _ in range(int(WRONG_KEYS_BURST)):
         limits.count_wrong_key("192.0.2.1")
     with pytest.raises(RateLimited) as caught:
         limits.count_wrong_key("192.0.2.1")

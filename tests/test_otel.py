@@ -34,7 +34,7 @@ from voicemem.cli import main
 from voicemem.config.service import Settings
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite import SqliteStore
-from voicemem.telemetry.otel import OtelTracer, tracer_of, wanted
+from voicemem.telemetry.otel import OtelTracer, make_tracer, wanted
 from voicemem.telemetry.tracing import NoTracer
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
@@ -224,7 +224,7 @@ def test_traces_are_off_unless_the_environment_asks(env: Mapping[str, str], expo
     """An exporter or an endpoint turns them on; `none` and the general switch turn them off."""
     assert exporter == wanted(env)
     if exporter is None:
-        assert isinstance(tracer_of(env), NoTracer)
+        assert isinstance(make_tracer(env), NoTracer)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 IMPORTED = (
     "import sys, voicemem.app, voicemem.cli, voicemem.telemetry.otel as o;"
-    " o.tracer_of({}); print('opentelemetry' in sys.modules)"
+    " o.make_tracer({}); print('opentelemetry' in sys.modules)"
 )
 ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"
 

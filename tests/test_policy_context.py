@@ -17,7 +17,7 @@ from voicemem.config.session import SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
 from voicemem.protocol.events import JournaledEvent
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
 
@@ -294,7 +294,7 @@ def test_replay_gives_the_same_context(
     """Folded as it comes and read in between, or replayed from its start: a context is the same, byte for byte."""
     options = ContextOptions(memory=memory, tools=tools)
     rows = [DecodedRow(position, 1000 * position, event) for position, event in enumerate(journal, 1)]
-    read, replayed = Memory(State()), Memory(State())
+    read, replayed = ReadModel(State()), ReadModel(State())
     read.fold(rows[:until])
     written(read, options)
     read.pack()
@@ -303,5 +303,5 @@ def test_replay_gives_the_same_context(
     assert written(replayed, options) == written(read, options)
 
 
-def written(memory: Memory, options: ContextOptions) -> bytes:
+def written(memory: ReadModel, options: ContextOptions) -> bytes:
     return msgspec.json.encode(render_body(select_from(memory, Policies(), SessionConfig(), options), options))

@@ -20,14 +20,14 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import DEFAULT_REASON, BatchResult, Problem, ProducerLease
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.batches import DEFAULT_END_REASON, BatchResult, EventProblem, ProducerLease
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
-from voicemem.store.records import Row
+from voicemem.store.records import JournalRow
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.streams import SessionEnding, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -45,7 +45,7 @@ class Node(NamedTuple):
     """One recorder, with memories of its own."""
 
     store: Store
-    memories: Memories
+    memories: ReadModelCache
     recorder: Recorder
 
     async def open(
@@ -70,7 +70,7 @@ class Node(NamedTuple):
         memory = await self.memories.at(await self.stream(session_id))
         return [message.content for message in memory.messages()]
 
-    async def rows(self, session_id: str = "s") -> list[Row]:
+    async def rows(self, session_id: str = "s") -> list[JournalRow]:
         """The journal of a session."""
         return await self.store.rows((await self.stream(session_id)).key, 0, 100_000)
 
@@ -86,7 +86,7 @@ class Node(NamedTuple):
 
 
 def node(store: Store) -> Node:
-    memories = Memories(store)
+    memories = ReadModelCache(store)
     return Node(store, memories, Recorder(store, memories, Runtime(lambda: NOW), anything, Telemetry.untraced()))
 
 
@@ -254,8 +254,8 @@ async def test_calling_out_needs_admin(one: Node, admin: bool, expected: list[tu
 async def test_an_end_says_when_and_why(one: Node) -> None:
     """The session keeps the first end's time and reason; without them the clock's and a default."""
     for name, given, expected in (
-        ("a", end(1, ts=5, reason="hangup"), Ending(5, "hangup")),
-        ("b", end(1), Ending(NOW, DEFAULT_REASON)),
+        ("a", end(1, ts=5, reason="hangup"), SessionEnding(5, "hangup")),
+        ("b", end(1), SessionEnding(NOW, DEFAULT_END_REASON)),
     ):
         line = await one.open(name)
         assert (await one.record(line, given)).ended
@@ -307,7 +307,7 @@ async def test_after_a_failed_commit_everything_is_forgotten(one: Node) -> None:
 async def test_problems_are_plain(one: Node) -> None:
     """A problem is its seq, a stable code, and a sentence."""
     recorded = await one.record(await one.open(), said(2))
-    assert [Problem(2, "seq_gap", recorded.problems[0].detail, 1)] == recorded.problems
+    assert [EventProblem(2, "seq_gap", recorded.problems[0].detail, 1)] == recorded.problems
     assert recorded.problems[0].detail.endswith("Expected seq 1.")
 
 

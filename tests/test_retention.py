@@ -14,11 +14,11 @@ from services import Serve
 
 from voicemem.app import App
 from voicemem.config.session import validate_config
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.retention import BATCH, Retention
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.retention import SESSIONS_PER_ROUND, Retention
 from voicemem.store.admission import Batch
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
 CALLS = Path(__file__).parent.parent / "fixtures" / "voicemem"
@@ -112,12 +112,12 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     await recorded_call(app, "compacted", reopen_window=0)
 
     async def waiting() -> list[int]:
-        return await app.services.store.to_compact(2**53, 10)
+        return await app.services.store.find_compactable(2**53, 10)
 
     plain = await app.services.store.stream("default", "plain")
     assert plain is not None
     await until([plain.key], waiting)
-    app.services.memories.forget_all()
+    app.services.memories.discard_all()
     for view in ("/history", "/context"):
         before, after = [await api.get(f"/v1/sessions/{name}{view}") for name in ("plain", "compacted")]
         assert without_times(before.json) == without_times(after.json)
@@ -154,7 +154,7 @@ async def test_an_export_after_the_compaction_has_the_whole_call(serve: Serve) -
         receiver.replies = [Reply(status=500, gate=gate)]
         await recorded_call(app, "s", reopen_window=0, webhook=hook)
         first = (await receiver.one()).payload
-        await until([], lambda: app.services.store.to_compact(2**53, 10))
+        await until([], lambda: app.services.store.find_compactable(2**53, 10))
         gate.set()
         assert first == (await receiver.wait(2))[1].payload
         assert await Caller(app).contents() == first["contents"]
@@ -170,16 +170,16 @@ async def ended_sessions(store: MemoryStore, count: int, **config: object) -> li
         opened = await store.open("p", f"s{number}", "main", validate_config(config), None, NOW)
         keys.append(opened.stream.key)
         await store.append([Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW)
-        assert await store.close(keys[-1], Ending(NOW, "left"), f"n{number}", NOW) is not None
+        assert await store.close(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
     return keys
 
 
 async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     """More sessions than one batch; the counts of both workers add up to all of them."""
     store = MemoryStore()
-    keys = await ended_sessions(store, BATCH + 5, ttl_seconds=10, reopen_window=0)
+    keys = await ended_sessions(store, SESSIONS_PER_ROUND + 5, ttl_seconds=10, reopen_window=0)
     times = iter([NOW] * 2 + [NOW + 10_000] * 100)
-    workers = [Retention(store, Memories(store), lambda: next(times)) for _ in range(2)]
+    workers = [Retention(store, ReadModelCache(store), lambda: next(times)) for _ in range(2)]
     assert [0, 0] == [await worker.expire() for worker in workers]
     counts = await asyncio.gather(*(worker.expire() for worker in workers))
     counts += await asyncio.gather(*(worker.expire() for worker in workers))
@@ -194,7 +194,7 @@ async def test_an_erased_memory_is_forgotten() -> None:
     """The sweep takes it out of the process too."""
     store = MemoryStore()
     (key,) = await ended_sessions(store, 1)
-    memories = Memories(store)
+    memories = ReadModelCache(store)
     retention = Retention(store, memories, lambda: NOW)
     stream = await store.stream("p", "s0")
     assert stream is not None

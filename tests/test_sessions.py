@@ -23,10 +23,10 @@ from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import AWAITED_MS, SWEEP_BATCH, Presence
 from voicemem.store.admission import Offer
 from voicemem.store.port import Store
-from voicemem.store.records import Opened, StreamFilter
+from voicemem.store.records import OpenResult, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import GRACE_MS, Ending
+from voicemem.store.streams import END_GRACE_MS, SessionEnding
 
 NOW = 1_778_390_400_000
 IDLE: JsonObject = {"idle_timeout": 0.2}
@@ -84,7 +84,7 @@ def presence(nodes: list[Presence]) -> Presence:
 async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> ProducerLease:
     """A line of a connection that has opened a session, as a connection does it."""
     presence.connect("p", session_id, producer)
-    one: Opened = await presence.sessions.store.open(
+    one: OpenResult = await presence.sessions.store.open(
         "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
     )
     return ProducerLease(one.stream, producer, one.epoch, may_call_out=False)
@@ -92,7 +92,7 @@ async def opened(presence: Presence, session_id: str = "s", producer: str = "mai
 
 async def ended(presence: Presence, line: ProducerLease) -> None:
     """Commit a producer's end."""
-    offer = Offer(1, presence.sessions.clock(), b'{"type":"session.end","seq":1}', ending=Ending(NOW, "left"))
+    offer = Offer(1, presence.sessions.clock(), b'{"type":"session.end","seq":1}', ending=SessionEnding(NOW, "left"))
     await append(presence.sessions.store, line.key, line.producer, line.epoch, [offer], presence.sessions.clock())
 
 
@@ -132,7 +132,7 @@ async def test_an_end_waits_for_producers_that_are_connected(presence: Presence,
     asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
     await ended(presence, asr)
     await presence.close_when_ended(asr)
-    clock.now += GRACE_MS - 1
+    clock.now += END_GRACE_MS - 1
     assert (0, ("running", None)) == (await presence.sweep(), await state(presence))
     await presence.disconnect(llm)
     assert ("ended", "left") == await state(presence)
@@ -187,7 +187,7 @@ async def test_an_end_waits_no_longer_than_its_grace(presence: Presence, clock: 
     """A producer that stays connected and never ends does not keep the session open."""
     asr, _ = [await opened(presence, producer=name) for name in ("asr", "llm")]
     await ended(presence, asr)
-    clock.now += GRACE_MS
+    clock.now += END_GRACE_MS
     assert (1, ("ended", "left")) == (await presence.sweep(), await state(presence))
 
 
@@ -239,7 +239,7 @@ async def test_two_sweepers_close_each_session_once(nodes: list[Presence], clock
     clock.now += 60_000
     counts = await asyncio.gather(*(node.sweep() for node in nodes * 3))
     assert 40 == sum(counts)
-    streams = await nodes[1].sessions.store.streams(StreamFilter(project="p"))
+    streams = await nodes[1].sessions.store.streams(SessionFilter(project="p"))
     assert [("ended", 1)] * 40 == [(stream.state, stream.position) for stream in streams]
 
 
@@ -366,7 +366,7 @@ async def test_nobodys_last_words_are_lost(api: Caller, asr: Producer, llm: Prod
     await llm.store(said(1, text="Last words.", turn_id=2))
     assert "running" == (await api.session())["state"]
     assert "hangup" == (await over(api))["reason"]
-    assert GRACE_MS <= await waited_ms(api) < GRACE_MS + 1500
+    assert END_GRACE_MS <= await waited_ms(api) < END_GRACE_MS + 1500
     assert ["Line 1.", "Last words."] == [message["content"] for message in await api.contents()]
     await llm.send(said(2))
     await llm.expect_error("session_ended", seq=2)
@@ -377,7 +377,7 @@ async def test_when_all_have_ended_nobody_waits(api: Caller, asr: Producer, llm:
     await asr.store(end(2, ts=99, reason="hangup"))
     await llm.store(end(1, ts=55, reason="other"))
     assert "hangup" == (await over(api))["reason"]
-    assert await waited_ms(api) < GRACE_MS / 2
+    assert await waited_ms(api) < END_GRACE_MS / 2
     assert 99 == (await api.journal())[-1]["event"]["ts"]
 
 
@@ -386,7 +386,7 @@ async def test_when_the_others_are_gone_nobody_waits(api: Caller, asr: Producer,
     await asr.store(end(2))
     await llm.socket.close()
     await over(api)
-    assert await waited_ms(api) < GRACE_MS / 2
+    assert await waited_ms(api) < END_GRACE_MS / 2
 
 
 async def test_after_its_own_end_a_producer_is_silent(api: Caller, asr: Producer, llm: Producer) -> None:
@@ -418,7 +418,7 @@ async def test_an_end_over_http_waits_for_connections(api: Caller, asr: Producer
     assert "running" == (await api.session())["state"]
     await asr.store(said(2), end(3))
     assert "http" == (await over(api))["reason"]
-    assert await waited_ms(api) < GRACE_MS
+    assert await waited_ms(api) < END_GRACE_MS
 
 
 async def test_an_end_waits_for_producers_over_http(app: App, api: Caller) -> None:

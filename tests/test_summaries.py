@@ -14,7 +14,7 @@ from llm_server import LlmServer, Script, llm_server
 
 from voicemem.app import App
 from voicemem.context import summaries
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.store.sqlite import SqliteStore
 
 WORD = "word "
@@ -207,7 +207,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
         try:
             other = summaries.Summaries(
                 beside,
-                Memories(beside),
+                ReadModelCache(beside),
                 app.services.summaries.policies,
                 app.services.summaries.write_summary,
                 app.services.runtime._replace(random=float),

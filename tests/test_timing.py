@@ -24,7 +24,7 @@ from calls import (
 )
 from hypothesis import given, settings
 
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.history import turn_times
 from voicemem.transcript.state import State
 
@@ -128,7 +128,7 @@ def test_each_reply_of_a_turn_has_its_own() -> None:
 @given(CALLS)
 def test_times_that_are_kept_are_those_made_anew(call: list[Given]) -> None:
     """However a memory is read while it grows, every message has its times, and they are those of the whole call."""
-    memory = Memory(State())
+    memory = ReadModel(State())
     for entry in entries([*call, event("asr", 1, text="Bye.", final=True, start_ms=1), closed(10**6)]):
         memory.fold([entry])
         shown = memory.timed_messages()

@@ -15,13 +15,13 @@ import pytest
 
 from voicemem.errors import Refused
 from voicemem.security.session_tokens import (
-    LONGEST_S,
-    SKEW_S,
-    Token,
+    CLOCK_SKEW_S,
+    MAX_TOKEN_S,
+    SessionToken,
     looks_like_token,
-    read_token,
     sign_token,
     signer_of,
+    verify_token,
 )
 
 SECRET = bytes(range(32))
@@ -45,7 +45,7 @@ def code_of(text: str, secret: bytes = SECRET) -> str:
 
     def read() -> None:
         signer_of(text)
-        read_token(text, secret, NOW_MS)
+        verify_token(text, secret, NOW_MS)
 
     with pytest.raises(Refused) as caught:
         read()
@@ -58,7 +58,7 @@ def test_a_token_names_its_key_its_session_and_its_end() -> None:
     text = sign_token("call-1", NOW_S + 600, "k" * 12, SECRET)
     assert looks_like_token(text)
     assert "k" * 12 == signer_of(text)
-    assert Token("call-1", NOW_MS + 600_000) == read_token(text, SECRET, NOW_MS)
+    assert SessionToken("call-1", NOW_MS + 600_000) == verify_token(text, SECRET, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_a_token_names_its_key_its_session_and_its_end() -> None:
 )
 def test_other_claims_are_passed_over(more: dict[str, Any]) -> None:
     """A library may add its own, and write times with fractions."""
-    assert "call-1" == read_token(signed({**GOOD, **more}), SECRET, NOW_MS).session_id
+    assert "call-1" == verify_token(signed({**GOOD, **more}), SECRET, NOW_MS).session_id
 
 
 def test_it_ends_in_the_millisecond_of_its_exp() -> None:
     """It holds until then, and not then; the code says that a new one helps."""
     text = signed(GOOD)
-    assert read_token(text, SECRET, NOW_MS + 599_999)
+    assert verify_token(text, SECRET, NOW_MS + 599_999)
     with pytest.raises(Refused) as caught:
-        read_token(text, SECRET, NOW_MS + 600_000)
+        verify_token(text, SECRET, NOW_MS + 600_000)
     assert "token_expired" == caught.value.code
 
 
@@ -90,7 +90,7 @@ CLAIMS: list[dict[str, Any]] = [
     {**GOOD, "exp": math.inf},
     {**GOOD, "exp": 10**400},
     {**GOOD, "exp": [NOW_S + 600]},
-    {**GOOD, "exp": NOW_S + LONGEST_S + SKEW_S + 1},
+    {**GOOD, "exp": NOW_S + MAX_TOKEN_S + CLOCK_SKEW_S + 1},
     {**GOOD, "nbf": NOW_S + 1},
     {**GOOD, "nbf": math.nan},
     {**GOOD, "nbf": "now"},
@@ -121,7 +121,7 @@ def test_other_algorithms(algorithm: str) -> None:
     """The right secret with another algorithm is wrong, as is the header alone."""
     assert "unauthorized" == code_of(signed(GOOD, algorithm, SECRET * 2), SECRET * 2)
     with pytest.raises(Refused):
-        read_token(signed(GOOD, algorithm, SECRET * 2), SECRET * 2, NOW_MS)
+        verify_token(signed(GOOD, algorithm, SECRET * 2), SECRET * 2, NOW_MS)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from voicemem.documents.tools import ChatToolCall, tool_definitions
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory, owner_of_session
 from voicemem.protocol.events import MemoryData
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.retention import erase_user
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
 NOW = 1_778_390_400_000
 ANN = DocumentOwner("user", "p", "ann")
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         self.store = SqliteStore(str(path), exclusive=False)
-        self.memories = Memories(self.store)
+        self.memories = ReadModelCache(self.store)
         self.documents = WorkingMemory(self.store, self.memories, lambda: NOW)
 
     async def session(self, session_id: str = "s", **config: Any) -> Stream:
@@ -99,7 +99,7 @@ async def test_versions_of_an_ended_call_are_read_from_its_archive(nodes: list[N
     stream = await node.session(reopen_window=0)
     for text in ("one", "two"):
         await node.documents.change(owner, DocumentChange("append", text))
-    await node.store.close(stream.key, Ending(NOW, "left"), "n", NOW)
+    await node.store.close(stream.key, SessionEnding(NOW, "left"), "n", NOW)
     while await node.store.compact(stream.key):
         pass
     await node.documents.change(owner, DocumentChange("append", "three"))

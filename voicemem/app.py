@@ -62,7 +62,7 @@ class App:
         rules.check_binding(self.settings, await services.access.needed())
         await services.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
         await services.store.restart(now)
-        await services.store.release_exports(now)
+        await services.store.release_deliveries(now)
         await services.sender.open()
         if self.settings.llm_url is not None:
             await services.llm.open()

@@ -20,14 +20,14 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
-from voicemem.security.rate_limits import Limits
-from voicemem.sessions.cache import Memories, look_after_forever
+from voicemem.security.rate_limits import RateLimits
+from voicemem.sessions.cache import ReadModelCache, maintain_forever
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import Retention, compact_forever, erase_forever
-from voicemem.sessions.tails.hub import Tails
-from voicemem.sessions.tails.session import Sources
+from voicemem.sessions.tails.hub import TailHub
+from voicemem.sessions.tails.session import TailSources
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.endpoints import Webhooks
@@ -69,12 +69,12 @@ class Services:
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
         self.access = Access(store, runtime, settings.admin_key)
-        self.limits = Limits(runtime.clock, settings.request_rate, settings.event_rate)
-        self.memories = Memories(store)
+        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
+        self.memories = ReadModelCache(store)
         self.sessions = Sessions(store, runtime, check_patch)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
-        self.tails = Tails(Sources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
+        self.tails = TailHub(TailSources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
         self.retention = Retention(store, self.memories, runtime.clock)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
@@ -96,7 +96,7 @@ class Services:
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),
             compact_forever(self.retention),
-            look_after_forever(self.memories),
+            maintain_forever(self.memories),
             run_summaries(self.summaries),
         ]
 

@@ -10,7 +10,7 @@ import apsw
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery, Row
+from voicemem.store.records import Delivery, JournalRow
 
 FAR_MS = 10**9
 
@@ -30,7 +30,7 @@ def check_file(path: str, ledger: Ledger) -> None:
 
 async def check_store(store: Store, ledger: Ledger) -> None:
     """Check all sessions, exports and producers. Changes the store: epochs rise, exports are claimed."""
-    claimed = await store.claim_exports(ledger.now_ms + FAR_MS, 1, [], 1_000_000)
+    claimed = await store.claim_deliveries(ledger.now_ms + FAR_MS, 1, [], 1_000_000)
     bodies = {export.notice_id: export.payload for export in claimed}
     for sent in ledger.exports.values():
         call = next(call for call in ledger.calls.values() if call.key == sent.export.stream)
@@ -96,13 +96,13 @@ class Checker:
     def between(self, value: int, asked_acked: list[int]) -> bool:
         return asked_acked[1] <= value <= asked_acked[0]
 
-    async def rows(self) -> list[Row]:
-        rows: list[Row] = []
+    async def rows(self) -> list[JournalRow]:
+        rows: list[JournalRow] = []
         while more := await self.store.rows(self.call.key, rows[-1].position if rows else 0, 1_000):
             rows += more
         return rows
 
-    def check_row(self, row: Row) -> None:
+    def check_row(self, row: JournalRow) -> None:
         if row.producer is None:
             self.check_own(json.loads(row.payload))
             return

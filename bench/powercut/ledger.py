@@ -7,7 +7,7 @@ import json
 import random
 from dataclasses import dataclass, field
 
-from voicemem.store.records import Attempt, Export
+from voicemem.store.records import Attempt, ClaimedDelivery
 
 PROJECT = "p"
 SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)
@@ -71,7 +71,7 @@ class Call:
 class Sent:
     """The state of one export. `frozen` and `delivered` are acknowledged facts."""
 
-    export: Export
+    export: ClaimedDelivery
     asked_bodies: set[bytes] = field(default_factory=set)
     frozen: bytes | None = None
     attempts: list[Attempt] = field(default_factory=list)

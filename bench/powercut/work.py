@@ -12,7 +12,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.admission import Batch, Offer, Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Snapshot
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 PAIRS = 3
 """Sessions at a time, each with two producers."""
@@ -161,11 +161,11 @@ class Caller:
             return
         producer.ends.add(seq)
         now = self.ledger.tick()
-        await self.offer(call, producer, [Offer(seq, now, end_payload(seq), ending=Ending(now, "ended"))])
+        await self.offer(call, producer, [Offer(seq, now, end_payload(seq), ending=SessionEnding(now, "ended"))])
         if not producer.finished:
             producer.finished = True
             notice = self.notice(call)
-            if await self.store.close_ended(call.key, [], None, notice, self.ledger.tick()) is not None:
+            if await self.store.close_if_ended(call.key, [], None, notice, self.ledger.tick()) is not None:
                 call.closes.add(notice)
 
     # The server's own
@@ -177,7 +177,7 @@ class Caller:
 
     async def close(self, call: Call) -> None:
         notice, now = self.notice(call), self.ledger.tick()
-        if await self.store.close(call.key, Ending(now, "api"), notice, now) is not None:
+        if await self.store.close(call.key, SessionEnding(now, "api"), notice, now) is not None:
             call.closes.add(notice)
 
     async def change(self, call: Call) -> None:
@@ -206,7 +206,7 @@ class Caller:
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
     """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
-        for export in await store.claim_exports(ledger.tick(), LEASE_MS, [], 4):
+        for export in await store.claim_deliveries(ledger.tick(), LEASE_MS, [], 4):
             sent = ledger.exports.setdefault(export.notice_id, Sent(export))
             sent.export = export
             body = export.payload
@@ -223,7 +223,7 @@ async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: in
             attempt = Attempt(ledger.tick(), 1, 200 if done else 500, None, f"{choice.random()}")
             state: Literal["delivered", "pending"] = "delivered" if done else "pending"
             sent.asked_attempts += 1
-            if await store.finish_export(export, attempt, state, None if done else ledger.now_ms):
+            if await store.finish_delivery(export, attempt, state, None if done else ledger.now_ms):
                 sent.attempts.append(attempt)
                 sent.delivered = done
         await asyncio.sleep(0)

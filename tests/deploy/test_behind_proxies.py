@@ -29,7 +29,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from voicemem.app import App
-from voicemem.sessions.tails.cursor import Several, write_several
+from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 NAME = "memory.example"
@@ -231,8 +231,8 @@ async def test_a_tail_is_told_at_once_and_goes_on(serve: Serve, tmp_path: Path, 
         async with aclosing(told(front, key, path, place)) as telling:
             await anext(telling)
             assert "Line 3." == json.loads((await anext(telling))[1])["event"]["text"]
-        many = Several(10**9, {10**9 - number: 10**6 for number in range(256)})
-        place = write_several(app.services.store.incarnation, many)
+        many = SeveralCursor(10**9, {10**9 - number: 10**6 for number in range(256)})
+        place = format_several_cursor(app.services.store.incarnation, many)
         async with aclosing(told(front, key, "/v1/events", place)) as telling:
             await anext(telling)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from voicemem.config.session import validate_config
-from voicemem.store.records import Attempt, Export
+from voicemem.store.records import Attempt, ClaimedDelivery
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
@@ -24,11 +24,11 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close_store()
 
 
-async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, Export]:
+async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
     """A closed session's key, and its export, claimed."""
     key = (await store.open("p", session_id, "main", validate_config(OWN), None, at)).stream.key
-    await store.close(key, Ending(at, "api"), f"notice of {session_id}", at)
-    (export,) = await store.claim_exports(at, 1_000, [], 10)
+    await store.close(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
+    (export,) = await store.claim_deliveries(at, 1_000, [], 10)
     return key, export
 
 
@@ -54,7 +54,7 @@ async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: SqliteSt
     key, export = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    assert not await store.finish_export(export, Attempt(4, 1, 200, None, ""), "delivered", None)
+    assert not await store.finish_delivery(export, Attempt(4, 1, 200, None, ""), "delivered", None)
     assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]
 
 

@@ -24,7 +24,7 @@ from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.row_cache import one
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS
 
@@ -191,8 +191,8 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
     await store.set_operator_endpoint(hook.url(), None)
     stream = await store.stream("default", "s")
     assert stream is not None
-    assert await store.close(stream.key, Ending(wall(), "left"), "n1", wall())
-    assert 1 == len(await store.claim_exports(wall(), LEASE_MS, [], 10))
+    assert await store.close(stream.key, SessionEnding(wall(), "left"), "n1", wall())
+    assert 1 == len(await store.claim_deliveries(wall(), LEASE_MS, [], 10))
     await store.close_store()
     wall.off_ms += jump_ms
     async with service(store=f"sqlite:{path}", webhook_url=hook.url()) as app:

@@ -17,15 +17,15 @@ from voicemem.library.sessions import open_library
 from voicemem.memory import add
 from voicemem.protocol.codec import decode_event
 from voicemem.server.agora import conversation
-from voicemem.sessions.batches import OWN_PRODUCERS, ProducerLease
+from voicemem.sessions.batches import RESERVED_PRODUCERS, ProducerLease
 
-NAMES = sorted(OWN_PRODUCERS)
+NAMES = sorted(RESERVED_PRODUCERS)
 USER = {"role": "user", "content": "Hi."}
 
 
 def test_the_names_are_those_that_the_service_uses() -> None:
     """One for each way in that is none of a producer's."""
-    assert {add.API_PRODUCER, service.GATEWAY_PRODUCER, conversation.AGORA_PRODUCER} == OWN_PRODUCERS
+    assert {add.API_PRODUCER, service.GATEWAY_PRODUCER, conversation.AGORA_PRODUCER} == RESERVED_PRODUCERS
 
 
 @pytest.mark.parametrize("name", NAMES)

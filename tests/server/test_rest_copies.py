@@ -295,14 +295,14 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     for turn in (1, 2, 3):
         stream = await app.services.sessions.get("default", "s")
         text = b'{"type":"memory.summary","through_turn":%d,"text":"Up to %d.","messages":%d}' % (turn, turn, 2 * turn)
-        await app.services.store.append_own(stream.key, text, stream.position, app.services.runtime.clock())
+        await app.services.store.append_server_event(stream.key, text, stream.position, app.services.runtime.clock())
     await forked(api, 2)
     context = said(await api.context(session_id="f"))
     assert "Up to 2." in context[0]
     assert 1 == len(context)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     stream = await app.services.sessions.get("default", "s")
-    await app.services.store.append_own(stream.key, text, stream.position, app.services.runtime.clock())
+    await app.services.store.append_server_event(stream.key, text, stream.position, app.services.runtime.clock())
     await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
     assert ["Q2", "A2"] == said(await api.context(session_id="g"))
 
@@ -453,7 +453,7 @@ async def test_a_summary_is_carried_with_what_it_does_not_stand_for(serve: Serve
     await api.send(*dialogue(3), session_id="one")
     stream = await app.services.sessions.get("default", "one")
     summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":4}'
-    await app.services.store.append_own(stream.key, summary, stream.position, app.services.runtime.clock())
+    await app.services.store.append_server_event(stream.key, summary, stream.position, app.services.runtime.clock())
     await api.end("one")
     await api.create("two", user_id="ann", memory_from={})
     await api.create("three", user_id="ann", memory_from={"what": "messages", "max_messages": 2})
@@ -545,7 +545,7 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
         await api.post(f"/v1/sessions/{session_id}/messages", messages)
         stream = await app.services.sessions.get("default", session_id)
         summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":2}'
-        await app.services.store.append_own(stream.key, summary, stream.position, app.services.runtime.clock())
+        await app.services.store.append_server_event(stream.key, summary, stream.position, app.services.runtime.clock())
         await api.end(session_id)
         await api.create(f"after-{session_id}", user_id=session_id, memory_from={"max_messages": 3})
     (text,) = await known(api, "after-short")

@@ -410,7 +410,7 @@ async def test_filters_are_those_of_the_list(serve: Serve, query: str) -> None:
 async def test_commits_wake_their_tails(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is told at once, however seldom tails look around; what comes meanwhile comes right after."""
     monkeypatch.setattr("voicemem.sessions.tails.session.POLL_S", 3600)
-    monkeypatch.setattr("voicemem.sessions.tails.session.PAGE", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.session.TAIL_PAGE", 2)
     async with tailing(api) as tail, tailing(api, SEVERAL) as several, tailing(api, f"{ONE}?{VIEWS[0]}") as memory:
         await api.send(*CALL)
         assert [("s", at) for at in range(1, len(CALL) + 1)] == entries(await tail.some(len(CALL)))
@@ -502,8 +502,8 @@ async def test_memories_of_several_sessions_are_those_of_the_history(serve: Serv
 
 async def test_more_sessions_than_can_be_followed_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many at the beginning are refused; those that begin later wait until others are over, and are told whole."""
-    monkeypatch.setattr("voicemem.sessions.tails.several.MOST_SESSIONS", 2)
-    monkeypatch.setattr("voicemem.sessions.tails.hub.MOST_SESSIONS", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.several.MAX_FOLLOWED", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.hub.MAX_FOLLOWED", 2)
     api = Caller(await serve())
     for name in ("a", "b", "c"):
         await api.create(name)

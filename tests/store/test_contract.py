@@ -22,24 +22,24 @@ from voicemem.errors import Refused
 from voicemem.store.admission import Offer, Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import (
+    ApiKey,
     Attempt,
-    Closing,
+    ClaimedDelivery,
     Delivery,
     DeliveryFilter,
     Endpoint,
     EndpointDelivery,
-    Export,
-    Key,
-    Opened,
-    Restored,
-    Row,
+    JournalRow,
+    OpenResult,
+    RestoredSession,
+    SessionFilter,
+    SessionHeader,
     Snapshot,
-    StreamFilter,
 )
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.outbox import FRONT
+from voicemem.store.sqlite.outbox import FRONT_ROWS
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import GRACE_MS, Ending, Producer, Stream
+from voicemem.store.streams import END_GRACE_MS, ProducerState, SessionEnding, Stream
 
 NOW = 1_778_390_400_000
 IDLE_MS = 60_000
@@ -47,7 +47,7 @@ REOPEN_MS = 3_600_000
 LEASE_MS = 30_000
 HOOK = "https://own.example/hook"
 OPERATOR = "https://operator.example/hook"
-END = Ending(NOW + 5, "left")
+END = SessionEnding(NOW + 5, "left")
 
 ODD_NAMES = [
     "a.b",
@@ -99,7 +99,7 @@ def update(seq: int, patch: dict[str, Any]) -> Offer:
 
 
 def end(seq: int, ts: int = END.ts, reason: str = END.reason) -> Offer:
-    return Offer(seq, NOW, msgspec.json.encode({"type": "session.end", "seq": seq}), ending=Ending(ts, reason))
+    return Offer(seq, NOW, msgspec.json.encode({"type": "session.end", "seq": seq}), ending=SessionEnding(ts, reason))
 
 
 def stored(*positions: int) -> list[Outcome]:
@@ -114,7 +114,7 @@ async def begin(
     producer: str = "main",
     from_seq: int | None = None,
     now_ms: int = NOW,
-) -> Opened:
+) -> OpenResult:
     return await store.open("p", session_id, producer, validate_config(given or {}), from_seq, now_ms)
 
 
@@ -129,7 +129,9 @@ async def send(
     return [*(await append(store, key, producer, epoch, batch, now_ms)).outcomes]
 
 
-async def close(store: Store, key: int, ending: Ending | None = END, notice_id: str = "n", now_ms: int = NOW) -> Stream:
+async def close(
+    store: Store, key: int, ending: SessionEnding | None = END, notice_id: str = "n", now_ms: int = NOW
+) -> Stream:
     """The session as this closes it, which it must."""
     closed = await store.close(key, ending, notice_id, now_ms)
     assert closed is not None
@@ -152,11 +154,11 @@ async def finished(
 
 async def claim(
     store: Store, now_ms: int = NOW, busy: Sequence[str] = (), limit: int = 100, lease_ms: int = LEASE_MS
-) -> list[Export]:
-    return await store.claim_exports(now_ms, lease_ms, busy, limit)
+) -> list[ClaimedDelivery]:
+    return await store.claim_deliveries(now_ms, lease_ms, busy, limit)
 
 
-async def claim_one(store: Store, now_ms: int = NOW) -> Export:
+async def claim_one(store: Store, now_ms: int = NOW) -> ClaimedDelivery:
     (export,) = await claim(store, now_ms)
     return export
 
@@ -165,8 +167,8 @@ def attempt(status: int | None = 200, error: str | None = None, started_ms: int 
     return Attempt(started_ms, 12, status, error, "ok")
 
 
-def made_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_ms: int = NOW) -> Key:
-    return Key(key_id, "p", "name", bytes(range(32)), scopes, created_ms)
+def made_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_ms: int = NOW) -> ApiKey:
+    return ApiKey(key_id, "p", "name", bytes(range(32)), scopes, created_ms)
 
 
 async def journal(store: Store, key: int) -> list[dict[str, Any]]:
@@ -192,11 +194,11 @@ def is_acknowledged(outcome: Outcome) -> bool:
 
 async def reread(store: Store, key: int) -> Stream:
     """The session's row as it is now."""
-    return next(one for one in await store.streams(StreamFilter(project="p", limit=1000)) if one.key == key)
+    return next(one for one in await store.streams(SessionFilter(project="p", limit=1000)) if one.key == key)
 
 
 async def listed(store: Store, **conditions: Any) -> list[str]:
-    return [stream.id for stream in await store.streams(StreamFilter(**{"project": "p", **conditions}))]
+    return [stream.id for stream in await store.streams(SessionFilter(**{"project": "p", **conditions}))]
 
 
 @pytest.fixture(params=["memory:", "sqlite:"])
@@ -394,7 +396,7 @@ async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -
     """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
     key = await begun(store)
     await send(store, key, end(1, reason="idle"))
-    await store.close_ended(key, ["main"], None, "n", NOW)
+    await store.close_if_ended(key, ["main"], None, "n", NOW)
     opened = await begin(store, producer="asr", now_ms=NOW + 1)
 
     assert ("ended", False) == (opened.stream.state, opened.reopened)
@@ -462,12 +464,12 @@ async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(stor
     key = await begun(store)
     await send(store, key, *offers(1, 2))
     payloads = [b'{"type":"memory.summary","n":%d}' % n for n in (1, 2)]
-    first, second = await asyncio.gather(*(store.append_own(key, payload, 2, NOW + 7) for payload in payloads))
+    first, second = await asyncio.gather(*(store.append_server_event(key, payload, 2, NOW + 7) for payload in payloads))
 
     assert [3] == [stream.position for stream in (first, second) if stream is not None]
     won = payloads[0] if first is not None else payloads[1]
     assert [(3, None, None, NOW + 7, won)] == await store.rows(key, 2, 10)
-    assert None is await store.append_own(key, payloads[0], 4, NOW)
+    assert None is await store.append_server_event(key, payloads[0], 4, NOW)
     assert stored(4) == await send(store, key, offer(3))
 
 
@@ -475,28 +477,28 @@ async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) ->
     """What is remembered can still change; what was exported stays, and an erased session takes nothing."""
     key = await begun(store, given={"webhook": {"url": HOOK}})
     closed = await close(store, key)
-    appended = await store.append_own(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
+    appended = await store.append_server_event(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
     assert appended is not None
     assert ("ended", closed.position + 1) == (appended.state, (await reread(store, key)).position)
     assert closed.position == (await claim_one(store)).position
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="There is no such session"):
-        await store.append_own(key, b"{}", closed.position + 1, NOW)
+        await store.append_server_event(key, b"{}", closed.position + 1, NOW)
 
 
 # Restoring
 
 
-def journal_rows() -> list[Row]:
+def journal_rows() -> list[JournalRow]:
     """Two events of one producer, one of the server's own, one of a producer without seqs, and the first again."""
     main = [(1, "main", 1, NOW - 9), (2, "main", 2, NOW - 9), (3, None, None, NOW - 8), (4, "api", None, NOW - 7)]
-    return [Row(*row, offer(row[2]).payload) for row in [*main, (5, "main", 4, NOW - 6)]]
+    return [JournalRow(*row, offer(row[2]).payload) for row in [*main, (5, "main", 4, NOW - 6)]]
 
 
 async def restore(store: Store, session_id: str = "r", given: dict[str, Any] | None = None, **more: Any) -> Stream:
     """A new session with that journal."""
-    producers = [Producer("main", next_seq=5), Producer("api", unsequenced=True)]
-    restored = Restored(**{"rows": journal_rows(), "started_ms": NOW - 10, "producers": producers, **more})
+    producers = [ProducerState("main", next_seq=5), ProducerState("api", unsequenced=True)]
+    restored = RestoredSession(**{"rows": journal_rows(), "started_ms": NOW - 10, "producers": producers, **more})
     made = await store.restore("p", session_id, validate_config(given or {}), restored, NOW)
     assert made is not None
     return made
@@ -521,12 +523,12 @@ async def test_a_restored_session_has_its_journal(store: Store) -> None:
 async def test_who_counts_its_events_is_known(store: Store) -> None:
     """By what it stored, or by where it goes on from; not who sends without seq, nor who only opened."""
     made = await restore(store)
-    assert [True, False, False] == [await store.is_numbered(made.key, name) for name in ("main", "api", "new")]
+    assert [True, False, False] == [await store.has_seqs(made.key, name) for name in ("main", "api", "new")]
     opened = await begin(store, "b")
-    assert not await store.is_numbered(opened.stream.key, "main")
+    assert not await store.has_seqs(opened.stream.key, "main")
     await send(store, opened.stream.key, offer(1))
-    assert await store.is_numbered(opened.stream.key, "main")
-    assert not await store.is_numbered(opened.stream.key, "other")
+    assert await store.has_seqs(opened.stream.key, "main")
+    assert not await store.has_seqs(opened.stream.key, "other")
 
 
 async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
@@ -538,16 +540,16 @@ async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
         assert ("ended", NOW - 5, made.reason) == (made.state, made.ended_ms, made.reason)
         assert [code] == [one.code for one in await send(store, made.key, offer(5))]
     assert [over.key] == await store.expired(NOW + 2_000, 10)
-    assert over.key in await store.to_compact(NOW + REOPEN_MS, 10)
+    assert over.key in await store.find_compactable(NOW + REOPEN_MS, 10)
     assert [] == await claim(store)
 
 
 async def test_an_end_that_waits_is_restored_too(store: Store) -> None:
     """The session is closed after the time that other producers have, with the reason that was given."""
-    made = await restore(store, ending=END, producers=[Producer("main", next_seq=5, ended=True)])
+    made = await restore(store, ending=END, producers=[ProducerState("main", next_seq=5, ended=True)])
     assert END == made.ending
-    assert [made.key] == await store.due(NOW + GRACE_MS, 10)
-    closed = await store.close(made.key, None, "n", NOW + GRACE_MS)
+    assert [made.key] == await store.due(NOW + END_GRACE_MS, 10)
+    closed = await store.close(made.key, None, "n", NOW + END_GRACE_MS)
     assert closed is not None
     assert ("ended", END.reason) == (closed.state, closed.reason)
 
@@ -555,7 +557,7 @@ async def test_an_end_that_waits_is_restored_too(store: Store) -> None:
 async def test_an_id_is_restored_once(store: Store) -> None:
     """What is there stays as it is, and what was erased does not come back."""
     key = await begun(store, "r")
-    again = Restored(rows=journal_rows(), started_ms=NOW)
+    again = RestoredSession(rows=journal_rows(), started_ms=NOW)
     assert None is await store.restore("p", "r", validate_config({}), again, NOW)
     assert [] == await store.rows(key, 0, 10)
     await store.erase(key, NOW)
@@ -876,7 +878,7 @@ async def test_the_first_end_counts(store: Store) -> None:
     await send(store, key, end(1, NOW - 7, "hang_up"), now_ms=NOW + 3)
     stream = await reread(store, key)
 
-    assert (Ending(NOW - 7, "hang_up"), NOW + 1, "running") == (stream.ending, stream.ending_ms, stream.state)
+    assert (SessionEnding(NOW - 7, "hang_up"), NOW + 1, "running") == (stream.ending, stream.ending_ms, stream.state)
 
 
 async def test_a_refused_end_ends_nothing(store: Store) -> None:
@@ -936,7 +938,7 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     await close(store, key)
 
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], None, "n", NOW) is None
+    assert await store.close_if_ended(key, [], None, "n", NOW) is None
     assert await store.close(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await kinds(store, key)
 
@@ -946,8 +948,8 @@ async def test_a_session_that_is_not_due_is_not_closed(store: Store) -> None:
     key = await begun(store)
     assert await store.close(key, None, "n", NOW + IDLE_MS) is None
     await send(store, key, end(1))
-    assert await store.close(key, None, "n", NOW + GRACE_MS - 1) is None
-    assert [] == await store.due(NOW + GRACE_MS - 1, 10)
+    assert await store.close(key, None, "n", NOW + END_GRACE_MS - 1) is None
+    assert [] == await store.due(NOW + END_GRACE_MS - 1, 10)
 
 
 async def test_an_end_is_due_after_its_grace(store: Store) -> None:
@@ -956,11 +958,11 @@ async def test_an_end_is_due_after_its_grace(store: Store) -> None:
     await send(store, key, end(1, NOW - 7, "hang_up"))
     await send(store, key, end(1, NOW - 9, "late"), producer="asr", now_ms=NOW + 1000)
 
-    assert [key] == await store.due(NOW + GRACE_MS, 10)
-    closed = await close(store, key, None, now_ms=NOW + GRACE_MS)
-    assert ("hang_up", NOW + GRACE_MS) == (closed.reason, closed.ended_ms)
+    assert [key] == await store.due(NOW + END_GRACE_MS, 10)
+    closed = await close(store, key, None, now_ms=NOW + END_GRACE_MS)
+    assert ("hang_up", NOW + END_GRACE_MS) == (closed.reason, closed.ended_ms)
     assert {"type": "session.closed", "ts": NOW - 7, "reason": "hang_up"} == (await journal(store, key))[-1]
-    assert [] == await store.due(NOW + GRACE_MS, 10)
+    assert [] == await store.due(NOW + END_GRACE_MS, 10)
 
 
 async def test_an_end_waits_for_those_connected(store: Store) -> None:
@@ -968,9 +970,9 @@ async def test_an_end_waits_for_those_connected(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main", "asr"], None, "n", NOW) is None
+    assert await store.close_if_ended(key, ["main", "asr"], None, "n", NOW) is None
     await send(store, key, end(1), producer="asr")
-    closed = await store.close_ended(key, ["main", "asr"], None, "n", NOW)
+    closed = await store.close_if_ended(key, ["main", "asr"], None, "n", NOW)
     assert closed is not None
     assert END.reason == closed.reason
 
@@ -981,7 +983,7 @@ async def test_an_end_waits_for_nobody(store: Store) -> None:
     await send(store, key, offer(1), producer="asr")
     await send(store, key, end(1))
 
-    assert await store.close_ended(key, ["main"], None, "n", NOW) is not None
+    assert await store.close_if_ended(key, ["main"], None, "n", NOW) is not None
 
 
 async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
@@ -989,8 +991,8 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     key = await begun(store)
     await send(store, key, end(1)._replace(refusal="invalid_field"))
 
-    assert await store.close_ended(key, [], None, "n", NOW) is None
-    assert await store.close_ended(key, ["main"], None, "n", NOW) is None
+    assert await store.close_if_ended(key, [], None, "n", NOW) is None
+    assert await store.close_if_ended(key, ["main"], None, "n", NOW) is None
 
 
 async def test_silence_is_closed_as_idle(store: Store) -> None:
@@ -1107,14 +1109,14 @@ async def test_a_restart_gives_those_who_have_not_ended_their_grace_anew(store: 
     key = await begun(store)
     await store.open("p", "s", "llm", validate_config({}), None, NOW)
     await send(store, key, end(1), now_ms=NOW)
-    again = NOW + 10 * GRACE_MS
+    again = NOW + 10 * END_GRACE_MS
     await store.restart(again)
 
-    assert [] == await store.due(again + GRACE_MS - 1, 10)
+    assert [] == await store.due(again + END_GRACE_MS - 1, 10)
     await store.open("p", "s", "llm", validate_config({}), None, again + 1)
-    assert [] == await store.due(again + GRACE_MS - 1, 10)
-    assert await store.close_ended(key, [], (), "n", again + 2) is None
-    assert await store.close_ended(key, [], ("llm",), "n", again + 2) is not None
+    assert [] == await store.due(again + END_GRACE_MS - 1, 10)
+    assert await store.close_if_ended(key, [], (), "n", again + 2) is None
+    assert await store.close_if_ended(key, [], ("llm",), "n", again + 2) is not None
     assert {"type": "session.closed", "ts": END.ts, "reason": END.reason} == (await journal(store, key))[-1]
 
 
@@ -1153,24 +1155,24 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
 
 async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
     """One that is disabled is still there; one that the operator gave up is not."""
-    assert await store.operator_endpoint() is None
+    assert await store.find_operator_endpoint() is None
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store, hook=None)
     export = await claim_one(store)
-    assert export.endpoint == await store.operator_endpoint()
+    assert export.endpoint == await store.find_operator_endpoint()
     await store.disable_endpoint(export.endpoint, NOW)
-    found = await store.operator_endpoint()
+    found = await store.find_operator_endpoint()
     assert found is not None
     assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
     await store.set_operator_endpoint(None, None)
-    assert await store.operator_endpoint() is None
+    assert await store.find_operator_endpoint() is None
 
 
 async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     """A session that nobody wants to hear of makes no export."""
     stream = await finished(store, hook=None)
 
-    assert ([], None, []) == (await claim(store), await store.next_export_ms(), await store.deliveries(stream.key))
+    assert ([], None, []) == (await claim(store), await store.next_delivery_ms(), await store.deliveries(stream.key))
 
 
 async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
@@ -1226,8 +1228,8 @@ async def test_an_export_is_of_its_close(store: Store) -> None:
     await close(store, key, END, "n2", NOW + 2)
     exports = {export.notice_id: export.closing for export in await claim(store, NOW + 2)}
 
-    assert Closing("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
-    assert Closing("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
+    assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
+    assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
 
 
 async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
@@ -1235,7 +1237,7 @@ async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     key = await begun(store)
     await store.close(key, None, "n", NOW)
-    await store.close_ended(key, [], None, "n", NOW)
+    await store.close_if_ended(key, [], None, "n", NOW)
 
     assert [] == await claim(store)
 
@@ -1297,12 +1299,12 @@ async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
     await finished(store, "later", notice_id="n2", now_ms=NOW + 3_600_000)
     waiting, leased = await finished(store, "waiting", notice_id="n3", now_ms=NOW - 1), await claim(store)
     assert ["n3", "n1"] == [export.notice_id for export in leased]
-    assert await store.finish_export(leased[0], attempt(500), "pending", NOW + 5000)
-    await store.release_exports(NOW)
+    assert await store.finish_delivery(leased[0], attempt(500), "pending", NOW + 5000)
+    await store.release_deliveries(NOW)
 
     assert {"n1", "n2"} == {export.notice_id for export in await claim(store)}
     assert ["pending"] == [made.state for made in await store.deliveries(waiting.key)]
-    assert not await store.finish_export(leased[1], attempt(), "delivered", None)
+    assert not await store.finish_delivery(leased[1], attempt(), "delivered", None)
 
 
 async def test_the_oldest_exports_come_first(store: Store) -> None:
@@ -1347,7 +1349,7 @@ async def test_a_delivered_export_is_done(store: Store) -> None:
     stream = await finished(store)
     export = await claim_one(store)
 
-    assert await store.finish_export(export, attempt(204), "delivered", None)
+    assert await store.finish_delivery(export, attempt(204), "delivered", None)
     assert [] == await claim(store, NOW + 10**9)
     assert [Delivery("n", HOOK, 103, "delivered", [attempt(204)])] == await store.deliveries(stream.key)
 
@@ -1355,12 +1357,12 @@ async def test_a_delivered_export_is_done(store: Store) -> None:
 async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
     """An export that waits for another attempt is claimed when that is due, with its attempts counted."""
     stream = await finished(store)
-    assert await store.finish_export(await claim_one(store), attempt(500), "pending", NOW + 5000)
+    assert await store.finish_delivery(await claim_one(store), attempt(500), "pending", NOW + 5000)
 
     assert [] == await claim(store, NOW + 4999)
     export = await claim_one(store, NOW + 5000)
     assert 1 == export.attempts
-    assert await store.finish_export(export, attempt(None, "timeout", NOW + 5000), "failed", None)
+    assert await store.finish_delivery(export, attempt(None, "timeout", NOW + 5000), "failed", None)
     attempts = [attempt(500), attempt(None, "timeout", NOW + 5000)]
     assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.deliveries(stream.key)
     assert [] == await claim(store, NOW + 10**9)
@@ -1372,10 +1374,10 @@ async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
     slow = await claim_one(store)
     fast = await claim_one(store, NOW + LEASE_MS)
 
-    assert not await store.finish_export(slow, attempt(200), "delivered", None)
+    assert not await store.finish_delivery(slow, attempt(200), "delivered", None)
     assert [Delivery("n", HOOK, 103, "pending", [])] == await store.deliveries(stream.key)
-    assert await store.finish_export(fast, attempt(410), "failed", None)
-    assert not await store.finish_export(slow, attempt(200), "delivered", None)
+    assert await store.finish_delivery(fast, attempt(410), "failed", None)
+    assert not await store.finish_delivery(slow, attempt(200), "delivered", None)
     assert [Delivery("n", HOOK, 103, "failed", [attempt(410)])] == await store.deliveries(stream.key)
 
 
@@ -1384,10 +1386,10 @@ async def test_a_finish_counts_once(store: Store) -> None:
     stream = await finished(store)
     export = await claim_one(store)
 
-    assert await store.finish_export(export, attempt(500), "pending", NOW + 1)
-    assert not await store.finish_export(export, attempt(500), "pending", NOW + 2)
+    assert await store.finish_delivery(export, attempt(500), "pending", NOW + 1)
+    assert not await store.finish_delivery(export, attempt(500), "pending", NOW + 2)
     assert [Delivery("n", HOOK, 103, "pending", [attempt(500)])] == await store.deliveries(stream.key)
-    assert NOW + 1 == await store.next_export_ms()
+    assert NOW + 1 == await store.next_delivery_ms()
 
 
 async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
@@ -1395,7 +1397,7 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     done = await finished(store, "s1", hook=None)
     export = await claim_one(store)
-    await store.finish_export(export, attempt(), "delivered", None)
+    await store.finish_delivery(export, attempt(), "delivered", None)
     waiting = await finished(store, "s2", HOOK)
     await store.disable_endpoint(export.endpoint, NOW)
 
@@ -1412,9 +1414,9 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
     for number in (1, 2):
         await finished(store, f"s{number}", hook=None)
     gone, failing = await claim(store)
-    await store.finish_export(gone, attempt(410), "failed", None)
+    await store.finish_delivery(gone, attempt(410), "failed", None)
     await store.disable_endpoint(gone.endpoint, NOW)
-    await store.finish_export(failing, attempt(500), "pending", NOW + 5000)
+    await store.finish_delivery(failing, attempt(500), "pending", NOW + 5000)
 
     assert [] == await claim(store, NOW + 10**9)
     assert ["failed"] == [made.state for made in await store.deliveries(failing.stream)]
@@ -1425,31 +1427,31 @@ async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     stream = await finished(store)
     export = await claim_one(store)
     await store.disable_endpoint(export.endpoint, NOW)
-    await store.finish_export(export, attempt(), "delivered", None)
+    await store.finish_delivery(export, attempt(), "delivered", None)
 
     assert [Delivery("n", HOOK, 103, "delivered", [attempt()])] == await store.deliveries(stream.key)
 
 
 async def test_when_the_next_export_is_due(store: Store) -> None:
     """The next export is the earliest that is due, or whose lease ends; none when nothing waits."""
-    assert await store.next_export_ms() is None
+    assert await store.next_delivery_ms() is None
     await finished(store, "s1", now_ms=NOW)
-    assert NOW == await store.next_export_ms()
+    assert NOW == await store.next_delivery_ms()
     export = await claim_one(store)
-    assert NOW + LEASE_MS == await store.next_export_ms()
+    assert NOW + LEASE_MS == await store.next_delivery_ms()
     await finished(store, "s2", now_ms=NOW + 7)
-    assert NOW + 7 == await store.next_export_ms()
-    await store.finish_export(export, attempt(500), "pending", NOW + 5)
-    assert NOW + 5 == await store.next_export_ms()
+    assert NOW + 7 == await store.next_delivery_ms()
+    await store.finish_delivery(export, attempt(500), "pending", NOW + 5)
+    assert NOW + 5 == await store.next_delivery_ms()
     for claimed in await claim(store, NOW + 7):
-        await store.finish_export(claimed, attempt(), "delivered", None)
-    assert await store.next_export_ms() is None
+        await store.finish_delivery(claimed, attempt(), "delivered", None)
+    assert await store.next_delivery_ms() is None
 
 
 async def test_busy_receivers_hide_nobody(store: Store) -> None:
     """However much waits for receivers that are busy, or were taken away, what is due for others is found."""
     await store.set_operator_endpoint(OPERATOR, None)
-    for number in range(FRONT + 20):
+    for number in range(FRONT_ROWS + 20):
         await finished(store, f"s{number}", hook=None, now_ms=NOW + number)
     await finished(store, "late", HOOK + "/late", now_ms=NOW + 10**6)
     await finished(store, "own", HOOK, now_ms=NOW + 10**6 + 1)
@@ -1485,10 +1487,10 @@ async def failed(store: Store, key: int, count: int = 1, now_ms: int = NOW) -> N
     exports = [export for export in await claim(store, now_ms) if export.endpoint.key == key]
     assert count == len(exports)
     for export in exports:
-        assert await store.finish_export(export, attempt(500, started_ms=now_ms), "failed", None)
+        assert await store.finish_delivery(export, attempt(500, started_ms=now_ms), "failed", None)
 
 
-def told(exports: Sequence[Export]) -> list[tuple[int, str, int]]:
+def told(exports: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
     return [(export.event_type, export.notice_id, export.position) for export in exports]
 
 
@@ -1504,10 +1506,10 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
 
     assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
     assert start.notice_id.endswith("-101")
-    assert Closing("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
     mine = [export for export in closing if export.endpoint.id == "e1"]
     assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == told(mine)
-    assert Closing("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
     assert [None] * 4 == [export.payload for export in mine]
     assert [(103, "n", 3)] == told([export for export in closing if export.endpoint.id == "e2"])
 
@@ -1516,7 +1518,7 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
 async def test_how_a_session_left(store: Store, reason: str) -> None:
     """The row of a close has its reason."""
     await add(store, made_endpoint("e1", 102))
-    await close(store, await begun(store), Ending(NOW, reason))
+    await close(store, await begun(store), SessionEnding(NOW, reason))
     assert reason == (await claim_one(store)).closing.reason
 
 
@@ -1593,7 +1595,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
     await finished(store, "s1", hook=None)
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=NOW))
     await finished(store, "s2", hook=None)
-    assert ([], None) == (await claim(store), await store.next_export_ms())
+    assert ([], None) == (await claim(store), await store.next_delivery_ms())
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=None))
     await finished(store, "s3", hook=None)
 
@@ -1619,18 +1621,18 @@ async def test_deleting_an_endpoint(store: Store) -> None:
     assert not await store.delete_endpoint("other", "e1")
     assert await store.delete_endpoint("p", "e1")
     assert not await store.delete_endpoint("p", "e1")
-    await store.finish_export(on_its_way, attempt(500), "pending", NOW + 1)
+    await store.finish_delivery(on_its_way, attempt(500), "pending", NOW + 1)
 
     assert ([], None, []) == (
         await store.endpoints("p"),
         await store.endpoint("p", "e1"),
         await claim(store, NOW + 10**9),
     )
-    assert ([], None) == (await delivering(store, endpoint), await store.next_export_ms())
+    assert ([], None) == (await delivering(store, endpoint), await store.next_delivery_ms())
 
 
 async def delivering(store: Store, endpoint: Endpoint, **wanted: Any) -> list[EndpointDelivery]:
-    return await store.endpoint_deliveries(endpoint.key, DeliveryFilter(**wanted))
+    return await store.list_endpoint_deliveries(endpoint.key, DeliveryFilter(**wanted))
 
 
 async def test_deliveries_of_an_endpoint(store: Store) -> None:
@@ -1640,7 +1642,7 @@ async def test_deliveries_of_an_endpoint(store: Store) -> None:
     for number in (1, 2):
         await finished(store, f"s{number}", hook=None, notice_id=f"n{number}", now_ms=NOW + number)
     for export in await claim(store, NOW + 1):
-        await store.finish_export(export, attempt(), "delivered", None)
+        await store.finish_delivery(export, attempt(), "delivered", None)
     everyone = await delivering(store, endpoint)
 
     assert ["n2", "n2-102", "n1", "n1-102"] == [one.delivery.notice_id for one in everyone]
@@ -1663,20 +1665,20 @@ async def test_sending_again(store: Store) -> None:
     stream = await finished(store, hook=None)
     await send_until(store, endpoint, "delivered")
     (delivered,) = await delivering(store, endpoint)
-    assert await store.send_again(other.key, delivered.key, NOW) is None
-    assert await store.send_again(endpoint.key, delivered.key + 100, NOW) is None
-    again = await store.send_again(endpoint.key, delivered.key, NOW + 9)
+    assert await store.resend(other.key, delivered.key, NOW) is None
+    assert await store.resend(endpoint.key, delivered.key + 100, NOW) is None
+    again = await store.resend(endpoint.key, delivered.key, NOW + 9)
 
     assert again is not None
     assert ("pending", NOW + 9) == (again.delivery.state, again.due_ms)
     export = await claim_one(store, NOW + 9)
     assert (b"body", 1, 1) == (export.payload, export.attempts, export.restarted_at)
-    assert await store.finish_export(export, attempt(500), "pending", NOW + 10**6)
-    assert await store.send_again(endpoint.key, delivered.key, NOW + 10) is not None
+    assert await store.finish_delivery(export, attempt(500), "pending", NOW + 10**6)
+    assert await store.resend(endpoint.key, delivered.key, NOW + 10) is not None
     export = await claim_one(store, NOW + 10)
     assert (2, 2) == (export.attempts, export.restarted_at)
     await store.erase(stream.key, NOW)
-    assert await store.send_again(endpoint.key, delivered.key, NOW + 11) is None
+    assert await store.resend(endpoint.key, delivered.key, NOW + 11) is None
     assert [] == await delivering(store, endpoint)
 
 
@@ -1685,7 +1687,7 @@ async def send_until(store: Store, endpoint: Endpoint, state: Any) -> None:
     export = await claim_one(store)
     assert endpoint.key == export.endpoint.key
     await store.freeze(export, b"body")
-    await store.finish_export(export, attempt(), state, None)
+    await store.finish_delivery(export, attempt(), state, None)
 
 
 async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
@@ -1694,10 +1696,10 @@ async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
     await finished(store, hook=None)
     export = await claim_one(store)
     (delivery,) = await delivering(store, endpoint)
-    await store.send_again(endpoint.key, delivery.key, NOW + 1)
+    await store.resend(endpoint.key, delivery.key, NOW + 1)
 
     assert [] == await claim(store, NOW + 1)
-    assert await store.finish_export(export, attempt(), "delivered", None)
+    assert await store.finish_delivery(export, attempt(), "delivered", None)
     assert ["delivered"] == [one.delivery.state for one in await delivering(store, endpoint)]
     assert [] == await claim(store, NOW + 10**9)
 
@@ -1732,7 +1734,7 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
     assert NOW == (await store.endpoints("p"))[0].failing_since_ms
     assert not await store.disable_failing(endpoint.key, NOW - 1, NOW + 10)
     await finished(store, "s3", hook=None)
-    assert await store.finish_export(await claim_one(store), attempt(), "delivered", None)
+    assert await store.finish_delivery(await claim_one(store), attempt(), "delivered", None)
     assert not await store.disable_failing(endpoint.key, NOW + 100, NOW + 100)
     await finished(store, "s4", hook=None, now_ms=NOW + 7)
     await failed(store, endpoint.key, now_ms=NOW + 7)
@@ -1754,7 +1756,7 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
     await store.set_operator_endpoint(OPERATOR, None)
     await finished(store)
     for export in await claim(store):
-        await store.finish_export(export, attempt(500), "failed", None)
+        await store.finish_delivery(export, attempt(500), "failed", None)
         assert not await store.disable_failing(export.endpoint.key, NOW + 10, NOW + 10)
 
 
@@ -1821,15 +1823,15 @@ async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], foun
 async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> None:
     """A name counts as running in its own project only, after a change too, and no longer than its session runs."""
     key = await begun(store, "one", {"name": "desk"})
-    assert await store.is_running("p", "desk")
-    assert not await store.is_running("q", "desk")
-    assert not await store.is_running("p", "Desk")
+    assert await store.is_name_running("p", "desk")
+    assert not await store.is_name_running("q", "desk")
+    assert not await store.is_name_running("p", "Desk")
     await send(store, key, update(1, {"name": "door"}))
-    assert [False, True] == [await store.is_running("p", name) for name in ("desk", "door")]
-    await store.close(key, Ending(NOW, "over"), "n1", NOW)
-    assert not await store.is_running("p", "door")
+    assert [False, True] == [await store.is_name_running("p", name) for name in ("desk", "door")]
+    await store.close(key, SessionEnding(NOW, "over"), "n1", NOW)
+    assert not await store.is_name_running("p", "door")
     await store.erase(await begun(store, "two", {"name": "door"}), NOW)
-    assert not await store.is_running("p", "door")
+    assert not await store.is_name_running("p", "door")
 
 
 async def test_lists_are_counted_over_all_pages(store: Store) -> None:
@@ -1837,9 +1839,9 @@ async def test_lists_are_counted_over_all_pages(store: Store) -> None:
     for number in range(5):
         await begun(store, f"s{number}", {"channel": "odd" if number % 2 else "even"})
     assert ["s3", "s1"] == await listed(store, channel="odd")
-    everything = StreamFilter(project="p", limit=1, after=(NOW, 2))
+    everything = SessionFilter(project="p", limit=1, after=(NOW, 2))
     asked: list[dict[str, Any]] = [{}, {"channel": "even"}, {"channel": "none"}, {"state": "ended"}]
-    counts = [await store.count_streams(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
+    counts = [await store.count_sessions(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
     assert [5, 3, 0, 0] == counts
 
 
@@ -1866,7 +1868,7 @@ async def test_paging_while_sessions_come(store: Store) -> None:
     wanted = await listed(store)
     seen: list[str] = []
     after: tuple[int, int] | None = None
-    while page := await store.streams(StreamFilter(project="p", limit=2, after=after)):
+    while page := await store.streams(SessionFilter(project="p", limit=2, after=after)):
         seen += [stream.id for stream in page]
         after = (page[-1].started_ms, page[-1].key)
         await begun(store, f"new{len(seen)}", now_ms=NOW + 100)
@@ -1941,7 +1943,7 @@ async def test_a_later_snapshot_replaces_an_earlier(store: Store) -> None:
 async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     """After an erase neither the session nor its events, snapshots or deliveries can be read, and nothing waits."""
     stream = await finished(store, "s")
-    await store.finish_export(await claim_one(store), attempt(), "delivered", None)
+    await store.finish_delivery(await claim_one(store), attempt(), "delivered", None)
     key = await begun(store, "running", {"user_id": "u", "webhook": {"url": HOOK}})
     await send(store, key, offer(1))
     await finished(store, "kept", hook=None)
@@ -1958,7 +1960,7 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     assert ([], [], None) == (
         await store.due(NOW + 10**12, 10),
         await claim(store, NOW + 10**9),
-        await store.next_export_ms(),
+        await store.next_delivery_ms(),
     )
 
 
@@ -1967,10 +1969,10 @@ async def test_sessions_are_found_by_their_keys(store: Store) -> None:
     first, second, erased = [await begun(store, name) for name in ("a", "b", "c")]
     await send(store, first, *offers(1, 3))
     await store.erase(erased, NOW)
-    found = await store.streams_of("p", [erased, first, 10**6])
+    found = await store.find_sessions("p", [erased, first, 10**6])
     assert [("a", 3, "running"), ("c", 0, "erased")] == [(one.id, one.position, one.state) for one in found]
-    assert [] == await store.streams_of("other", [first, second])
-    assert [] == await store.streams_of("p", [])
+    assert [] == await store.find_sessions("other", [first, second])
+    assert [] == await store.find_sessions("p", [])
 
 
 async def test_an_erased_session_does_not_come_back(store: Store) -> None:
@@ -1988,7 +1990,7 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert [Outcome(code="session_erased")] * 2 == await send(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await send(store, key, offer(2), epoch=1)
     assert await store.close(key, END, "n", NOW) is None
-    assert await store.close_ended(key, [], None, "n", NOW) is None
+    assert await store.close_if_ended(key, [], None, "n", NOW) is None
     await store.silence(key, NOW)
     await store.restart(NOW)
     await store.erase(key, NOW)
@@ -2010,7 +2012,7 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     await store.erase(stream.key, NOW)
 
     assert await store.freeze(export, b"body") is None
-    assert not await store.finish_export(export, attempt(), "delivered", None)
+    assert not await store.finish_delivery(export, attempt(), "delivered", None)
     assert [] == await store.deliveries(stream.key)
 
 
@@ -2332,12 +2334,12 @@ async def test_sessions_are_compacted_when_they_cannot_be_reopened(store: Store)
     await close_idle(store, key)
     now = (await finished(store, "at once", hook=None)).key
     await begun(store, "running")
-    assert [] == await store.to_compact(NOW + REOPEN_MS - 1, 10)
-    assert {key, now} == {*await store.to_compact(NOW + REOPEN_MS, 10)}
+    assert [] == await store.find_compactable(NOW + REOPEN_MS - 1, 10)
+    assert {key, now} == {*await store.find_compactable(NOW + REOPEN_MS, 10)}
     assert (await begin(store, "later")).reopened
-    assert [now] == await store.to_compact(NOW + 10**12, 10)
+    assert [now] == await store.find_compactable(NOW + 10**12, 10)
     await compacted(store, now)
-    assert [] == await store.to_compact(NOW + 10**12, 10)
+    assert [] == await store.find_compactable(NOW + 10**12, 10)
 
 
 async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> None:
@@ -2385,7 +2387,7 @@ async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
             await store.rows(key, 0, 10),
             await send(store, key, offer(1)),
         )
-        assert key not in await store.to_compact(NOW + 10**12, 10)
+        assert key not in await store.find_compactable(NOW + 10**12, 10)
         while await store.delete_erased([key]):
             pass
         assert not await store.compact(key)
@@ -2418,8 +2420,8 @@ async def test_figures_tell_exports_that_wait_from_those_that_are_due(store: Sto
     first, second = await claim(store)
     figures = await store.figures(NOW)
     assert (2, 0, None) == (figures.pending, figures.due, figures.oldest_due_ms)
-    await store.finish_export(first, attempt(), "delivered", None)
-    await store.finish_export(second, attempt(500), "pending", NOW + 1_000)
+    await store.finish_delivery(first, attempt(), "delivered", None)
+    await store.finish_delivery(second, attempt(500), "pending", NOW + 1_000)
     assert (1, 0) == ((await store.figures(NOW)).pending, (await store.figures(NOW)).due)
     assert NOW + 1_000 == (await store.figures(NOW + 2_000)).oldest_due_ms
 
@@ -2433,21 +2435,21 @@ async def test_a_user_s_stream_is_made_once(both: tuple[Store, Store]) -> None:
     """Whoever asks for it first makes it; in another project it is another one."""
     one, other = both
     assert None is await one.user("p", "ann")
-    made = await asyncio.gather(*(store.add_user("p", "ann", NOW) for store in (one, other, one)))
+    made = await asyncio.gather(*(store.ensure_user("p", "ann", NOW) for store in (one, other, one)))
     assert 1 == len({stream.key for stream in made})
     found = await other.user("p", "ann")
     assert found is not None
     assert ("p", "user", "ann", "running", 0, {}) == (
         found.project, found.kind, found.id, found.state, found.position, found.config,
     )  # fmt: skip
-    assert found.key != (await one.add_user("q", "ann", NOW)).key
+    assert found.key != (await one.ensure_user("q", "ann", NOW)).key
     assert None is await one.user("p", "Ann")
 
 
 @pytest.mark.parametrize("user_id", [name for name in ODD_NAMES if name])
 async def test_a_user_s_id_is_any_text(store: Store, user_id: str) -> None:
     """It is found as it was given."""
-    key = (await store.add_user("p", user_id, NOW)).key
+    key = (await store.ensure_user("p", user_id, NOW)).key
     found = await store.user("p", user_id)
     assert found is not None
     assert (key, user_id) == (found.key, found.id)
@@ -2455,17 +2457,17 @@ async def test_a_user_s_id_is_any_text(store: Store, user_id: str) -> None:
 
 async def test_own_events_are_appended_where_they_are_expected(both: tuple[Store, Store]) -> None:
     """Of several writers at one position one succeeds; the others are told so, and nothing of theirs is stored."""
-    key = (await both[0].add_user("p", "ann", NOW)).key
-    answers = await asyncio.gather(*(store.append_own(key, DOCUMENT, 0, NOW) for store in both * 3))
+    key = (await both[0].ensure_user("p", "ann", NOW)).key
+    answers = await asyncio.gather(*(store.append_server_event(key, DOCUMENT, 0, NOW) for store in both * 3))
     assert [1] == [answer.position for answer in answers if answer is not None]
-    assert None is await both[1].append_own(key, DOCUMENT, 7, NOW)
+    assert None is await both[1].append_server_event(key, DOCUMENT, 7, NOW)
     stored = [(row.position, row.producer, row.seq, row.payload) for row in await both[1].rows(key, 0, 10)]
     assert [(1, None, None, DOCUMENT)] == stored
 
 
 async def test_a_user_is_no_session(store: Store) -> None:
     """It has a name of its own, is in no list or count, and is never due or closed, after a restart either."""
-    user = await store.add_user("p", "s", NOW)
+    user = await store.ensure_user("p", "s", NOW)
     assert None is await store.stream("p", "s")
     session, how = await store.create("p", "s", validate_config({}), NOW)
     assert "created" == how
@@ -2474,11 +2476,11 @@ async def test_a_user_is_no_session(store: Store) -> None:
     far = NOW + 10**12
     assert [session.key] == await store.due(far, 10)
     assert ["s"] == await listed(store)
-    assert 1 == await store.count_streams(StreamFilter(project="p"))
-    assert [session.key] == [stream.key for stream in await store.streams_of("p", [user.key, session.key])]
+    assert 1 == await store.count_sessions(SessionFilter(project="p"))
+    assert [session.key] == [stream.key for stream in await store.find_sessions("p", [user.key, session.key])]
     assert 1 == (await store.figures(NOW)).running
     assert None is await store.close(user.key, None, "n", far)
-    assert [] == await store.to_compact(far, 10)
+    assert [] == await store.find_compactable(far, 10)
     found = await store.user("p", "s")
     assert found is not None
     assert ("running", user.key, None) == (found.state, found.key, found.silent_since_ms)
@@ -2487,16 +2489,16 @@ async def test_a_user_is_no_session(store: Store) -> None:
 async def test_an_erased_user_may_come_back_as_somebody_new(both: tuple[Store, Store]) -> None:
     """Nothing of the first is readable, or can be written; the second has a stream of its own."""
     one, other = both
-    first = await one.add_user("p", "ann", NOW)
-    await one.append_own(first.key, DOCUMENT, 0, NOW)
+    first = await one.ensure_user("p", "ann", NOW)
+    await one.append_server_event(first.key, DOCUMENT, 0, NOW)
     await one.save_snapshot(first.key, Snapshot(1, 1, b"state"))
     await other.erase(first.key, NOW)
     assert [None, None] == [await store.user("p", "ann") for store in both]
     assert [] == await other.rows(first.key, 0, 10)
     assert None is await other.load_snapshot(first.key, 1, 10)
     with pytest.raises(Refused, match="unknown_session"):
-        await other.append_own(first.key, DOCUMENT, 1, NOW)
-    second = await other.add_user("p", "ann", NOW)
+        await other.append_server_event(first.key, DOCUMENT, 1, NOW)
+    second = await other.ensure_user("p", "ann", NOW)
     assert second.key != first.key
     assert 0 == second.position
     await other.erase(second.key, NOW)

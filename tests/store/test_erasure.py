@@ -19,12 +19,12 @@ from voicemem.store.admission import Batch, Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Snapshot
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.retention import BYTES, ROWS, Portion
+from voicemem.store.sqlite.retention import PORTION_BYTES, PORTION_ROWS, Portion
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
-END = Ending(NOW, "MARK reason")
+END = SessionEnding(NOW, "MARK reason")
 HOUR_MS = 3_600_000
 GIVEN: dict[str, Any] = {
     "name": "MARK name",
@@ -76,10 +76,10 @@ async def end(store: Store, key: int, attempts: int = 2) -> int:
     """End it, and try to deliver its export."""
     assert await store.close(key, END, f"notice {key}", NOW) is not None
     for number in range(attempts):
-        (export,) = await store.claim_exports(NOW + number, 0, [], 1)
+        (export,) = await store.claim_deliveries(NOW + number, 0, [], 1)
         await store.freeze(export, b"MARK payload " * 3_000)
         answered = Attempt(NOW, 5, 500, None, "MARK excerpt")
-        assert await store.finish_export(export, answered, "pending" if number + 1 < attempts else "delivered", NOW)
+        assert await store.finish_delivery(export, answered, "pending" if number + 1 < attempts else "delivered", NOW)
     return key
 
 
@@ -129,8 +129,8 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     gone, kept = [await begin(store, name) for name in ("gone", "kept")]
     for key in (gone, kept):
         assert await store.close(key, END, f"notice {key}", NOW) is not None
-    for export in await store.claim_exports(NOW, 0, [], 10):
-        await store.finish_export(export, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
+    for export in await store.claim_deliveries(NOW, 0, [], 10):
+        await store.finish_delivery(export, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
     before = await store.rows(kept, 0, 100), await store.deliveries(kept), await store.stream("p", "kept")
     await store.erase(gone, NOW)
     await sweep(store)
@@ -142,7 +142,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
     """The mark changes a row or two however long the call was; nothing can be read or sent from then on."""
     key = await begin(store, events=500)
     assert await store.close(key, END, "notice", NOW) is not None
-    (export,) = await store.claim_exports(NOW, 0, [], 1)
+    (export,) = await store.claim_deliveries(NOW, 0, [], 1)
     before = store.database.writer.total_changes()
     await store.erase(key, NOW)
     assert store.database.writer.total_changes() - before <= 3
@@ -152,9 +152,9 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
         await store.deliveries(key),
         await store.load_snapshot(key, 1, 10**6),
     )
-    assert ([], None) == (await store.claim_exports(NOW + HOUR_MS, 0, [], 10), await store.next_export_ms())
+    assert ([], None) == (await store.claim_deliveries(NOW + HOUR_MS, 0, [], 10), await store.next_delivery_ms())
     assert await store.freeze(export, b"MARK late") is None
-    assert not await store.finish_export(export, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
+    assert not await store.finish_delivery(export, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
     await sweep(store)
     assert [] == await store.database.read(lambda connection: connection.execute("select 1 from attempts").fetchall())
 
@@ -164,10 +164,10 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
 
 async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> None:
     """No step deletes more rows than a portion has, and none more than a portion of bytes and one row."""
-    keys = [await begin(store, "long", events=3 * ROWS)]
+    keys = [await begin(store, "long", events=3 * PORTION_ROWS)]
     opened = await store.open("p", "large", "main", validate_config({}), None, NOW)
     keys.append(opened.stream.key)
-    for one in marked(range(1, 9), size=BYTES // 3):
+    for one in marked(range(1, 9), size=PORTION_BYTES // 3):
         await append(store, opened.stream.key, "main", None, [one], NOW)
     for key in keys:
         await store.erase(key, NOW)
@@ -180,25 +180,25 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
         return left
 
     while await step():
-        assert changed[-1] <= ROWS
-    assert 3 * ROWS + 8 <= sum(changed)
+        assert changed[-1] <= PORTION_ROWS
+    assert 3 * PORTION_ROWS + 8 <= sum(changed)
     assert 6 <= len([count for count in changed if count])
 
 
 def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     """The row that goes over the bound is the last one; over several tables the bound is one."""
     portion = Portion()
-    assert "[1, 2]" == portion.take([(1, BYTES - 1), (2, 10), (3, 10)])
+    assert "[1, 2]" == portion.take([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
     assert ("", True) == (portion.take([(4, 1)]), portion.full)
     portion = Portion()
-    portion.take((number, 1) for number in range(ROWS - 1))
+    portion.take((number, 1) for number in range(PORTION_ROWS - 1))
     assert ("[7]", True) == (portion.take([(7, 1), (8, 1)]), portion.begun)
 
 
 async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> None:
     """Wherever it was interrupted: the next process finds what is left, and comes to the same end."""
     for name in ("one", "two"):
-        await end(store, await begin(store, name, events=2 * ROWS))
+        await end(store, await begin(store, name, events=2 * PORTION_ROWS))
     keys = [stream.key for name in ("one", "two") if (stream := await store.stream("p", name))]
     for key in keys:
         await store.erase(key, NOW)
@@ -251,7 +251,7 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
         assert (before, [], []) == (
             await each.rows(keys[1], 0, 100),
             await each.rows(keys[0], 0, 10),
-            await each.to_compact(NOW, 10),
+            await each.find_compactable(NOW, 10),
         )
     for each in dict.fromkeys(stores):
         await each.close_store()
@@ -281,7 +281,9 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
             await store.change(keys[number], patch, b'"%s"' % text, NOW)
             await store.save_snapshot(keys[number], Snapshot(1, 1, text))
     for number, key in enumerate(keys):
-        assert await store.close(key, Ending(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW) is not None
+        assert (
+            await store.close(key, SessionEnding(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW) is not None
+        )
         if number % 2:
             await archive(store, key)
     for key in chance.sample([key for number, key in enumerate(keys) if number % 3], 100):

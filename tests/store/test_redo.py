@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from voicemem.store.sqlite.database_files import CHUNK_BYTES, REDO, SCHEMA, secure_log
+from voicemem.store.sqlite.database_files import CHUNK_BYTES, REDO_SCHEMA, REDO_SUFFIX, rewrite_log
 
 ROWS = 40
 
@@ -41,25 +41,25 @@ def test_the_log_stays_what_it_was(path: Path) -> None:
     before = log.read_bytes()
     assert len(before) > CHUNK_BYTES
     assert len(before) % CHUNK_BYTES
-    secure_log(str(path))
+    rewrite_log(str(path))
     assert before == log.read_bytes()
-    assert not Path(f"{path}{REDO}").exists()
+    assert not Path(f"{path}{REDO_SUFFIX}").exists()
     assert ROWS == count(path)
 
 
 def test_a_start_that_was_cut_short_is_made_good(path: Path) -> None:
     """The copy counts, whatever became of the log: damaged, longer, or gone."""
-    log, redo = Path(f"{path}-wal"), f"{path}{REDO}"
+    log, redo = Path(f"{path}-wal"), f"{path}{REDO_SUFFIX}"
     whole = log.read_bytes()
     for left in (whole[:5_000], bytes(len(whole) + 999), None):
         with closing(apsw.Connection(redo)) as copy:
-            copy.execute(SCHEMA).fetchall()
+            copy.execute(REDO_SCHEMA).fetchall()
             for start in range(0, len(whole), CHUNK_BYTES):
                 copy.execute("insert into log (content) values (?)", (whole[start : start + CHUNK_BYTES],))
         log.unlink()
         if left is not None:
             log.write_bytes(left)
-        secure_log(str(path))
+        rewrite_log(str(path))
         assert whole == log.read_bytes()
     assert ROWS == count(path)
 
@@ -67,11 +67,11 @@ def test_a_start_that_was_cut_short_is_made_good(path: Path) -> None:
 def test_a_copy_that_was_not_finished_is_made_again(path: Path) -> None:
     """An empty copy says nothing about the log."""
     before = Path(f"{path}-wal").read_bytes()
-    with closing(apsw.Connection(f"{path}{REDO}")) as copy:
-        copy.execute(SCHEMA).fetchall()
-    secure_log(str(path))
+    with closing(apsw.Connection(f"{path}{REDO_SUFFIX}")) as copy:
+        copy.execute(REDO_SCHEMA).fetchall()
+    rewrite_log(str(path))
     assert before == Path(f"{path}-wal").read_bytes()
-    assert not Path(f"{path}{REDO}").exists()
+    assert not Path(f"{path}{REDO_SUFFIX}").exists()
 
 
 @pytest.mark.parametrize("log", [None, b""])
@@ -79,5 +79,5 @@ def test_without_a_log_there_is_nothing_to_do(tmp_path: Path, log: bytes | None)
     """No file is made beside a database that was closed."""
     if log is not None:
         (tmp_path / "calls.db-wal").write_bytes(log)
-    secure_log(str(tmp_path / "calls.db"))
-    assert not list(tmp_path.glob(f"*{REDO}*"))
+    rewrite_log(str(tmp_path / "calls.db"))
+    assert not list(tmp_path.glob(f"*{REDO_SUFFIX}*"))

@@ -113,7 +113,7 @@ async def test_a_job_that_is_refused_changes_nothing(store: SqliteStore) -> None
         stream = store.database.rows.stream(key)
         assert stream is not None
         stream.position = 99
-        store.database.rows.append_own(stream, NOW, {"type": "session.reopened"})
+        store.database.rows.append_server_event(stream, NOW, {"type": "session.reopened"})
         raise Refused("forbidden")
 
     with pytest.raises(Refused):

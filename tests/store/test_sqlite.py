@@ -19,14 +19,14 @@ from appends import append
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import Batch, Offer, Outcome
-from voicemem.store.records import Attempt, Key
+from voicemem.store.records import ApiKey, Attempt
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
 from voicemem.store.sqlite.database_files import lock_file
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
 from voicemem.store.sqlite.store import MemoryStore
-from voicemem.store.streams import Ending
+from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
 WAIT_S = 10
@@ -187,7 +187,7 @@ async def test_a_second_server_is_refused(sqlite: SqliteStore, path: str) -> Non
 async def test_commands_work_beside_a_server(sqlite: SqliteStore, path: str) -> None:
     """A store that is not exclusive opens beside a server, and each sees what the other wrote."""
     async with opened(path, exclusive=False) as beside:
-        await beside.add_key(Key("k", "p", "name", b"\0", ("read",), NOW))
+        await beside.add_key(ApiKey("k", "p", "name", b"\0", ("read",), NOW))
         key = await begin(sqlite)
         await send(sqlite, key, offer(1))
 
@@ -337,12 +337,12 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     given = {"name": "MARK", "llm": {"api_key": "MARK"}, "webhook": {"url": "https://MARK.example/", "secret": "MARK"}}
     closed, ended = await begin(sqlite, "s1", given), await begin(sqlite, "s2", given)
     for key in (closed, ended):
-        end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=Ending(NOW, "MARK"))
+        end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=SessionEnding(NOW, "MARK"))
         await send(sqlite, key, end)
-    await sqlite.close_ended(closed, [], None, "n", NOW)
-    (export,) = await sqlite.claim_exports(NOW, 1000, [], 1)
+    await sqlite.close_if_ended(closed, [], None, "n", NOW)
+    (export,) = await sqlite.claim_deliveries(NOW, 1000, [], 1)
     await sqlite.freeze(export, b"MARK")
-    await sqlite.finish_export(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
+    await sqlite.finish_delivery(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voicemem.store.sqlite.database import IN_MEMORY, connect
-from voicemem.store.sqlite.journal_runs import STRIDE, Run, Waypoints, insert, last_seq, run_at, seq_after
+from voicemem.store.sqlite.journal_runs import (
+    WAYPOINT_STRIDE,
+    JournalRun,
+    Waypoints,
+    find_run,
+    insert,
+    last_seq,
+    next_stored_seq,
+)
 from voicemem.store.sqlite.schema import migrate
 
 STREAM = 7
@@ -16,7 +24,7 @@ PRODUCERS = ["main", "asr", None]
 RUNS = st.lists(
     st.tuples(
         st.sampled_from(PRODUCERS),
-        st.integers(1, STRIDE + 50) | st.just(1),
+        st.integers(1, WAYPOINT_STRIDE + 50) | st.just(1),
         st.integers(0, 3).map(lambda hole: 1000 if hole == 3 else 0),
         st.integers(0, 9).map(lambda chance: chance == 0),
     ),
@@ -25,7 +33,7 @@ RUNS = st.lists(
 """Each with its producer, how many events, how many seqs are left out before, and whether the server began anew."""
 
 
-def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connection, list[Run]]:
+def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connection, list[JournalRun]]:
     """A database with these runs, inserted one by one."""
     connection, waypoints, runs = connect(IN_MEMORY), Waypoints(), []
     migrate(connection)
@@ -33,7 +41,7 @@ def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connec
     for producer, events, hole, anew in given:
         waypoints = Waypoints() if anew else waypoints
         seq = None if producer is None else seqs[producer] + hole
-        run = Run(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
+        run = JournalRun(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
         insert(connection, [(run, waypoints.mark(run))])
         runs.append(run)
         position += events
@@ -42,7 +50,7 @@ def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connec
     return connection, runs
 
 
-def seqs_of_interest(runs: list[Run]) -> list[int]:
+def seqs_of_interest(runs: list[JournalRun]) -> list[int]:
     return sorted({max(1, run.seq + more) for run in runs if run.seq for more in (-1, 0, 1, len(run.payloads) - 1)})
 
 
@@ -61,9 +69,9 @@ def test_every_seq_is_found_as_by_reading_everything(given: list[tuple[str | Non
         for seq in seqs_of_interest(runs):
             before = [start for start, _ in own if start <= seq]
             after = [start for start, _ in own if start > seq]
-            found = run_at(connection, STREAM, producer, seq)
+            found = find_run(connection, STREAM, producer, seq)
             assert (before[-1] if before else None) == (None if found is None else found.seq)
-            assert (after[0] if after else None) == seq_after(connection, STREAM, producer, seq)
+            assert (after[0] if after else None) == next_stored_seq(connection, STREAM, producer, seq)
 
 
 def test_a_long_call_has_few_waypoints() -> None:
@@ -77,6 +85,6 @@ def test_the_rows_of_an_older_version_are_all_waypoints() -> None:
     """They do not say what they are."""
     connection, runs = journal([("main", 1, 0, False)] * 3)
     connection.execute("update journal set waypoint = null")
-    found = run_at(connection, STREAM, "main", 3)
+    found = find_run(connection, STREAM, "main", 3)
     assert (3, 1, b"3") == found
     assert 3 == last_seq(connection, STREAM, "main") == len(runs)

@@ -16,7 +16,7 @@ from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Acce
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.records import Key
+from voicemem.store.records import ApiKey
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def list_keys(store: str) -> None:
       voicemem keys list --store sqlite:calls.db
     """
 
-    async def work(opened: Store) -> list[Key]:
+    async def work(opened: Store) -> list[ApiKey]:
         return await opened.keys()
 
     for key in run(with_store(existing_path(store), work)):

@@ -21,7 +21,7 @@ from voicemem.telemetry.tracing import Tracer
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", audit.FIELDS}
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", audit.LINE_ATTRIBUTE}
 """Attributes that every record has; all others are fields passed as `extra`."""
 LOG = logging.getLogger("voicemem")
 FRAMES = 20
@@ -75,7 +75,7 @@ class JsonFormatter(logging.Formatter):
     """One object per line: `time`, `level`, `logger`, `message`, fields by their names, `error` and `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        audited = getattr(record, audit.FIELDS, None)
+        audited = getattr(record, audit.LINE_ATTRIBUTE, None)
         line: dict[str, Any] = {
             "time": time_of(record),
             "level": record.levelname.lower(),

@@ -29,8 +29,8 @@ from voicemem.config.service import (
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
-from voicemem.store.sqlite.database_files import check_place
-from voicemem.telemetry.otel import tracer_of, wanted
+from voicemem.store.sqlite.database_files import check_store_path
+from voicemem.telemetry.otel import make_tracer, wanted
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__
 
@@ -156,7 +156,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
     )
     check_service_settings(settings)
     if settings.store.startswith(SQLITE_PREFIX):
-        check_place(settings.store.removeprefix(SQLITE_PREFIX))
+        check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
     load_policies(settings)
     return settings
@@ -196,7 +196,7 @@ async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     logs.log_lost_errors(asyncio.get_running_loop())
-    tracer = tracer_of(os.environ)
+    tracer = make_tracer(os.environ)
     logs.name_traces(handler, tracer)
     try:
         await serve_until(stopped, to_settings(options), tracer)

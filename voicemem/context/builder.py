@@ -30,8 +30,8 @@ from voicemem.documents.document import (
 from voicemem.errors import Refused
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.state import State
@@ -113,7 +113,7 @@ class ContextSelection(NamedTuple):
 
 
 async def build_context(
-    memories: Memories, policies: Policies, stream: Stream, options: ContextOptions
+    memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
 ) -> dict[str, Any]:
     """The whole body of the next LLM request. Raises `Refused` for an unknown enricher or policy.
 
@@ -123,7 +123,7 @@ async def build_context(
 
 
 async def select_context(
-    memories: Memories, policies: Policies, stream: Stream, options: ContextOptions
+    memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
 ) -> ContextSelection:
     """What the policy chooses: the options' policy, else the session's. Journals as `build_context` does.
 
@@ -138,7 +138,7 @@ async def select_context(
 
 
 def select_from(
-    memory: Memory,
+    memory: ReadModel,
     policies: Policies,
     session_config: SessionConfig,
     options: ContextOptions,
@@ -164,7 +164,7 @@ def select_from(
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
     return ContextSelection(
-        history=memory.made_messages(),
+        history=memory.current_messages(),
         indexes=memory.remembered(),
         carried=tuple(session.text for session in memory.state.carried or ()),
         session_config=session_config,
@@ -178,13 +178,13 @@ def select_from(
     )
 
 
-def answered_tool_uses(memory: Memory) -> list[ToolUse]:
+def answered_tool_uses(memory: ReadModel) -> list[ToolUse]:
     return [use for use in memory.tool_uses() if use.answered]
 
 
-def remembered_of(memory: Memory, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:
+def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:
     """The memory without what is forgotten, as policies see it."""
-    messages, tokens, indexes = memory.made_messages(), memory.tokens(counter), memory.remembered()
+    messages, tokens, indexes = memory.current_messages(), memory.tokens(counter), memory.remembered()
     nothing_forgotten = len(indexes) == len(messages)
     return Remembered(
         messages=messages if nothing_forgotten else [messages[index] for index in indexes],
@@ -247,7 +247,7 @@ def render_body(selection: ContextSelection, options: ContextOptions) -> dict[st
 
 
 async def make_user_document_message(
-    memories: Memories, project: str, session_config: SessionConfig
+    memories: ReadModelCache, project: str, session_config: SessionConfig
 ) -> JsonObject | None:
     """The system message with the document of the session's user; None if the session does not share one."""
     section = session_config.working_memory

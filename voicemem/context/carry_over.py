@@ -11,9 +11,9 @@ import msgspec
 from voicemem.config.session import MemoryFrom, SessionConfig
 from voicemem.context.policies.summary import render_messages
 from voicemem.protocol.events import CarriedSession, MemoryCarried
-from voicemem.sessions.cache import Memories, append_made
-from voicemem.sessions.read_model import Memory
-from voicemem.store.records import StreamFilter
+from voicemem.sessions.cache import ReadModelCache, append_derived
+from voicemem.sessions.read_model import ReadModel
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 
@@ -23,7 +23,7 @@ PAGE, MAX_PAGES = 16, 16
 """How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
 
 
-async def carry_over(memories: Memories, stream: Stream, session_config: SessionConfig) -> Memory:
+async def carry_over(memories: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
     """Journal what a session carries over; its memory after that.
 
     Nothing is added to a session that has ended or has no user.
@@ -32,7 +32,7 @@ async def carry_over(memories: Memories, stream: Stream, session_config: Session
     if memory_from is None or session_config.user_id is None or stream.state != "running":
         return await memories.at(stream)
     carried = await collect_carried_sessions(memories, stream, session_config.user_id, memory_from)
-    _, memory = await append_made(
+    _, memory = await append_derived(
         memories,
         stream,
         lambda memory: MemoryCarried(sessions=carried) if memory.state.carried is None else None,
@@ -42,11 +42,11 @@ async def carry_over(memories: Memories, stream: Stream, session_config: Session
 
 
 async def collect_carried_sessions(
-    memories: Memories, stream: Stream, user_id: str, memory_from: MemoryFrom
+    memories: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
     """The texts of the user's last ended sessions, the oldest first."""
     carried: list[CarriedSession] = []
-    ended = StreamFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
+    ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
         page = await memories.journal.streams(ended)
         for earlier in page:
@@ -66,7 +66,7 @@ def heading(stream: Stream) -> str:
     return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
 
 
-def session_text(memory: Memory, memory_from: MemoryFrom) -> str:
+def session_text(memory: ReadModel, memory_from: MemoryFrom) -> str:
     """A session's newest messages; or, if configured, its summary and the messages after it.
 
     When those are too many, a note after the summary says how many are left out.

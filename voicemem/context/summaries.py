@@ -35,10 +35,10 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import Memories, append_made
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache, append_derived
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Journal
-from voicemem.store.records import Appended
+from voicemem.store.records import AppendResult
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Summary
 
@@ -90,7 +90,7 @@ class Summaries:
     def __init__(
         self,
         journal: Journal,
-        memories: Memories,
+        memories: ReadModelCache,
         policies: Policies,
         write_summary: WriteSummary,
         runtime: Runtime,
@@ -109,7 +109,7 @@ class Summaries:
         self.quiet_until: dict[int, float] = {}
         """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
 
-    def on_commit(self, appended: Iterable[Appended]) -> None:
+    def on_commit(self, appended: Iterable[AppendResult]) -> None:
         """Note that something was journaled in these sessions."""
         everywhere = self.policies.default.policy == SUMMARY
         for result in appended:
@@ -242,10 +242,10 @@ class Summaries:
         """
         event = summary_event(due, summary_result)
 
-        def event_if_valid(memory: Memory) -> MemorySummary | None:
+        def event_if_valid(memory: ReadModel) -> MemorySummary | None:
             return event if memory.state.summary == due.previous and is_still_valid(due, memory) else None
 
-        await append_made(self.memories, stream, event_if_valid, self.clock)
+        await append_derived(self.memories, stream, event_if_valid, self.clock)
 
     async def stop(self) -> None:
         """Cancel the requests in progress: the next process starts again."""
@@ -274,7 +274,7 @@ def check_summary(text: str, selection: ContextSelection) -> None:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
-def is_still_valid(due: DueSummary, memory: Memory) -> bool:
+def is_still_valid(due: DueSummary, memory: ReadModel) -> bool:
     """Whether the memory still has the same messages and tool uses that were summarised."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = memory.remembered_messages()

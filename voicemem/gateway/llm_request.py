@@ -20,7 +20,7 @@ from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent,
 from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
@@ -76,7 +76,7 @@ class LlmRequestSpec(Struct, frozen=True, kw_only=True):
     """What to send to which LLM, and where the reply belongs."""
 
     lease: ProducerLease
-    memory: Memory
+    memory: ReadModel
     turn_id: int
     endpoint: LlmEndpoint
     body: JsonObject

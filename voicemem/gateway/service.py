@@ -30,7 +30,7 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.speech import utterance_text
@@ -56,7 +56,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     """What all LLM requests for one answer have in common."""
 
     stream: Stream
-    memory: Memory
+    memory: ReadModel
     lease: ProducerLease
     chat_turn: ChatTurn
     endpoint: LlmEndpoint
@@ -182,7 +182,7 @@ class Gateway:
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)
         return body | {"tools": [*body.get("tools", ()), *tools]} if tools else body
 
-    def extract_input(self, memory: Memory, chat_turn: ChatTurn) -> NewInput:
+    def extract_input(self, memory: ReadModel, chat_turn: ChatTurn) -> NewInput:
         """What of a request the memory does not have yet."""
         state = memory.state
         if chat_turn.tool_results:
@@ -200,7 +200,7 @@ class Gateway:
         )
         return NewInput(None, [message])
 
-    def extract_tool_results(self, memory: Memory, tool_results: list[GivenToolResult]) -> NewInput:
+    def extract_tool_results(self, memory: ReadModel, tool_results: list[GivenToolResult]) -> NewInput:
         """The results of tool calls that have none yet; the reply belongs to the turn of these calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
         for tool_result in tool_results:

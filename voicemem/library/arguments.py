@@ -26,7 +26,7 @@ from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
-from voicemem.security.access import PROJECT
+from voicemem.security.access import PROJECT_PATTERN
 
 T = TypeVar("T")
 CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, memory"
@@ -53,7 +53,7 @@ def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Pol
 
 def check_project(project: Any) -> None:
     """Raise `CannotStart` for an invalid name of a project."""
-    if not (isinstance(project, str) and PROJECT.match(project)):
+    if not (isinstance(project, str) and PROJECT_PATTERN.match(project)):
         raise CannotStart("A project must be 1 to 128 characters of A-Za-z0-9._:-.")
 
 

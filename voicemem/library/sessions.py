@@ -45,7 +45,7 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.records import StreamFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
@@ -115,7 +115,7 @@ class Library:
     ) -> list[LibrarySession]:
         """List sessions, the newest first; `state` is `running` or `ended`."""
         checked = check_arguments(user_id=user_id, state=state, limit=limit)
-        matching = StreamFilter(project=self.project, user_id=user_id, state=state, limit=checked.limit or 100)
+        matching = SessionFilter(project=self.project, user_id=user_id, state=state, limit=checked.limit or 100)
         return [LibrarySession(self, stream.id) for stream in await self.store.streams(matching)]
 
     def user_memory(self, user_id: str) -> Documents:

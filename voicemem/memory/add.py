@@ -13,7 +13,7 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event
 from voicemem.protocol.events import Event, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.recorder import Recorder
 from voicemem.transcript.state import State, Turn
 
@@ -80,7 +80,11 @@ class AddedAt(Struct, frozen=True):
 
 
 async def record_messages(
-    recorder: Recorder, memories: Memories, lease: ProducerLease, entries: Sequence[Added], new_id: Callable[[], str]
+    recorder: Recorder,
+    memories: ReadModelCache,
+    lease: ProducerLease,
+    entries: Sequence[Added],
+    new_id: Callable[[], str],
 ) -> AddedAt:
     """Journal messages and tool traces together, all or none. Raises `Refused`."""
     now = await memories.journal.stream(lease.project, lease.session_id)

@@ -35,12 +35,12 @@ from voicemem.protocol.events import (
 from voicemem.protocol.explain import explain
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
-from voicemem.sessions.batches import DEFAULT_REASON
+from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.port import Journal
-from voicemem.store.records import Restored, Row
-from voicemem.store.streams import Ending, Producer, Stream
+from voicemem.store.records import JournalRow, RestoredSession
+from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
 CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
@@ -114,7 +114,7 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
     yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
 
 
-def entry_of(row: Row) -> CheckpointEntry:
+def entry_of(row: JournalRow) -> CheckpointEntry:
     return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(row.payload))
 
 
@@ -139,7 +139,7 @@ class ParsedCheckpoint(Struct, frozen=True):
     """A checkpoint that was checked and can be restored."""
 
     config: JsonObject
-    restored: Restored
+    restored: RestoredSession
 
 
 async def restore_checkpoint(
@@ -190,10 +190,10 @@ class CheckpointReader:
     """Reads the journal of a checkpoint entry by entry, and derives the state of its session."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.producers: dict[str, Producer] = {}
+        self.rows: list[JournalRow] = []
+        self.producers: dict[str, ProducerState] = {}
         self.closed: tuple[SessionClosed, int] | None = None
-        self.ending: Ending | None = None
+        self.ending: SessionEnding | None = None
 
     def add(self, text: bytes) -> None:
         """Check and add an entry. Raises `Refused`, and the errors in `MALFORMED` if it is not an entry."""
@@ -210,7 +210,7 @@ class CheckpointReader:
             raise invalid(f"At position {position}: {refused.detail}") from None
         except msgspec.ValidationError as error:
             raise invalid(f"At position {position}: {explain(error)[1]}") from None
-        self.rows.append(Row(position, entry.producer, entry.seq, entry.received_ms, payload))
+        self.rows.append(JournalRow(position, entry.producer, entry.seq, entry.received_ms, payload))
 
     def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
         """Apply an entry to its producer, and to the state of the session."""
@@ -222,16 +222,16 @@ class CheckpointReader:
                 gap.next_seq = max(gap.next_seq, event.to_seq + 1)
             case SessionEnd():
                 ts = entry.received_ms if event.ts is None else event.ts
-                self.ending = self.ending or Ending(ts, event.reason or DEFAULT_REASON)
+                self.ending = self.ending or SessionEnding(ts, event.reason or DEFAULT_END_REASON)
             case SessionClosed():
                 self.closed, self.ending = (event, entry.received_ms), None
             case SessionReopened():
                 self.closed = None
 
-    def producer(self, name: str) -> Producer:
-        return self.producers.setdefault(name, Producer(name))
+    def producer(self, name: str) -> ProducerState:
+        return self.producers.setdefault(name, ProducerState(name))
 
-    def advance_seq(self, producer: Producer, entry: CheckpointEntry, event: JournaledEvent) -> None:
+    def advance_seq(self, producer: ProducerState, entry: CheckpointEntry, event: JournaledEvent) -> None:
         if entry.seq is None:
             producer.unsequenced = True
         if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
@@ -241,11 +241,11 @@ class CheckpointReader:
         producer.next_seq = producer.next_seq if entry.seq is None else entry.seq + 1
         producer.ended = producer.ended or isinstance(event, SessionEnd)
 
-    def restored(self, started_ms: int) -> Restored:
+    def restored(self, started_ms: int) -> RestoredSession:
         """What a store needs to create the session."""
         event, ended_ms = self.closed or (None, None)
         reason = None if event is None else event.reason
-        return Restored(
+        return RestoredSession(
             rows=self.rows,
             started_ms=started_ms,
             producers=list(self.producers.values()),

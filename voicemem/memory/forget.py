@@ -9,8 +9,8 @@ from msgspec import Struct
 from voicemem.errors import Refused
 from voicemem.protocol.events import MemoryForgotten
 from voicemem.protocol.types import Natural
-from voicemem.sessions.cache import Memories, append_made
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache, append_derived
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.messages import Forgotten
@@ -32,19 +32,19 @@ class Forgot(Struct, frozen=True):
     remembered: int
 
 
-async def forget(memories: Memories, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]) -> Forgot:
+async def forget(memories: ReadModelCache, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]) -> Forgot:
     """Forget a part of a memory. Raises `Refused` (`invalid_field`, `unknown_turn`)."""
     options = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not None]
     if len(options) > 1 or request.everything is False:
         raise Refused(
             "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
         )
-    stream, memory = await append_made(memories, stream, lambda memory: forgotten_event(memory, request), now_ms)
+    stream, memory = await append_derived(memories, stream, lambda memory: forgotten_event(memory, request), now_ms)
     remembered = len(memory.remembered())
-    return Forgot(stream.position, len(memory.made_messages()) - remembered, remembered)
+    return Forgot(stream.position, len(memory.current_messages()) - remembered, remembered)
 
 
-def forgotten_event(memory: Memory, request: ForgetRequest) -> MemoryForgotten | None:
+def forgotten_event(memory: ReadModel, request: ForgetRequest) -> MemoryForgotten | None:
     """The event to journal; None if it would change nothing. Raises `Refused` (`unknown_turn`)."""
     if request.through_turn is None:
         return forget_all_but_newest(memory, request.keep_last or 0, everything=request.keep_last is None)
@@ -55,11 +55,11 @@ def forgotten_event(memory: Memory, request: ForgetRequest) -> MemoryForgotten |
     return MemoryForgotten(through_turn=request.through_turn) if request.through_turn > known.through_turn else None
 
 
-def forget_all_but_newest(memory: Memory, count: int, everything: bool) -> MemoryForgotten | None:
+def forget_all_but_newest(memory: ReadModel, count: int, everything: bool) -> MemoryForgotten | None:
     """Forget all but the newest `count` messages. What is still being said is not a message yet, and stays."""
     # Not only what is carried over now: None means that nothing was carried over yet, and that must not happen later.
     carried = everything and memory.state.carried != ()
-    messages, indexes = memory.made_messages(), memory.remembered()
+    messages, indexes = memory.current_messages(), memory.remembered()
     if count >= len(indexes):
         return MemoryForgotten(carried=True) if carried else None
     kept = set(indexes[len(indexes) - count :])
@@ -71,7 +71,7 @@ def forget_all_but_newest(memory: Memory, count: int, everything: bool) -> Memor
     )
 
 
-def kept_positions(memory: Memory, number: int, kept: set[int]) -> set[int]:
+def kept_positions(memory: ReadModel, number: int, kept: set[int]) -> set[int]:
     """The journal positions at which the parts of a turn began that stay: `kept` messages, and unfinished ones."""
     state, turn = memory.state, memory.state.turns[number]
     begun = {part.order for part in (*turn.utterances, *(turn.typed or ()), *turn.replies)}

@@ -27,9 +27,9 @@ from voicemem.protocol.events import (
     ToolResult,
 )
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.records import Restored, Row
+from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.heard import Interruption
 from voicemem.transcript.history import HeardReply, MessageEntry, turn_entries
@@ -41,7 +41,12 @@ PAGE = 500
 
 
 async def fork(
-    sessions: Sessions, memories: Memories, stream: Stream, at_turn: int, session_id: str | None, patch: JsonObject
+    sessions: Sessions,
+    memories: ReadModelCache,
+    stream: Stream,
+    at_turn: int,
+    session_id: str | None,
+    patch: JsonObject,
 ) -> Stream:
     """Create a running session with everything up to a turn, and the configuration with a merge patch applied.
 
@@ -58,12 +63,12 @@ async def fork(
     if parse_config(session_patch.public).user_id != parse_config(stream.config).user_id:
         events = (event for event in events if not isinstance(event, MemoryCarried))  # it belongs to the other user
     payloads = map(msgspec.json.encode, events)
-    rows = [Row(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
-    restored = Restored(rows=rows, started_ms=now, secrets_of=stream.key)
+    rows = [JournalRow(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
+    restored = RestoredSession(rows=rows, started_ms=now, secrets_of=stream.key)
     return await sessions.restore(stream.project, session_id, session_patch, restored)
 
 
-async def summary_at(memories: Memories, stream: Stream, state: State, at_turn: int) -> Summary | None:
+async def summary_at(memories: ReadModelCache, stream: Stream, state: State, at_turn: int) -> Summary | None:
     """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
     if state.summary is None or state.summary.through_turn <= at_turn:
         return state.summary

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from voicemem.context.builder import ContextSelection
 from voicemem.context.usage import SummaryState
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
@@ -70,10 +70,10 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics_of(
-    stream: Stream, memory: Memory, selection: ContextSelection, summary: SummaryState | None, now_ms: int
+    stream: Stream, memory: ReadModel, selection: ContextSelection, summary: SummaryState | None, now_ms: int
 ) -> Statistics:
     """The statistics of a session; `selection` says how its tokens are counted."""
-    messages, tokens = memory.made_messages(), memory.tokens(selection.counter)
+    messages, tokens = memory.current_messages(), memory.tokens(selection.counter)
     return Statistics(
         session_id=stream.id,
         state=stream.state,

@@ -41,8 +41,8 @@ from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import MAX_APPEND_ATTEMPTS, Memories, append_made
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import MAX_APPEND_ATTEMPTS, ReadModelCache, append_derived
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 
@@ -107,7 +107,7 @@ def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
 class WorkingMemory:
     """Reads and updates documents and data. `clock` gives Unix ms."""
 
-    def __init__(self, journal: Journal, memories: Memories, clock: Callable[[], int]) -> None:
+    def __init__(self, journal: Journal, memories: ReadModelCache, clock: Callable[[], int]) -> None:
         self.journal = journal
         self.memories = memories
         self.clock = clock
@@ -126,7 +126,7 @@ class WorkingMemory:
         if stream is None or document is None or version > document.version:
             raise Refused("unknown_version")
         position = document.positions[version - 1]
-        return await self.memories.made_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
+        return await self.memories.compute_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
 
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
@@ -155,7 +155,7 @@ class WorkingMemory:
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.find_stream(owner)
                 memory = None if stream is None else await self.memories.at(stream)
-                position = 0 if memory is None else memory.stands_at
+                position = 0 if memory is None else memory.position
                 before = view_of(owner, None if memory is None else memory.state.document)
                 if expected is not None and before.version not in expected:
                     raise Refused("precondition_failed")
@@ -192,10 +192,10 @@ class WorkingMemory:
     ) -> bool:
         """Journal an event right after a position; False if something else was appended first."""
         if stream is None:
-            stream = await self.journal.add_user(owner.project, owner.id, now_ms)
+            stream = await self.journal.ensure_user(owner.project, owner.id, now_ms)
         payload = msgspec.json.encode(event)
         try:
-            return await self.journal.append_own(stream.key, payload, position, now_ms) is not None
+            return await self.journal.append_server_event(stream.key, payload, position, now_ms) is not None
         except Refused:
             if owner.scope == "session":
                 raise
@@ -260,7 +260,9 @@ class WorkingMemory:
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.lock_for(DocumentOwner("session", stream.project, stream.id)):
-            _, memory = await append_made(self.memories, stream, lambda memory: check_data(memory, event), self.clock)
+            _, memory = await append_derived(
+                self.memories, stream, lambda memory: check_data(memory, event), self.clock
+            )
             return memory.state.data
 
 
@@ -321,7 +323,7 @@ def parse_object(text: str) -> str | JsonObject:
     return value if isinstance(value, dict) else text
 
 
-def check_data(memory: Memory, event: MemoryData) -> MemoryData:
+def check_data(memory: ReadModel, event: MemoryData) -> MemoryData:
     """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
     after = event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content)
     if len(msgspec.json.encode(after)) > MAX_DOCUMENT_BYTES:

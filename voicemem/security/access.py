@@ -18,15 +18,15 @@ from msgspec import Struct
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.runtime import Runtime
 from voicemem.security.rate_limits import Caller
-from voicemem.security.session_tokens import looks_like_token, read_token, sign_token, signer_of
+from voicemem.security.session_tokens import looks_like_token, sign_token, signer_of, verify_token
 from voicemem.store.port import Directory
-from voicemem.store.records import Key
+from voicemem.store.records import ApiKey
 
 SCOPES = ("ingest", "read", "admin")
 DEFAULT_PROJECT = "default"
-KEY = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
-KEY_ID = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
-PROJECT = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+KEY_PATTERN = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
+KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
+PROJECT_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
 SETS_NOTHING = "A session token cannot change the configuration."
 TOKEN_SCOPES = ("ingest", "read")
@@ -79,7 +79,7 @@ class Grant(Struct, frozen=True):
         return None if self.key_id is None else Caller(self.key_id, self.session_id)
 
 
-EVERYTHING = Grant(DEFAULT_PROJECT, SCOPES)
+FULL_GRANT = Grant(DEFAULT_PROJECT, SCOPES)
 """The grant of every caller while there is no key."""
 
 
@@ -91,9 +91,9 @@ class Access:
         self.directory = directory
         self.clock = runtime.clock
         self.new_secret = runtime.new_secret
-        self.seen_key = admin_key is not None
+        self.has_seen_key = admin_key is not None
         """Whether a key was ever found; revoking keys does not undo it."""
-        self.asked_ms = -ASK_AGAIN_MS
+        self.checked_ms = -ASK_AGAIN_MS
         """When the store was last found to have no key, Unix ms."""
         self.admin_digest = None if admin_key is None else digest(admin_key)
         self.revoked = asyncio.Event()
@@ -101,22 +101,22 @@ class Access:
 
     async def needed(self) -> bool:
         """Whether callers need a key: from the first one on, even when all are revoked."""
-        if not self.seen_key and abs(self.clock() - self.asked_ms) >= ASK_AGAIN_MS:
-            self.asked_ms = self.clock()
-            self.seen_key = await self.directory.has_keys()
-        return self.seen_key
+        if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= ASK_AGAIN_MS:
+            self.checked_ms = self.clock()
+            self.has_seen_key = await self.directory.has_keys()
+        return self.has_seen_key
 
     async def grant(self, token: str | None) -> Grant:
         """What the holder of a key or session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
         if not await self.needed():
-            return EVERYTHING
+            return FULL_GRANT
         if token is None:
             raise Refused("unauthorized")
         if self.admin_digest is not None and hmac.compare_digest(digest(token), self.admin_digest):
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID)
         if looks_like_token(token):
             return await self.grant_session(token)
-        match = KEY.match(token)
+        match = KEY_PATTERN.match(token)
         key = await self.directory.key(match[1]) if match else None
         if match is None or key is None or key.revoked_ms is not None:
             raise Refused("unauthorized")
@@ -127,7 +127,7 @@ class Access:
     async def grant_session(self, text: str) -> Grant:
         """What the holder of a session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
         signer, secret = await self.signer(signer_of(text))
-        token = read_token(text, secret, self.clock())
+        token = verify_token(text, secret, self.clock())
         scopes = tuple(scope for scope in TOKEN_SCOPES if signer.allows(scope))
         return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms)
 
@@ -138,7 +138,7 @@ class Access:
             # search for the key offline; the store's secret, which no caller knows, prevents that.
             secret = hmac.digest(self.directory.cursor_secret, self.admin_digest, "sha256")
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
-        key = await self.directory.key(key_id) if KEY_ID.match(key_id) else None
+        key = await self.directory.key(key_id) if KEY_ID_PATTERN.match(key_id) else None
         if key is None or key.revoked_ms is not None:
             raise Refused("unauthorized")
         return Grant(key.project, key.scopes, key.id), key.hash
@@ -166,7 +166,7 @@ class Access:
         gone = Refused("unauthorized", "The key was revoked.")
         return expired | {grant: gone for grant in keys if grant.key_id in revoked}
 
-    async def keys_of(self, project: str) -> list[Key]:
+    async def keys_of(self, project: str) -> list[ApiKey]:
         """The keys of a project, revoked ones included, the oldest first."""
         return [key for key in await self.directory.keys() if key.project == project]
 
@@ -177,16 +177,16 @@ class Access:
             raise Refused("unknown_key")
         self.revoked.set()
 
-    async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[Key, str]:
+    async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[ApiKey, str]:
         """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
-        if not PROJECT.match(project):
+        if not PROJECT_PATTERN.match(project):
             raise Refused("invalid_field", "A project must be 1 to 128 of the characters A-Za-z0-9._:-.")
         if not scopes or any(scope not in SCOPES for scope in scopes):
             raise Refused("invalid_field", f"Scopes must be one or more of {', '.join(SCOPES)}.")
         key_id, secret = self.new_secret(12).lower(), self.new_secret(40)
-        key = Key(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock())
+        key = ApiKey(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock())
         await self.directory.add_key(key)
-        self.seen_key = True
+        self.has_seen_key = True
         return key, f"vm_{key_id}_{secret}"
 
 
@@ -194,7 +194,7 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def token_of(authorization: str | None) -> str | None:
+def bearer_token(authorization: str | None) -> str | None:
     """The key in an `Authorization: Bearer …` header. Raises `Refused` (`unauthorized`) for another scheme."""
     if authorization is None:
         return None

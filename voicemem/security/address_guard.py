@@ -25,7 +25,7 @@ from voicemem.errors import CODES, CannotStart, Refused
 
 Network = IPv4Network | IPv6Network
 
-DENIED: tuple[Network, ...] = tuple(
+DENIED_NETWORKS: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8",  # this host
@@ -55,7 +55,7 @@ DENIED: tuple[Network, ...] = tuple(
     )
 )
 
-CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
+IPV4_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
     (IPv6Network("::ffff:0:0/96"), 0),  # IPv4-mapped
     (IPv6Network("::/96"), 0),  # IPv4-compatible; :: and ::1 become 0.0.0.0 and 0.0.0.1, which are denied
     (IPv6Network("64:ff9b::/96"), 0),  # NAT64
@@ -66,7 +66,7 @@ CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
 MAX_URL_LENGTH = 2048
 
 WEB_PORTS = frozenset({80, 443})
-NO_WEB_PORTS = frozenset(
+BAD_PORTS = frozenset(
     {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
 )
 """Ports from 1024 up that browsers refuse too (WHATWG Fetch, "bad port"): servers there may read a POST as commands."""
@@ -99,10 +99,10 @@ def blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
         literal = ip_address(address)
     except ValueError:
         return True
-    called = _called(literal)
+    called = _final_address(literal)
     if any(literal in network or called in network for network in allowed):
         return False
-    return any(called in network for network in DENIED)
+    return any(called in network for network in DENIED_NETWORKS)
 
 
 def guarded_connector(
@@ -129,16 +129,16 @@ def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
     receivers on an allow-listed network often have no certificate.
     """
     host, port = _host_and_port(url)
-    if port is not None and port not in WEB_PORTS and (port < 1024 or port > 65535 or port in NO_WEB_PORTS):
+    if port is not None and port not in WEB_PORTS and (port < 1024 or port > 65535 or port in BAD_PORTS):
         raise _invalid("The URL's port is not one for web services.")
-    address = _literal(host)
+    address = _literal_address(host)
     if address is not None and blocked(address, allowed):
         raise Refused("address_not_allowed")
 
 
-def _called(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+def _final_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """The address that packets to this one finally reach."""
-    for network, bits_behind in CARRIERS:
+    for network, bits_behind in IPV4_CARRIERS:
         if address in network:
             return IPv4Address(int(address) >> bits_behind & 0xFFFFFFFF)
     return address
@@ -171,7 +171,7 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
     return match["host"].lower().rstrip("."), None if port is None else int(port)
 
 
-def _literal(host: str) -> str | None:
+def _literal_address(host: str) -> str | None:
     """The IP address that a host is or always means; None for a name.
 
     Raises `Refused` (`invalid_field`) for other spellings of an address, such as 0x7f000001 and 127.1.

@@ -13,7 +13,7 @@ import msgspec
 LOG = logging.getLogger("voicemem.audit")
 LOG.setLevel(logging.INFO)  # independent of the level of the other logs
 COMMAND_LINE = "command line"
-FIELDS = "audit"
+LINE_ATTRIBUTE = "audit"
 """The attribute of a log record that has the line as a dict, for structured logs."""
 Act = Literal[
     "key_created",
@@ -38,4 +38,4 @@ def audit(act: Act, by: str | None, project: str | None, session: str | None = N
     """Log an act, once it is done. `by` is the id of the key; None stands for a caller of a service without keys."""
     line = {"act": act, "by": by, "project": project, "session": session, **more}
     line = {name: value for name, value in line.items() if value is not None}
-    LOG.info("%s", msgspec.json.encode(line).decode(), extra={FIELDS: line})
+    LOG.info("%s", msgspec.json.encode(line).decode(), extra={LINE_ATTRIBUTE: line})

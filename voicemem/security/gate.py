@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from voicemem.config.service import is_loopback
 from voicemem.errors import Refused
-from voicemem.security.access import EVERYTHING, Access, Grant, token_of
-from voicemem.security.rate_limits import Limits
+from voicemem.security.access import FULL_GRANT, Access, Grant, bearer_token
+from voicemem.security.rate_limits import RateLimits
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 
@@ -16,11 +16,11 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 class Gate:
     """Checks the origin, key and rate of callers. `open_to_all` is set by `--insecure`."""
 
-    def __init__(self, access: Access, open_to_all: bool = False, limits: Limits | None = None) -> None:
+    def __init__(self, access: Access, open_to_all: bool = False, limits: RateLimits | None = None) -> None:
         """Without `limits`, only wrong keys are limited."""
         self.access = access
         self.open_to_all = open_to_all
-        self.limits = limits or Limits(access.clock, 0, 0)
+        self.limits = limits or RateLimits(access.clock, 0, 0)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
@@ -30,7 +30,7 @@ class Gate:
         Without `ask_store` the last known answer about keys is used. Raises `Refused` (`foreign_host`,
         `foreign_origin`).
         """
-        needed = await self.access.needed() if ask_store else self.access.seen_key
+        needed = await self.access.needed() if ask_store else self.access.has_seen_key
         if needed or self.open_to_all:
             return needed
         match = HOST.match(host or "")
@@ -46,9 +46,9 @@ class Gate:
         Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """
         if not needed:
-            return EVERYTHING
+            return FULL_GRANT
         try:
-            grant = await self.access.grant(token_of(authorization))
+            grant = await self.access.grant(bearer_token(authorization))
         except Refused as refused:
             if authorization is not None and refused.code == "unauthorized":
                 self.limits.count_wrong_key(address)

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from voicemem.errors import RateLimited
 
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 """Callers with a bucket, at most; the least recent one loses it, and starts with a full one when it returns."""
 BURST_S = 2.0
 """A caller that has been idle may do at once what its rate allows in this time."""
@@ -17,7 +17,7 @@ TOKEN_SHARE = 1 / 20
 """The share of its key's rate that all tokens of one session have together."""
 WRONG_KEYS_PER_S = 10.0
 """From one address, once `WRONG_KEYS_AT_ONCE` are used up."""
-WRONG_KEYS_AT_ONCE = 100.0
+WRONG_KEYS_BURST = 100.0
 
 
 class Rate(NamedTuple):
@@ -32,7 +32,7 @@ class Rate(NamedTuple):
         return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
 
 
-class Charged(NamedTuple):
+class Charge(NamedTuple):
     """The result of a charge: how many more tokens were taken ahead, and the seconds to wait before the next charge."""
 
     ahead: int
@@ -66,7 +66,7 @@ class Bucket:
             self.level -= amount
         return wait_s
 
-    def charge(self, amount: float, ahead: int, now_ms: int) -> Charged:
+    def charge(self, amount: float, ahead: int, now_ms: int) -> Charge:
         """Take this much, whatever the level, and up to `ahead` more of what is left then.
 
         A connection takes tokens ahead so that it need not come here for each event; a debt is a wait for it.
@@ -74,13 +74,13 @@ class Bucket:
         self.wait_s(now_ms)
         more = max(0, min(ahead, int(self.level - amount)))
         self.level -= amount + more
-        return Charged(more, self.wait_s(now_ms) if self.level < 0 else 0.0)
+        return Charge(more, self.wait_s(now_ms) if self.level < 0 else 0.0)
 
 
 class Buckets:
     """A bucket for each caller; without a rate there is no limit."""
 
-    def __init__(self, rate: Rate | None, most: int = MOST_CALLERS) -> None:
+    def __init__(self, rate: Rate | None, most: int = MAX_CALLERS) -> None:
         self.rate = rate
         self.most = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
@@ -113,14 +113,14 @@ class Caller(NamedTuple):
     session_id: str | None
 
 
-class Limits:
+class RateLimits:
     """The limits of a service. `clock` returns Unix ms. A caller of None has no key, and no limits."""
 
     def __init__(self, clock: Callable[[], int], request_rate: float, event_rate: float) -> None:
         self.clock = clock
         self.requests = Buckets(Rate.of(request_rate)), Buckets(Rate.of(request_rate * TOKEN_SHARE))
         self.events = Buckets(Rate.of(event_rate)), Buckets(Rate.of(event_rate * TOKEN_SHARE))
-        self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_AT_ONCE))
+        self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST))
 
     def count_request(self, caller: Caller | None) -> None:
         """Count one request. Raises `RateLimited`."""

@@ -18,12 +18,12 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import SessionId
 
 ALGORITHM = "HS256"
-LONGEST_S = 3600
+MAX_TOKEN_S = 3600
 """The longest life of a token."""
-SKEW_S = 60
+CLOCK_SKEW_S = 60
 """How far the signer's clock may be ahead when a token has the longest life."""
-MOST_CHARACTERS = 2048
-OPTIONS: Options = {
+MAX_TOKEN_LENGTH = 2048
+DECODE_OPTIONS: Options = {
     "require": ["exp", "sub"],
     "verify_exp": False,  # times are checked here, by the service's own clock
     "verify_nbf": False,
@@ -40,7 +40,7 @@ class Claims(Struct, frozen=True):
     nbf: float | None = None
 
 
-class Token(Struct, frozen=True):
+class SessionToken(Struct, frozen=True):
     """A valid token."""
 
     session_id: str
@@ -54,7 +54,7 @@ def looks_like_token(text: str) -> bool:
 
 def signer_of(text: str) -> str:
     """The id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_TOKEN_LENGTH:
         raise Refused("unauthorized")
     try:
         header = jwt.get_unverified_header(text)
@@ -66,10 +66,10 @@ def signer_of(text: str) -> str:
     return key_id
 
 
-def read_token(text: str, secret: bytes, now_ms: int) -> Token:
+def verify_token(text: str, secret: bytes, now_ms: int) -> SessionToken:
     """Verify a token: signed with this secret, and valid now. Raises `Refused` (`unauthorized`, `token_expired`)."""
     try:
-        payload = jwt.decode(text, secret, [ALGORITHM], OPTIONS)
+        payload = jwt.decode(text, secret, [ALGORITHM], DECODE_OPTIONS)
         claims = msgspec.convert(payload, Claims)
     except jwt.MissingRequiredClaimError as missing:
         raise Refused("unauthorized", f"The session token has no {missing.claim}.") from None
@@ -79,9 +79,9 @@ def read_token(text: str, secret: bytes, now_ms: int) -> Token:
         raise Refused("unauthorized", "The session token is not valid.")
     if claims.exp * 1000 <= now_ms:
         raise Refused("token_expired")
-    if claims.exp * 1000 > now_ms + (LONGEST_S + SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
+    if claims.exp * 1000 > now_ms + (MAX_TOKEN_S + CLOCK_SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
         raise Refused("unauthorized", "A session token is valid from its nbf on, and for an hour at most.")
-    return Token(claims.sub, int(claims.exp * 1000))
+    return SessionToken(claims.sub, int(claims.exp * 1000))
 
 
 def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes) -> str:

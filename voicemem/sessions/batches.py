@@ -10,15 +10,15 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import IncomingEvent, RefusalMarker, SessionEnd, SessionUpdate, TranscriptEvent
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.store.admission import Batch, Offer
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
-OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
+RESERVED_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 """Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
-DEFAULT_REASON = "ended"
+DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 
 
-class Problem(NamedTuple):
+class EventProblem(NamedTuple):
     """One event that was refused, as it is reported to its sender. `expected` is the seq that a gap waits for."""
 
     seq: int | None
@@ -39,7 +39,7 @@ class BatchResult(NamedTuple):
     """What became of a batch: `acked` is the highest seq that is on disk, and `problems` are sent before its ack."""
 
     acked: int | None
-    problems: list[Problem]
+    problems: list[EventProblem]
     next_seq: int
     stream: Stream
     offered: int
@@ -83,18 +83,18 @@ class ProducerLease:
         """Whether it may send updates at all; the holder of a session token may not."""
         self.key_id = key_id
         """The key that its events came with, for the audit."""
-        self.waiting_for: int | None = None
+        self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
 
-Answer = Callable[["PendingBatch", BatchResult | VoicememError], None]
+ResultCallback = Callable[["PendingBatch", BatchResult | VoicememError], None]
 
 
 class PendingBatch:
     """Events of one lease that wait for the next commit, and the function that gets their result."""
 
-    def __init__(self, line: ProducerLease, answer: Answer, kind: str = "http", origin: object = None) -> None:
-        self.line = line
+    def __init__(self, lease: ProducerLease, answer: ResultCallback, kind: str = "http", origin: object = None) -> None:
+        self.lease = lease
         self.answer = answer
         self.kind = kind
         """How the events came in: `websocket` or `http`."""
@@ -140,11 +140,11 @@ class PendingBatch:
 
     def offered(self, now_ms: int) -> Batch:
         """The batch in the journal's form. Nothing may be added after this."""
-        line, self.committing = self.line, True
+        lease, self.committing = self.lease, True
         if self.arrivals is None:
-            return Batch(line.key, line.producer, line.epoch, now_ms, self.payloads, self.first_seq)
+            return Batch(lease.key, lease.producer, lease.epoch, now_ms, self.payloads, self.first_seq)
         offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
-        return Batch(line.key, line.producer, line.epoch, now_ms, offers=offers)
+        return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers)
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
@@ -160,5 +160,5 @@ def offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
     patch = arrival.patch if isinstance(arrival, ConfigUpdate) else None
     ending = None
     if isinstance(event, SessionEnd):
-        ending = Ending(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_REASON)
+        ending = SessionEnding(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_END_REASON)
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)

@@ -18,36 +18,36 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import IncomingEvent, JournaledEvent, ServerEvent
 from voicemem.protocol.strict_json import MALFORMED
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Journal
-from voicemem.store.records import Row, Snapshot
+from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream
 from voicemem.transcript.fold import DecodedRow, fold_event
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, encode_state
 
 T = TypeVar("T")
-PAGE = 500
+FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its cost."""
-SAVED_TOGETHER = 200
+SNAPSHOTS_PER_COMMIT = 200
 """Snapshots saved at a time, in one commit."""
-PACKING_S = 1.0
+MAINTENANCE_S = 1.0
 """Pause between two rounds of maintenance."""
-PACKED_TOGETHER = 10
+PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
-IDLE_ROUNDS, PRESSED_ROUNDS = 10, 2
+IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 """Rounds without use after which a read model is packed: usually, and while those in use exceed `in_use`."""
-WORTH_UNPACKING = 8
+UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
-LAG = 64
+MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
-CAUGHT_UP = 50
+CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
 
-class Memories:
+class ReadModelCache:
     """The read models of the sessions that were used last, at most `capacity` of them.
 
     Together they may take about `budget` bytes, and those that are not packed about `in_use` of these.
@@ -66,55 +66,55 @@ class Memories:
         self.in_use = in_use
         self.lagging: set[int] = set()
         """Keys of read models that are more than `LAG` entries behind."""
-        self.cached: OrderedDict[int, Memory] = OrderedDict()
+        self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.round = 0
 
-    async def at(self, stream: Stream) -> Memory:
+    async def at(self, stream: Stream) -> ReadModel:
         """The read model of a session, folded at least up to the position of its row. Raises `StoreUnavailable`."""
         memory = self.cached.get(stream.key)
         if memory is None:
             memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
         self.cached.move_to_end(stream.key)
         memory.used = self.round
-        if memory.stands_at < stream.position:
+        if memory.position < stream.position:
             async with memory.lock:
                 await self.catch_up(stream.key, memory, stream.position)
-        await self.save_when_worth(stream.key, memory)
+        await self.save_snapshot_if_due(stream.key, memory)
         await self.evict()
         return memory
 
     async def as_of(self, key: int, position: int) -> list[Message]:
         """The messages of a session as they were at a position."""
-        return await self.made_as_of(key, position, Memory.messages)
+        return await self.compute_as_of(key, position, ReadModel.messages)
 
-    async def made_as_of(self, key: int, position: int, make: Callable[[Memory], T]) -> T:
+    async def compute_as_of(self, key: int, position: int, make: Callable[[ReadModel], T]) -> T:
         """What `make` returns for a session's read model as it was at a position.
 
         `make` runs before anything else is folded; it must not wait.
         """
         memory = self.cached.get(key)
-        if memory is None or memory.stands_at > position:
+        if memory is None or memory.position > position:
             memory = await self.load(key, position)
         async with memory.lock:
             await self.catch_up(key, memory, position)
-            if memory.stands_at == position:
+            if memory.position == position:
                 return make(memory)
         memory = await self.load(key, position)  # the cached one was folded further meanwhile
         await self.catch_up(key, memory, position)
         return make(memory)
 
-    async def load(self, key: int, position: int) -> Memory:
+    async def load(self, key: int, position: int) -> ReadModel:
         saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is None:
-            return Memory(State())
-        memory = Memory(decode_state(saved.state), saved.position)
+            return ReadModel(State())
+        memory = ReadModel(decode_state(saved.state), saved.position)
         memory.folded_bytes = 3 * len(saved.state)
         return memory
 
-    async def catch_up(self, key: int, memory: Memory, position: int) -> None:
-        while memory.stands_at < position:
-            missing = position - memory.stands_at
-            rows = await self.journal.rows(key, memory.stands_at, min(PAGE, missing))
+    async def catch_up(self, key: int, memory: ReadModel, position: int) -> None:
+        while memory.position < position:
+            missing = position - memory.position
+            rows = await self.journal.rows(key, memory.position, min(FOLD_PAGE, missing))
             if not rows:
                 return  # the session was erased meanwhile
             memory.fold(decoded(rows))
@@ -131,32 +131,32 @@ class Memories:
         memory = self.cached.get(key)
         if memory is None:
             return
-        worth = memory.unpacked is not None or len(events) >= WORTH_UNPACKING
-        if worth and memory.stands_at == position - 1 and not memory.lock.locked():
+        worth = memory.unpacked is not None or len(events) >= UNPACK_MIN
+        if worth and memory.position == position - 1 and not memory.lock.locked():
             state, memory.used = memory.state, self.round
             memory.folded_bytes += size
             for place, event in enumerate(events, position):
                 fold_event(state, place, received_ms, event)
             return
         memory.noted = position + len(events) - 1
-        if memory.noted - memory.stands_at > LAG:
+        if memory.noted - memory.position > MAX_LAG:
             self.lagging.add(key)
 
     def forget(self, key: int) -> None:
         self.cached.pop(key, None)
 
-    def forget_all(self) -> None:
+    def discard_all(self) -> None:
         """Drop everything: after a commit of unknown outcome nothing cached can be trusted."""
         self.cached.clear()
 
-    async def save_when_worth(self, key: int, memory: Memory, every: int = SNAPSHOT_EVERY) -> None:
-        position = memory.stands_at
+    async def save_snapshot_if_due(self, key: int, memory: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
+        position = memory.position
         if position - memory.saved >= every:
             memory.saved = position
             with suppress(StoreUnavailable):  # a snapshot only saves time
                 await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encode_state(memory.state)))
 
-    async def look_after(self) -> None:
+    async def maintain(self) -> None:
         """One round of maintenance: pack what is not used, evict what is too much, catch up what lags."""
         self.round += 1
         await self.pack_idle()
@@ -164,7 +164,7 @@ class Memories:
         await self.catch_up_lagging()
 
     async def catch_up_lagging(self) -> None:
-        for key in list(islice(self.lagging, CAUGHT_UP)):
+        for key in list(islice(self.lagging, CATCH_UP_SLICE)):
             self.lagging.discard(key)
             memory = self.cached.get(key)
             if memory is not None:
@@ -177,12 +177,12 @@ class Memories:
         """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
         used = [memory for memory in self.cached.values() if memory.unpacked is not None]
         pressed = sum(memory.folded_bytes for memory in used) > self.in_use
-        rounds = PRESSED_ROUNDS if pressed else IDLE_ROUNDS
+        rounds = PRESSURE_ROUNDS if pressed else IDLE_ROUNDS
         idle = [memory for memory in used if self.round - memory.used >= rounds]
         for count, memory in enumerate(idle, 1):
             if self.round - memory.used >= rounds and not memory.lock.locked():
                 memory.pack()
-            if count % PACKED_TOGETHER == 0:
+            if count % PACK_SLICE == 0:
                 await asyncio.sleep(0)
 
     async def evict(self, weigh: bool = False) -> None:
@@ -191,19 +191,21 @@ class Memories:
         while self.cached and (len(self.cached) > self.capacity or excess > 0):
             excess -= next(iter(self.cached.values())).weight
             key, memory = self.cached.popitem(last=False)
-            await self.save_when_worth(key, memory, every=100)
+            await self.save_snapshot_if_due(key, memory, every=100)
 
     async def save_all(self, timeout_s: float) -> None:
         """Save as many snapshots as there is time for, at drain, so that the next process has little to fold."""
         waiting = list(self.cached.items())
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                for first in range(0, len(waiting), SAVED_TOGETHER):
-                    together = waiting[first : first + SAVED_TOGETHER]
-                    await asyncio.gather(*(self.save_when_worth(key, memory, every=100) for key, memory in together))
+                for first in range(0, len(waiting), SNAPSHOTS_PER_COMMIT):
+                    together = waiting[first : first + SNAPSHOTS_PER_COMMIT]
+                    await asyncio.gather(
+                        *(self.save_snapshot_if_due(key, memory, every=100) for key, memory in together)
+                    )
 
 
-def decoded(rows: Iterable[Row]) -> list[DecodedRow]:
+def decoded(rows: Iterable[JournalRow]) -> list[DecodedRow]:
     """Decode journal rows for the fold. Raises `StoreUnavailable` for a damaged one."""
     try:
         return [DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
@@ -211,20 +213,20 @@ def decoded(rows: Iterable[Row]) -> list[DecodedRow]:
         raise StoreUnavailable("An event is damaged in the store.") from None
 
 
-async def look_after_forever(memories: Memories) -> None:
+async def maintain_forever(memories: ReadModelCache) -> None:
     """Background task: keep the cache in bounds, once a second."""
     while True:
-        await asyncio.sleep(PACKING_S)
-        await memories.look_after()
+        await asyncio.sleep(MAINTENANCE_S)
+        await memories.maintain()
 
 
 MAX_APPEND_ATTEMPTS = 100
 """Each failed attempt means that another event was journaled first."""
 
 
-async def append_made(
-    memories: Memories, stream: Stream, make: Callable[[Memory], ServerEvent | None], now_ms: Callable[[], int]
-) -> tuple[Stream, Memory]:
+async def append_derived(
+    memories: ReadModelCache, stream: Stream, make: Callable[[ReadModel], ServerEvent | None], now_ms: Callable[[], int]
+) -> tuple[Stream, ReadModel]:
     """Journal the event that `make` derives from the read model; return the session and the read model after it.
 
     `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
@@ -240,7 +242,9 @@ async def append_made(
         event = make(memory)
         if event is None:
             return current, memory
-        appended = await memories.journal.append_own(stream.key, msgspec.json.encode(event), memory.stands_at, now_ms())
+        appended = await memories.journal.append_server_event(
+            stream.key, msgspec.json.encode(event), memory.position, now_ms()
+        )
         if appended is not None:
             return appended, await memories.at(appended)
     raise StoreUnavailable("The session changes faster than this change can be stored; try again.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from voicemem.store.records import Appended
+from voicemem.store.records import AppendResult
 
-Listener = Callable[[Sequence[Appended]], None]
+Listener = Callable[[Sequence[AppendResult]], None]
 """Runs right after each commit, in the recorder's task, so it must be quick and must not raise."""
 
 
@@ -22,6 +22,6 @@ class CommitFeed:
     def unsubscribe(self, listener: Listener) -> None:
         self.listeners.remove(listener)
 
-    def publish(self, appended: Sequence[Appended]) -> None:
+    def publish(self, appended: Sequence[AppendResult]) -> None:
         for listener in self.listeners:
             listener(appended)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.presence import Presence
 from voicemem.telemetry.metrics import Metrics
 
@@ -22,7 +22,7 @@ class Gauges:
         self,
         metrics: Metrics,
         presence: Presence,
-        memories: Memories,
+        memories: ReadModelCache,
         connections: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
     ) -> None:
@@ -38,15 +38,15 @@ class Gauges:
         """Set all gauges. While the store is down, those that come from it keep their last values."""
         metrics = self.metrics
         with suppress(StoreUnavailable):
-            await self.read_store()
+            await self.refresh_store()
         metrics.last_commit_ok.set(self.store.healthy)
         metrics.draining.set(self.draining())
         for kind, count in self.connections().items():
             metrics.connections.labels(kind).set(count)
         metrics.sessions_connected.set(len(self.presence.connected))
-        self.read_memories()
+        self.refresh_memories()
 
-    async def read_store(self) -> None:
+    async def refresh_store(self) -> None:
         metrics, now = self.metrics, self.clock()
         figures = await self.store.figures(now)
         metrics.sessions.labels("running").set(figures.running)
@@ -57,7 +57,7 @@ class Gauges:
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 
-    def read_memories(self) -> None:
+    def refresh_memories(self) -> None:
         metrics = self.metrics
         counts = Counter({"in_use": 0, "packed": 0})
         sizes = Counter({"in_use": 0, "packed": 0})
@@ -66,7 +66,7 @@ class Gauges:
             state = "packed" if memory.unpacked is None else "in_use"
             counts[state] += 1
             sizes[state] += memory.weight
-            lags.append(max(0, memory.noted - memory.stands_at))
+            lags.append(max(0, memory.noted - memory.position))
         for state in counts:
             metrics.memories.labels(state).set(counts[state])
             metrics.memories_bytes.labels(state).set(sizes[state])

@@ -17,8 +17,8 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
-from voicemem.store.records import Restored, StreamFilter
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.records import RestoredSession, SessionFilter
+from voicemem.store.streams import SessionEnding, Stream
 
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
@@ -49,23 +49,23 @@ class Sessions:
             raise Refused("unknown_session")
         return stream
 
-    async def list(self, wanted: StreamFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
+    async def list(self, wanted: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page, if any.
 
         Raises `Refused` (`invalid_cursor`).
         """
-        after = None if cursor is None else self.read_cursor(wanted.project, cursor)
+        after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
         page = await self.store.streams(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
         if len(page) <= wanted.limit:
             return page, None
         page = page[: wanted.limit]
-        return page, self.write_cursor(wanted.project, page[-1])
+        return page, self.format_cursor(wanted.project, page[-1])
 
-    def write_cursor(self, project: str, last: Stream) -> str:
+    def format_cursor(self, project: str, last: Stream) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])
         return base64.urlsafe_b64encode(self.sign(project, body) + body).decode().rstrip("=")
 
-    def read_cursor(self, project: str, cursor: str) -> tuple[int, int]:
+    def parse_cursor(self, project: str, cursor: str) -> tuple[int, int]:
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         except (binascii.Error, ValueError):
@@ -97,7 +97,7 @@ class Sessions:
         return stream, result == "created"
 
     async def restore(
-        self, project: str, session_id: str | None, session_patch: SessionPatch, restored: Restored
+        self, project: str, session_id: str | None, session_patch: SessionPatch, restored: RestoredSession
     ) -> Stream:
         """Create a session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
         self.check_settings(session_patch)
@@ -114,14 +114,14 @@ class Sessions:
         """
         async with self.joining:
             name = given.get("name")
-            if isinstance(name, str) and await self.store.is_running(project, name):
+            if isinstance(name, str) and await self.store.is_name_running(project, name):
                 raise Refused("session_exists", "A session of this name is running already.")
             stream, _ = await self.create(project, None, given)
             return stream
 
-    async def count(self, wanted: StreamFilter) -> int:
+    async def count(self, wanted: SessionFilter) -> int:
         """How many sessions match, over all pages of the list."""
-        return await self.store.count_streams(wanted)
+        return await self.store.count_sessions(wanted)
 
     async def change(self, stream: Stream, patch: JsonObject) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
@@ -133,7 +133,7 @@ class Sessions:
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
-        closed = await self.store.close(stream.key, Ending(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
+        closed = await self.store.close(stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
         if closed is None:
             return await self.get(stream.project, stream.id)
         self.notices_due.set()

@@ -6,30 +6,30 @@ from collections.abc import Iterator
 
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import RefusalMarker, SessionEnd
-from voicemem.sessions.batches import BatchResult, FoldEntry, PendingBatch, Problem, ProducerLease, is_offered
+from voicemem.sessions.batches import BatchResult, EventProblem, FoldEntry, PendingBatch, ProducerLease, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.store.admission import Outcome, sentence
-from voicemem.store.records import Appended
+from voicemem.store.records import AppendResult
 
 REFUSED = RefusalMarker(code="")
 """Stands for any refused event in the fold, where it takes a position and changes nothing."""
 
 
-def result_of(batch: PendingBatch, appended: Appended) -> BatchResult:
+def result_of(batch: PendingBatch, appended: AppendResult) -> BatchResult:
     """The result of a batch. Most batches are of ordinary events in order, and are stored whole."""
     if appended.position is None:
         return result_by_event(batch, appended)
-    batch.line.waiting_for = None
+    batch.lease.reported_gap = None
     count = len(batch.events)
     entry = FoldEntry(appended.position, batch.events, sum(map(len, batch.payloads)))
     return BatchResult(batch.next_seq - 1, [], appended.next_seq, appended.stream, count, count, entries=(entry,))
 
 
-def result_by_event(batch: PendingBatch, appended: Appended) -> BatchResult:
+def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
     """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
     acked, problems, entries, updates, stored, repeated, ended = None, [], [], [], 0, 0, False
     for arrival, outcome in outcomes_of(batch, appended):
-        problem = problem_of(batch.line, arrival, outcome)
+        problem = problem_of(batch.lease, arrival, outcome)
         if problem is not None:
             problems.append(problem)
         if outcome is None:
@@ -49,7 +49,7 @@ def result_by_event(batch: PendingBatch, appended: Appended) -> BatchResult:
 
 
 def outcomes_of(
-    batch: PendingBatch, appended: Appended
+    batch: PendingBatch, appended: AppendResult
 ) -> Iterator[tuple[DecodedEvent | RejectedEvent, Outcome | None]]:
     """Each event with its outcome, which is None for an event that was not offered."""
     arrivals = batch.arrivals if batch.arrivals is not None else map(DecodedEvent, batch.events, batch.payloads)
@@ -69,20 +69,22 @@ def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
     return arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
 
 
-def problem_of(line: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Problem | None:
+def problem_of(
+    lease: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None
+) -> EventProblem | None:
     """The error to report for one event; None when there is none, or when its gap was reported before.
 
     A producer that sends on after a gap would get an error for each event. So one error names the seq that is expected,
     and the lease remembers it until an event is stored again.
     """
     if outcome is not None and outcome.position is not None:
-        line.waiting_for = None
+        lease.reported_gap = None
     if isinstance(arrival, RejectedEvent) and (outcome is None or outcome.code == arrival.code):
-        return Problem(arrival.seq, arrival.code, arrival.detail)
+        return EventProblem(arrival.seq, arrival.code, arrival.detail)
     if outcome is None or outcome.code is None:
         return None
     if outcome.code == "seq_gap":
-        if line.waiting_for == outcome.expected:
+        if lease.reported_gap == outcome.expected:
             return None
-        line.waiting_for = outcome.expected
-    return Problem(seq_of(arrival), outcome.code, sentence(outcome), outcome.expected)
+        lease.reported_gap = outcome.expected
+    return EventProblem(seq_of(arrival), outcome.code, sentence(outcome), outcome.expected)

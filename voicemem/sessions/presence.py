@@ -21,7 +21,7 @@ SWEEP_S = 0.2
 """Pause between two sweeps."""
 
 
-class Expected(NamedTuple):
+class ExpectedProducers(NamedTuple):
     """The producers of a session that may still send events."""
 
     producers: frozenset[str]
@@ -30,14 +30,14 @@ class Expected(NamedTuple):
     """Soon after a start: those that have connected since. All others that the store knows are expected too."""
 
 
-class Waiting(NamedTuple):
+class PendingClose(NamedTuple):
     """A session with a committed end, and the producers that it waits for.
 
     By `until_ms` its grace is over, and the sweep has closed it.
     """
 
-    line: ProducerLease
-    expected: Expected
+    lease: ProducerLease
+    expected: ExpectedProducers
     until_ms: int
 
 
@@ -54,11 +54,11 @@ class Presence:
         """How many connections each producer has, by project and session id."""
         self.left: dict[tuple[str, str], ProducerLease] = {}
         """The lease of the last disconnect from each session that is still connected."""
-        self.fallen_silent: dict[int, tuple[ProducerLease, int]] = {}
+        self.unrecorded_silences: dict[int, tuple[ProducerLease, int]] = {}
         """Sessions without a connection, and since when (Unix ms), that are not noted in the store yet; by key."""
         self.awaited: dict[tuple[str, str], dict[str, int]] = {}
         """Until when producers without a connection are expected back (Unix ms), by project and session id."""
-        self.waiting: dict[tuple[str, str], Waiting] = {}
+        self.waiting: dict[tuple[str, str], PendingClose] = {}
         """Sessions with a committed end that are not closed yet, by project and id."""
         self.began_ms = sessions.clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
@@ -75,27 +75,29 @@ class Presence:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    def wait_for(self, line: ProducerLease) -> None:
+    def wait_for(self, lease: ProducerLease) -> None:
         """Expect events of a producer without a connection for a while."""
-        self.awaited.setdefault((line.project, line.session_id), {})[line.producer] = self.sessions.clock() + AWAITED_MS
+        self.awaited.setdefault((lease.project, lease.session_id), {})[lease.producer] = (
+            self.sessions.clock() + AWAITED_MS
+        )
 
-    async def disconnect(self, line: ProducerLease, lost: bool = False) -> None:
+    async def disconnect(self, lease: ProducerLease, lost: bool = False) -> None:
         """Count a connection out: the session falls silent with its last one, or closes if only this one was left.
 
         `lost` says that the connection broke, so that its producer is expected back.
         """
         if lost:
-            self.wait_for(line)
-        self.left[line.project, line.session_id] = line
-        await self.count_out(line.project, line.session_id, line.producer)
-        await self.close_unless_expected(line, self.expected(line))
+            self.wait_for(lease)
+        self.left[lease.project, lease.session_id] = lease
+        await self.count_disconnect(lease.project, lease.session_id, lease.producer)
+        await self.close_unless_expected(lease, self.expected(lease))
 
     async def abandon(self, project: str, session_id: str, producer: str) -> None:
         """Count out a connection whose open failed; the session's last real one may have gone meanwhile."""
         with suppress(StoreUnavailable):
-            await self.count_out(project, session_id, producer)
+            await self.count_disconnect(project, session_id, producer)
 
-    async def count_out(self, project: str, session_id: str, producer: str) -> None:
+    async def count_disconnect(self, project: str, session_id: str, producer: str) -> None:
         """Undo a `connect`; with the last connection the session falls silent. Raises `StoreUnavailable`."""
         producers = self.connected.get((project, session_id), Counter[str]())
         producers[producer] -= 1
@@ -104,58 +106,60 @@ class Presence:
         if producers:
             return
         self.connected.pop((project, session_id), None)
-        line = self.left.pop((project, session_id), None)
-        if line is not None:
-            self.fallen_silent[line.key] = (line, self.sessions.clock())
-            await self.tell_silence()
+        lease = self.left.pop((project, session_id), None)
+        if lease is not None:
+            self.unrecorded_silences[lease.key] = (lease, self.sessions.clock())
+            await self.record_silence()
 
-    async def tell_silence(self) -> None:
+    async def record_silence(self) -> None:
         """Note sessions without a connection in the store. Raises `StoreUnavailable`; the next sweep repeats it."""
-        while self.fallen_silent:
-            key, (line, since) = self.fallen_silent.popitem()
-            if (line.project, line.session_id) in self.connected:
+        while self.unrecorded_silences:
+            key, (lease, since) = self.unrecorded_silences.popitem()
+            if (lease.project, lease.session_id) in self.connected:
                 continue  # a producer came back meanwhile
             try:
                 await self.sessions.store.silence(key, since)
             except StoreUnavailable:
-                self.fallen_silent.setdefault(key, (line, since))
+                self.unrecorded_silences.setdefault(key, (lease, since))
                 raise
 
-    async def close_when_ended(self, line: ProducerLease) -> None:
+    async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session whose end was committed, unless another expected producer has not ended; then wait for it."""
-        expected = self.expected(line)
-        if not await self.close_unless_expected(line, expected):
-            self.waiting[line.project, line.session_id] = Waiting(line, expected, self.sessions.clock() + AWAITED_MS)
+        expected = self.expected(lease)
+        if not await self.close_unless_expected(lease, expected):
+            self.waiting[lease.project, lease.session_id] = PendingClose(
+                lease, expected, self.sessions.clock() + AWAITED_MS
+            )
 
-    def expected(self, line: ProducerLease) -> Expected:
+    def expected(self, lease: ProducerLease) -> ExpectedProducers:
         """The producers of a session that are connected or expected back."""
-        session, now = (line.project, line.session_id), self.sessions.clock()
+        session, now = (lease.project, lease.session_id), self.sessions.clock()
         awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
         seen = self.seen.get(session, set()) if now < self.began_ms + AWAITED_MS else None
-        return Expected(
+        return ExpectedProducers(
             frozenset([*self.connected.get(session, ()), *awaited]), None if seen is None else frozenset(seen)
         )
 
-    async def close_unless_expected(self, line: ProducerLease, expected: Expected) -> bool:
+    async def close_unless_expected(self, lease: ProducerLease, expected: ExpectedProducers) -> bool:
         """Close a session if its end was committed and all these producers have ended; whether it was closed."""
-        closed = await self.sessions.store.close_ended(
-            line.key, sorted(expected.producers), expected.seen, self.sessions.new_id(), self.sessions.clock()
+        closed = await self.sessions.store.close_if_ended(
+            lease.key, sorted(expected.producers), expected.seen, self.sessions.new_id(), self.sessions.clock()
         )
         if closed is None:
             return False
-        self.waiting.pop((line.project, line.session_id), None)
+        self.waiting.pop((lease.project, lease.session_id), None)
         self.sessions.notices_due.set()
         return True
 
-    async def close_waiting(self) -> None:
+    async def close_pending(self) -> None:
         """Close sessions that waited for producers which are no longer expected.
 
         The store is asked only when the expected producers of a session have changed since the last look.
         """
         for session, waiting in list(self.waiting.items()):
-            expected = self.expected(waiting.line)
+            expected = self.expected(waiting.lease)
             if expected != waiting.expected:
-                await self.close_unless_expected(waiting.line, expected)
+                await self.close_unless_expected(waiting.lease, expected)
             if session in self.waiting:
                 self.waiting[session] = waiting._replace(expected=expected)
                 if self.sessions.clock() >= waiting.until_ms:
@@ -165,10 +169,10 @@ class Presence:
         """Close the sessions that are due; return how many were closed. Raises `StoreUnavailable`, `StoreRuined`."""
         if not self.sessions.store.healthy:
             await self.sessions.store.probe()
-        await self.tell_silence()
+        await self.record_silence()
         now, count = self.sessions.clock(), 0
-        await self.close_waiting()
-        self.forget_awaited(now)
+        await self.close_pending()
+        self.drop_awaited(now)
         for key in await self.sessions.store.due(now, SWEEP_BATCH):
             if await self.sessions.store.close(key, None, self.sessions.new_id(), now) is not None:
                 count += 1
@@ -176,7 +180,7 @@ class Presence:
             self.sessions.notices_due.set()
         return count
 
-    def forget_awaited(self, now: int) -> None:
+    def drop_awaited(self, now: int) -> None:
         """Stop expecting producers that did not come back in time."""
         if now >= self.began_ms + AWAITED_MS:
             self.seen.clear()

@@ -17,7 +17,7 @@ from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.state import State, decode_state, encode_state
 
 
-class Memory:
+class ReadModel:
     """One session's fold state, and its messages as they were last made.
 
     A read model that was not used for a while is packed into a few KiB of compressed snapshot; the next use unpacks it.
@@ -25,14 +25,14 @@ class Memory:
     """
 
     __slots__ = (
-        "begins", "counts", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "position", "saved",
-        "text", "times", "unpacked", "used",
+        "begins", "counts", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "packed_position",
+        "saved", "text", "times", "unpacked", "used",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
         self.unpacked: State | None = state
         self.packed = b""
-        self.position = state.position
+        self.packed_position = state.position
         """The position of a packed read model; see `stands_at`."""
         self.saved = saved
         """The position of the snapshot that was saved last."""
@@ -67,9 +67,9 @@ class Memory:
         return self.unpacked
 
     @property
-    def stands_at(self) -> int:
+    def position(self) -> int:
         """The position up to which it is folded."""
-        return self.position if self.unpacked is None else self.unpacked.position
+        return self.packed_position if self.unpacked is None else self.unpacked.position
 
     @property
     def weight(self) -> int:
@@ -79,7 +79,7 @@ class Memory:
     def pack(self) -> None:
         """Replace the state and everything made from it by a compressed snapshot."""
         if self.unpacked is not None:
-            self.position = self.unpacked.position
+            self.packed_position = self.unpacked.position
             self.packed = zlib.compress(encode_state(self.unpacked), 1)
             self.unpacked = None
             self.made, self.times, self.joined, self.begins = {}, {}, [], {}
@@ -93,9 +93,9 @@ class Memory:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
         if unfinished:
             return history.messages(self.state, unfinished=True)
-        return self.made_messages().copy()
+        return self.current_messages().copy()
 
-    def made_messages(self) -> list[Message]:
+    def current_messages(self) -> list[Message]:
         """The messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
         self.make()
         return self.joined
@@ -107,7 +107,7 @@ class Memory:
 
     def remembered_messages(self) -> list[Message]:
         """The messages that contexts and summaries are made from; valid as `made_messages` are."""
-        messages = self.made_messages()
+        messages = self.current_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered()]
 
     def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:

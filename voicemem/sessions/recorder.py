@@ -15,13 +15,13 @@ from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
-from voicemem.sessions.batches import OWN_PRODUCERS, BatchResult, PendingBatch, ProducerLease
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.batches import RESERVED_PRODUCERS, BatchResult, PendingBatch, ProducerLease
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 from voicemem.sessions.outcomes import result_of
 from voicemem.store.port import Journal
-from voicemem.store.records import Opened
+from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import CommitCounts
@@ -29,11 +29,11 @@ from voicemem.telemetry.metrics import CommitCounts
 LOG = logging.getLogger("voicemem")
 DEFAULT_PRODUCER = "main"
 NEEDS_ADMIN = "Settings that make the server call a URL need the scope admin."
-FLOOD = 1_000
+FLOOD_LIMIT = 1_000
 """Events in a row that could not be stored, after which a sender is cut off."""
-SLICE = 500
+YIELD_EVERY = 500
 """Events of one frame or body that are processed before other tasks get their turn."""
-MOST_BATCHES = 1_000
+MAX_BATCHES = 1_000
 """In one commit, at most: it bounds how long a commit takes."""
 
 
@@ -46,7 +46,7 @@ class Recorder:
     def __init__(
         self,
         journal: Journal,
-        memories: Memories,
+        memories: ReadModelCache,
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
         telemetry: Telemetry,
@@ -59,21 +59,21 @@ class Recorder:
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
         self.waiting: list[PendingBatch] = []
-        self.waiting_since = 0.0
+        self.pending_since = 0.0
         """When the first of these was added, by the monotonic clock."""
         self.committing: asyncio.Task[None] | None = None
         self.feed = CommitFeed()
 
     async def open(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
-    ) -> tuple[Opened, int]:
+    ) -> tuple[OpenResult, int]:
         """Open a producer's next epoch on a session; returns that and the number of the session's next turn.
 
         The frame's configuration is for a new session, and is ignored for one that exists. Raises `Refused`,
         `StoreUnavailable`.
         """
         try:
-            opened, next_turn = await self.lease(project, session_id, frame, may_call_out, key_id)
+            opened, next_turn = await self.acquire_lease(project, session_id, frame, may_call_out, key_id)
         except VoicememError:
             self.metrics.resume.labels("refused").inc()
             raise
@@ -81,9 +81,9 @@ class Recorder:
         self.metrics.resume.labels(result).inc()
         return opened, next_turn
 
-    async def lease(
+    async def acquire_lease(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
-    ) -> tuple[Opened, int]:
+    ) -> tuple[OpenResult, int]:
         existing = await self.journal.stream(project, session_id)
         producer = frame.producer or DEFAULT_PRODUCER
         await self.check_producer(existing, producer)
@@ -99,41 +99,41 @@ class Recorder:
 
     async def check_producer(self, stream: Stream | None, name: str) -> None:
         """Refuse the service's own producer names, except to a producer that has sent seqs under that name before."""
-        if name in OWN_PRODUCERS and (stream is None or not await self.journal.is_numbered(stream.key, name)):
+        if name in RESERVED_PRODUCERS and (stream is None or not await self.journal.has_seqs(stream.key, name)):
             raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
 
-    async def record(self, line: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
+    async def record(self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
         """Journal events in one batch, and return its result after the commit. Raises `StoreUnavailable`, `Refused`."""
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
-        batch = PendingBatch(line, lambda _, answer: None if answered.done() else answered.set_result(answer))
+        batch = PendingBatch(lease, lambda _, answer: None if answered.done() else answered.set_result(answer))
         batch.origin = self.tracer.current()
         for arrival in arrivals:
-            batch.add(self.vet(line, arrival))
+            batch.add(self.vet(lease, arrival))
         self.take(batch)
         result = await answered
         if isinstance(result, VoicememError):
             raise result
         return result
 
-    def vet(self, line: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
+    def vet(self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
         """Check one event against its lease: the event itself, or the reason for which it is rejected."""
         if isinstance(arrival, RejectedEvent):
             return arrival
         try:
-            check_line(line, arrival)
+            check_lease(lease, arrival)
             if isinstance(arrival.event, SessionUpdate):
-                return self.vet_update(line, arrival.event, arrival.payload)
+                return self.vet_update(lease, arrival.event, arrival.payload)
         except Refused as refused:
             event = arrival.event
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
 
-    def vet_update(self, line: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+    def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
-        if not line.may_set:  # permission comes before any work
+        if not lease.may_set:  # permission comes before any work
             raise Refused("forbidden", SETS_NOTHING)
         update = validated_update(event, payload)
-        if patch_changes_outbound(update.patch) and not line.may_call_out:
+        if patch_changes_outbound(update.patch) and not lease.may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(update.patch)
         return update
@@ -141,22 +141,22 @@ class Recorder:
     def take(self, batch: PendingBatch) -> None:
         """Queue a batch for the next commit; until then it may grow. Its `answer` is called after the commit."""
         if not self.waiting:
-            self.waiting_since = time.monotonic()
+            self.pending_since = time.monotonic()
         self.waiting.append(batch)
         if self.committing is None:
-            self.committing = asyncio.create_task(self.commit_waiting())
+            self.committing = asyncio.create_task(self.commit_pending())
 
-    async def commit_waiting(self) -> None:
+    async def commit_pending(self) -> None:
         """Commit what waits, one commit at a time: the batches that arrive during one commit share the next.
 
         So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others.
         """
         try:
             while self.waiting:
-                batches, self.waiting = self.waiting[:MOST_BATCHES], self.waiting[MOST_BATCHES:]
+                batches, self.waiting = self.waiting[:MAX_BATCHES], self.waiting[MAX_BATCHES:]
                 origins = [batch.origin for batch in batches if batch.origin is not None]
                 with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
-                    if not await self.commit(batches, self.waiting_since):
+                    if not await self.commit(batches, self.pending_since):
                         span.fail("store_unavailable")
         finally:
             self.committing = None
@@ -171,7 +171,7 @@ class Recorder:
         try:
             appended = await self.journal.append([batch.offered(now) for batch in batches], now)
         except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
-            self.memories.forget_all()
+            self.memories.discard_all()
             self.metrics.commits.labels("failed").inc()
             if not isinstance(error, VoicememError):
                 LOG.error("A commit failed", exc_info=error)
@@ -194,7 +194,7 @@ class Recorder:
 
     def take_in(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
         """Fold the stored events of a batch, count them, and audit its configuration changes."""
-        key, line, size = batch.line.key, batch.line, 0
+        key, lease, size = batch.lease.key, batch.lease, 0
         for entry in result.entries:
             self.memories.note(key, entry.position, received_ms, entry.events, entry.size)
             size += entry.size
@@ -203,13 +203,13 @@ class Recorder:
             counts.refuse(batch.kind, problem.code)
         for update in result.updates:
             if patch_changes_outbound(update.patch):  # an administrative act
-                audit("calling_out_changed", line.key_id, line.project, line.session_id)
+                audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
-def check_line(line: ProducerLease, arrival: DecodedEvent) -> None:
+def check_lease(lease: ProducerLease, arrival: DecodedEvent) -> None:
     """Raise `Refused` for an event that this lease may not send."""
     event = arrival.event
     if isinstance(event, (SessionOpen, Auth)):
         raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
-    if event.session_id not in (None, line.session_id) or event.producer not in (None, line.producer):
+    if event.session_id not in (None, lease.session_id) or event.producer not in (None, lease.producer):
         raise Refused("invalid_field", "The event names another session or producer than the request.")

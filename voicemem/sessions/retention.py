@@ -11,28 +11,28 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.cache import Memories
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.store.port import Journal, Store
-from voicemem.store.records import StreamFilter
+from voicemem.store.records import SessionFilter
 
 LOG = logging.getLogger("voicemem")
-BATCH = 50
+SESSIONS_PER_ROUND = 50
 """Sessions handled at a time."""
-LOOK_S = 0.5
+IDLE_PAUSE_S = 0.5
 """Pause before looking again for something to do."""
-REST_S = 0.01
+MIN_PAUSE_S = 0.01
 """The shortest pause after a step."""
-LONGEST_REST_S = 5.0
-CLEAR_S = 20.0
+MAX_PAUSE_S = 5.0
+MAX_TABLES_S = 20.0
 """How long tables are cleared, while more sessions are being erased, before the file is cleared for all of them."""
-SHARE = 2
+PAUSE_FACTOR = 2
 """A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
 class Retention:
     """Erases and compacts. `clock` returns Unix ms."""
 
-    def __init__(self, store: Store, memories: Memories, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, memories: ReadModelCache, clock: Callable[[], int]) -> None:
         self.store = store
         self.memories = memories
         self.clock = clock
@@ -40,7 +40,7 @@ class Retention:
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
-        keys = await self.store.expired(now, BATCH)
+        keys = await self.store.expired(now, SESSIONS_PER_ROUND)
         count = 0
         for key in keys:
             count += await paced(self.store.expire(key, now))
@@ -54,8 +54,8 @@ class Retention:
         Raises `StoreUnavailable`.
         """
         time = asyncio.get_running_loop().time
-        count, latest = 0, time() + CLEAR_S
-        while time() < latest and (keys := await self.store.erased(BATCH)):
+        count, latest = 0, time() + MAX_TABLES_S
+        while time() < latest and (keys := await self.store.erased(SESSIONS_PER_ROUND)):
             for key in keys:
                 self.memories.forget(key)
             while await paced(self.store.delete_erased(keys)):
@@ -70,7 +70,7 @@ class Retention:
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count = 0
-        for key in await self.store.to_compact(self.clock(), BATCH):
+        for key in await self.store.find_compactable(self.clock(), SESSIONS_PER_ROUND):
             steps = 0
             while await paced(self.store.compact(key)):
                 steps += 1
@@ -85,7 +85,7 @@ async def paced(step: Awaitable[bool]) -> bool:
     time = asyncio.get_running_loop().time
     begun = time()
     answer = await step
-    await asyncio.sleep(min(LONGEST_REST_S, max(REST_S, SHARE * (time() - begun))))
+    await asyncio.sleep(min(MAX_PAUSE_S, max(MIN_PAUSE_S, PAUSE_FACTOR * (time() - begun))))
     return answer
 
 
@@ -96,7 +96,7 @@ async def erase_forever(retention: Retention) -> None:
         with suppress(StoreUnavailable):  # what is due now is still due later
             done = await retention.expire() + await retention.sweep()
         if not done:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(IDLE_PAUSE_S)
 
 
 async def compact_forever(retention: Retention) -> None:
@@ -106,20 +106,22 @@ async def compact_forever(retention: Retention) -> None:
         with suppress(StoreUnavailable):
             done = await retention.compact()
         if not done:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(IDLE_PAUSE_S)
 
 
-PAGE = 200
+ERASE_PAGE = 200
 """Sessions listed at a time."""
 
 
-async def erase_user(journal: Journal, memories: Memories, project: str, user_id: str, clock: Callable[[], int]) -> int:
+async def erase_user(
+    journal: Journal, memories: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
+) -> int:
     """Erase a user's document and all sessions with this `user_id` in their configuration.
 
     Returns the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
     """
     count = 0
-    wanted = StreamFilter(project=project, user_id=user_id, limit=PAGE)
+    wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
     while sessions := await journal.streams(wanted):
         for session in sessions:
             await journal.erase(session.key, clock())

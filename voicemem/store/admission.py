@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import CODES
-from voicemem.store.streams import Ending, Producer, Stream
+from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
 
 class Offer(NamedTuple):
@@ -24,7 +24,7 @@ class Offer(NamedTuple):
     refusal: str | None = None
     """The code under which the event is journaled as refused, without its content."""
     update: SessionPatch | None = None
-    ending: Ending | None = None
+    ending: SessionEnding | None = None
 
 
 class Batch(Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     """With `seq_gap`: the seq that must come next."""
 
 
-def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -> Outcome | None:
+def admit(stream: Stream, producer: ProducerState, epoch: int | None, offer: Offer) -> Outcome | None:
     """Decide on an offer: its outcome, or None when it is to be stored.
 
     A `duplicate` must still be compared with what is stored under its seq. The check for duplicates comes before that
@@ -85,7 +85,7 @@ def admit(stream: Stream, producer: Producer, epoch: int | None, offer: Offer) -
     return None
 
 
-def admits_all(stream: Stream, producer: Producer, batch: Batch) -> bool:
+def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
     """Whether all of a batch of plain payloads is to be stored: `admit` would return None for each of them."""
     return (
         batch.offers is None

@@ -34,22 +34,22 @@ from typing import Literal, Protocol
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import Batch
 from voicemem.store.records import (
-    Appended,
+    ApiKey,
+    AppendResult,
     Attempt,
+    ClaimedDelivery,
     Delivery,
     DeliveryFilter,
     Endpoint,
     EndpointDelivery,
-    Export,
     Figures,
-    Key,
-    Opened,
-    Restored,
-    Row,
+    JournalRow,
+    OpenResult,
+    RestoredSession,
+    SessionFilter,
     Snapshot,
-    StreamFilter,
 )
-from voicemem.store.streams import Ending, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
 
 class Journal(Protocol):
@@ -71,7 +71,7 @@ class Journal(Protocol):
         """
 
     async def restore(
-        self, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
     ) -> Stream | None:
         """Create a session together with its journal so far; None when the id is taken.
 
@@ -87,7 +87,7 @@ class Journal(Protocol):
         session_patch: SessionPatch,
         from_seq: int | None,
         now_ms: int,
-    ) -> Opened:
+    ) -> OpenResult:
         """Open a producer's line: raise its epoch, so that appends under an older one are refused.
 
         Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
@@ -96,7 +96,7 @@ class Journal(Protocol):
         (`session_erased`).
         """
 
-    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
 
         Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
@@ -106,7 +106,7 @@ class Journal(Protocol):
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
 
-    async def is_numbered(self, key: int, producer: str) -> bool:
+    async def has_seqs(self, key: int, producer: str) -> bool:
         """Whether a producer has sent events with a seq in this session."""
 
     async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
@@ -115,7 +115,7 @@ class Journal(Protocol):
         Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
         """
 
-    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+    async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
         """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
 
         Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
@@ -136,14 +136,14 @@ class Journal(Protocol):
     async def due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are due to close by now (`streams.due_ms`), the longest due first."""
 
-    async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
         """Journal `session.closed` and add the close exports, in one transaction; None when nothing was closed.
 
         With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
         ending of `streams.due_close`. `notice_id` becomes the id of the history notice.
         """
 
-    async def close_ended(
+    async def close_if_ended(
         self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
     ) -> Stream | None:
         """Close a session with a committed `session.end` if every connected producer has ended; None otherwise.
@@ -160,19 +160,19 @@ class Journal(Protocol):
     async def secrets(self, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
 
-    async def streams(self, wanted: StreamFilter) -> list[Stream]:
+    async def streams(self, wanted: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
 
-    async def count_streams(self, wanted: StreamFilter) -> int:
+    async def count_sessions(self, wanted: SessionFilter) -> int:
         """How many sessions match, whatever `after` and `limit` say."""
 
-    async def is_running(self, project: str, name: str) -> bool:
+    async def is_name_running(self, project: str, name: str) -> bool:
         """Whether a running session has this name in its configuration."""
 
-    async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
+    async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
 
-    async def rows(self, key: int, after: int, limit: int) -> list[Row]:
+    async def rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
 
         A page may be shorter than `limit`, when its payloads are large.
@@ -183,7 +183,7 @@ class Journal(Protocol):
     async def user(self, project: str, user_id: str) -> Stream | None:
         """The row of a user's own stream; None for an unknown or erased user."""
 
-    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+    async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
         """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
 
     # Snapshots
@@ -216,7 +216,9 @@ class Outbox(Protocol):
     gets 103 only. An export is `pending` with a time at which it is due, then `delivered` or `failed`.
     """
 
-    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
+    async def claim_deliveries(
+        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
+    ) -> list[ClaimedDelivery]:
         """Lease due exports, the longest due first, except those to URLs in `busy`.
 
         Until its lease is over an export is claimed by no other process. Exports of erased sessions and disabled
@@ -224,18 +226,22 @@ class Outbox(Protocol):
         wait for it.
         """
 
-    async def release_exports(self, now_ms: int) -> None:
+    async def release_deliveries(self, now_ms: int) -> None:
         """End all leases, and make every export due now that was never attempted.
 
         Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
         a due time in the future may be of a clock that was ahead.
         """
 
-    async def freeze(self, export: Export, payload: bytes) -> bytes | None:
+    async def freeze(self, export: ClaimedDelivery, payload: bytes) -> bytes | None:
         """Store the payload of an export's body, unless it has one. Returns the stored one; None if erased."""
 
-    async def finish_export(
-        self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
+    async def finish_delivery(
+        self,
+        export: ClaimedDelivery,
+        attempt: Attempt,
+        state: Literal["pending", "delivered", "failed"],
+        due_ms: int | None,
     ) -> bool:
         """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
 
@@ -252,7 +258,7 @@ class Outbox(Protocol):
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
         """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
 
-    async def next_export_ms(self) -> int | None:
+    async def next_delivery_ms(self) -> int | None:
         """When the next export is due, leases included; None when none waits."""
 
     async def deliveries(self, stream: int) -> list[Delivery]:
@@ -271,7 +277,7 @@ class Endpoints(Protocol):
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         """A project's endpoint; None when the id is unknown."""
 
-    async def operator_endpoint(self) -> Endpoint | None:
+    async def find_operator_endpoint(self) -> Endpoint | None:
         """The operator's endpoint; None when the last start had none."""
 
     async def change_endpoint(
@@ -285,10 +291,10 @@ class Endpoints(Protocol):
     async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
         """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
 
-    async def endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
+    async def list_endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
         """An endpoint's deliveries that match, the newest first, without those of erased sessions."""
 
-    async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
+    async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         """Make a delivery of an endpoint due now, whatever its state; None when it is unknown.
 
         Its schedule of retries starts again: `Export.restarted_at` becomes the number of attempts so far.
@@ -325,7 +331,7 @@ class Retention(Protocol):
         Returns False when that cannot be done now, and must be tried again.
         """
 
-    async def to_compact(self, now_ms: int, limit: int) -> list[int]:
+    async def find_compactable(self, now_ms: int, limit: int) -> list[int]:
         """Keys of ended sessions that can no longer be reopened, and whose journals are not compacted."""
 
     async def compact(self, key: int) -> bool:
@@ -346,16 +352,16 @@ class Directory(Protocol):
     def cursor_secret(self) -> bytes:
         """Signs the cursors that callers get."""
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[ApiKey]:
         """The keys of all projects, revoked ones included, the oldest first."""
 
-    async def key(self, key_id: str) -> Key | None:
+    async def key(self, key_id: str) -> ApiKey | None:
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
 
     async def has_keys(self) -> bool:
         """Whether any key was ever made, revoked ones included. Asked for every request while there is none."""
 
-    async def add_key(self, key: Key) -> None:
+    async def add_key(self, key: ApiKey) -> None:
         """Store a new key."""
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from voicemem.config.session import HISTORY_EVENT
 from voicemem.store.admission import Outcome
-from voicemem.store.streams import Ending, Producer, Stream
+from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """One entry of a journal. `producer` and `seq` are None for the server's own events."""
 
     position: int
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     payload: bytes
 
 
-class Opened(NamedTuple):
+class OpenResult(NamedTuple):
     """The result of an open: the producer continues at `next_seq` under `epoch`, and older epochs are refused.
 
     `created` and `reopened` say what the open did to the session.
@@ -35,7 +35,7 @@ class Opened(NamedTuple):
     reopened: bool
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """What became of a batch, with the stream and the producer's `next_seq` after it.
 
     `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
@@ -56,24 +56,24 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
-class Restored(Struct, frozen=True, kw_only=True):
+class RestoredSession(Struct, frozen=True, kw_only=True):
     """The journal of a session that is to be restored, and the state of the session after it."""
 
-    rows: Sequence[Row]
+    rows: Sequence[JournalRow]
     """From position 1 on, without holes."""
     started_ms: int
-    producers: Sequence[Producer] = ()
+    producers: Sequence[ProducerState] = ()
     ended_ms: int | None = None
     """None for a session that is running."""
     reason: str | None = None
     provisional: bool = False
-    ending: Ending | None = None
+    ending: SessionEnding | None = None
     """What a `session.end` said that no close has followed yet."""
     secrets_of: int | None = None
     """The key of a session whose secrets are copied."""
 
 
-class StreamFilter(Struct, frozen=True, kw_only=True):
+class SessionFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list: those for which all conditions hold.
 
     `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
@@ -116,7 +116,7 @@ class Endpoint(Struct, frozen=True):
     """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
 
 
-class Closing(Struct, frozen=True):
+class SessionHeader(Struct, frozen=True):
     """What a notice says of its session, as it was when the export was made.
 
     `stopped_ms` is the time of the close; for a start, that of the start or reopening.
@@ -137,7 +137,7 @@ def notice_id(close_id: str, event_type: int) -> str:
     return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"
 
 
-class Export(Struct, frozen=True):
+class ClaimedDelivery(Struct, frozen=True):
     """A notice about a session on its way to one endpoint."""
 
     key: int
@@ -147,7 +147,7 @@ class Export(Struct, frozen=True):
     event_type: int
     position: int
     """The body is made from the memory at this position of the journal."""
-    closing: Closing
+    closing: SessionHeader
     payload: bytes | None
     """The body's payload, frozen before the first attempt; None before that."""
     attempts: int
@@ -202,7 +202,7 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Key(Struct, frozen=True):
+class ApiKey(Struct, frozen=True):
     """An API key as it is stored; `hash` is the SHA-256 of its secret."""
 
     id: str

@@ -12,13 +12,13 @@ from msgspec import Struct
 from voicemem.config.session import parse_config
 from voicemem.protocol.types import JsonObject
 
-SESSION, USER = "session", "user"
+SESSION_KIND, USER_KIND = "session", "user"
 """Kinds of streams; a user's is never closed."""
-GRACE_MS = 2_000
+END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
 
 
-class Ending(NamedTuple):
+class SessionEnding(NamedTuple):
     """When and why a session ends; `ts` is Unix ms."""
 
     ts: int
@@ -27,7 +27,7 @@ class Ending(NamedTuple):
     """For an idle close: a producer that comes back reopens the session."""
 
 
-class Producer(Struct, gc=False):
+class ProducerState(Struct, gc=False):
     """A producer of one session."""
 
     name: str
@@ -64,25 +64,25 @@ class Stream(Struct, gc=False):
     """Whether it was closed for idleness, so that it may be reopened."""
 
     @property
-    def ending(self) -> Ending | None:
+    def ending(self) -> SessionEnding | None:
         """What the first `session.end` said; None before one was committed."""
-        return None if self.ending_ts is None else Ending(self.ending_ts, self.ending_reason or "ended")
+        return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
 
 
 def due_ms(stream: Stream) -> int | None:
     """When a session is to be closed if nothing more happens; None when it is not running, and for a user's stream."""
-    if stream.state != "running" or stream.kind != SESSION:
+    if stream.state != "running" or stream.kind != SESSION_KIND:
         return None
     settings = parse_config(stream.config)
     times = [stream.started_ms + int(settings.max_duration * 1000)]
     if stream.ending_ms is not None:
-        times.append(stream.ending_ms + GRACE_MS)
+        times.append(stream.ending_ms + END_GRACE_MS)
     if stream.silent_since_ms is not None and settings.idle_timeout:
         times.append(stream.silent_since_ms + int(settings.idle_timeout * 1000))
     return min(times)
 
 
-def due_close(stream: Stream, now_ms: int) -> Ending | None:
+def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
     """The ending with which a session is to be closed now; None when it is not due."""
     due = due_ms(stream)
     if due is None or due > now_ms:
@@ -91,8 +91,8 @@ def due_close(stream: Stream, now_ms: int) -> Ending | None:
         return stream.ending
     settings = parse_config(stream.config)
     if stream.started_ms + int(settings.max_duration * 1000) <= now_ms:
-        return Ending(now_ms, "max_duration")
-    return Ending(now_ms, "idle", provisional=True)
+        return SessionEnding(now_ms, "max_duration")
+    return SessionEnding(now_ms, "idle", provisional=True)
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:

@@ -16,17 +16,17 @@ from voicemem.errors import CODES
 from voicemem.version import __version__
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
-KINDS = ("websocket", "http")
-RESULTS = ("stored", "repeated", "refused")
-RESUMES = ("created", "resumed", "reopened", "refused")
-ATTEMPTS = ("delivered", "failed", "gone")
-CALLS = ("answered", "failed", "cancelled")
+INGEST_KINDS = ("websocket", "http")
+EVENT_RESULTS = ("stored", "repeated", "refused")
+RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
+ATTEMPT_RESULTS = ("delivered", "failed", "gone")
+LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-REQUEST_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-ATTEMPT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
-TOKEN_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
-ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+ATTEMPT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
+TOKEN_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
+ROW_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
 class CommitCounts:
@@ -62,12 +62,12 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         self.answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         """The series of requests, by method, route and status: looking them up by labels costs more than counting."""
-        self.count_ingest()
-        self.count_edges()
-        self.gauge_all()
+        self.define_ingest()
+        self.define_edges()
+        self.define_gauges()
         ProcessCollector(registry=self.registry)
 
-    def count_ingest(self) -> None:
+    def define_ingest(self) -> None:
         self.ingest_events = self.counter(
             "ingest_events", "Events, by kind of connection and result.", "kind", "result"
         )
@@ -75,32 +75,32 @@ class Metrics:
         self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
         self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
         self.commits = self.counter("commits", "Commits of events, by result.", "result")
-        self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_SECONDS)
-        self.commit_batch_rows = self.histogram("commit_batch_rows", "Events offered in one commit.", ROWS)
+        self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
+        self.commit_batch_rows = self.histogram("commit_batch_rows", "Events offered in one commit.", ROW_BUCKETS)
         self.ack_latency_seconds = self.histogram(
             "ack_latency_seconds",
             "From the first event that waited for a commit to its acks.",
-            COMMIT_SECONDS,
+            COMMIT_BUCKETS,
         )
-        for kind in KINDS:
-            for result in RESULTS:
+        for kind in INGEST_KINDS:
+            for result in EVENT_RESULTS:
                 self.ingest_events.labels(kind, result)
-        for result in RESUMES:
+        for result in RESUME_RESULTS:
             self.resume.labels(result)
         for result in ("committed", "failed"):
             self.commits.labels(result)
 
-    def count_edges(self) -> None:
+    def define_edges(self) -> None:
         self.connections_rejected = self.counter(
             "connections_rejected", "Websockets that were rejected or closed, by error code.", "reason"
         )
         self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
         self.webhook_attempt_seconds = self.histogram(
-            "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_SECONDS
+            "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
         )
         self.llm_calls = self.counter("llm_calls", "LLM requests, by use and result.", "use", "result")
         self.llm_first_token_seconds = self.histogram(
-            "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_SECONDS, "use"
+            "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use"
         )
         self.http_requests = self.counter(
             "http_requests", "REST requests by route and status.", "method", "route", "status"
@@ -108,16 +108,16 @@ class Metrics:
         self.http_request_seconds = self.histogram(
             "http_request_seconds",
             "From the head of a REST request to the end of its response.",
-            REQUEST_SECONDS,
+            REQUEST_BUCKETS,
             "route",
         )
-        for result in CALLS:
+        for result in LLM_RESULTS:
             self.llm_calls.labels("gateway", result)
             self.llm_calls.labels("summary", result)
-        for result in ATTEMPTS:
+        for result in ATTEMPT_RESULTS:
             self.webhook_attempts.labels(result)
 
-    def gauge_all(self) -> None:
+    def define_gauges(self) -> None:
         self.last_commit_ok = self.gauge("last_commit_ok", "Whether the store's last commit succeeded.")
         self.draining = self.gauge("draining", "Whether the service is shutting down.")
         self.connections = self.gauge("connections", "Open connections, by port.", "kind")

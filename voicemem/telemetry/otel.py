@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voicemem.errors import CannotStart
-from voicemem.telemetry.tracing import NOTHING, Kind, NoTracer, Span, Tracer, Value
+from voicemem.telemetry.tracing import NO_ATTRIBUTES, AttributeValue, NoTracer, Span, SpanKindName, Tracer
 from voicemem.version import __version__
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-MOST_LINKS = 32
+MAX_LINKS = 32
 
 
 def wanted(env: Mapping[str, str]) -> str | None:
@@ -42,20 +42,20 @@ def wanted(env: Mapping[str, str]) -> str | None:
     return exporter
 
 
-def tracer_of(env: Mapping[str, str]) -> Tracer:
+def make_tracer(env: Mapping[str, str]) -> Tracer:
     """The tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
     exporter = wanted(env)
     if exporter is None:
         return NoTracer()
     try:
-        return OtelTracer(provider_of(exporter))
+        return OtelTracer(make_provider(exporter))
     except ImportError:
         raise CannotStart(
             "The OTEL_… variables ask for traces, which need the extra `otel`: pip install 'voicemem-core[otel]'"
         ) from None
 
 
-def provider_of(exporter: str) -> TracerProvider:
+def make_provider(exporter: str) -> TracerProvider:
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
@@ -80,7 +80,7 @@ class OtelSpan:
     def __init__(self, span: trace.Span) -> None:
         self.span = span
 
-    def set_attribute(self, key: str, value: Value) -> None:
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
         self.span.set_attribute(key, value)
 
     def fail(self, what: str) -> None:
@@ -98,7 +98,7 @@ def placed(origins: Sequence[object]) -> dict[str, Any]:
     contexts = [origin for origin in origins if isinstance(origin, Context)]
     others = [get_current_span(context).get_span_context() for context in contexts[1:]]
     distinct = {(span.trace_id, span.span_id): span for span in others}
-    links = [Link(span) for span in distinct.values()][:MOST_LINKS]
+    links = [Link(span) for span in distinct.values()][:MAX_LINKS]
     return {"context": contexts[0] if contexts else Context(), "links": links}
 
 
@@ -114,7 +114,11 @@ class OtelTracer:
 
     @contextmanager
     def span(
-        self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
+        self,
+        name: str,
+        kind: SpanKindName,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        origins: Sequence[object] | None = None,
     ) -> Iterator[Span]:
         from opentelemetry.trace import SpanKind
 

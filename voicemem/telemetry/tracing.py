@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol
 
-Kind = Literal["server", "client", "internal"]
-Value = str | int | bool
-NOTHING: Mapping[str, Value] = {}
+SpanKindName = Literal["server", "client", "internal"]
+AttributeValue = str | int | bool
+NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
 
 
 class Span(Protocol):
     """One timed operation in a trace."""
 
-    def set_attribute(self, key: str, value: Value) -> None: ...
+    def set_attribute(self, key: str, value: AttributeValue) -> None: ...
 
     def fail(self, what: str) -> None:
         """Mark the span as failed; `what` is a short word, such as an error code."""
@@ -28,7 +28,11 @@ class Tracer(Protocol):
     """Makes spans. A span is a child of the span around it, or with `origins` a child of the first of these."""
 
     def span(
-        self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
+        self,
+        name: str,
+        kind: SpanKindName,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        origins: Sequence[object] | None = None,
     ) -> AbstractContextManager[Span]: ...
 
     def origin(self, headers: Mapping[str, str]) -> object:
@@ -50,7 +54,7 @@ class Tracer(Protocol):
 class NoSpan:
     """A `Span` that records nothing."""
 
-    def set_attribute(self, key: str, value: Value) -> None: ...
+    def set_attribute(self, key: str, value: AttributeValue) -> None: ...
 
     def fail(self, what: str) -> None: ...
 
@@ -62,7 +66,11 @@ class NoTracer:
         self.nothing: nullcontext[Span] = nullcontext(NoSpan())
 
     def span(
-        self, name: str, kind: Kind, attributes: Mapping[str, Value] = NOTHING, origins: Sequence[object] | None = None
+        self,
+        name: str,
+        kind: SpanKindName,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        origins: Sequence[object] | None = None,
     ) -> AbstractContextManager[Span]:
         return self.nothing
 

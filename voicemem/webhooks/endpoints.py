@@ -75,18 +75,18 @@ class Webhooks:
 
     async def list(self, project: str) -> Sequence[Endpoint]:
         """A project's endpoints; for the project `default` the operator's comes first."""
-        operator_endpoint = await self.operator_endpoint() if project == DEFAULT_PROJECT else None
-        return [*([operator_endpoint] if operator_endpoint else []), *await self.store.endpoints(project)]
+        find_operator_endpoint = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
+        return [*([find_operator_endpoint] if find_operator_endpoint else []), *await self.store.endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """An endpoint. Raises `Refused` (`unknown_webhook`)."""
         if is_operator_endpoint(project, endpoint_id):
-            return require_endpoint(await self.operator_endpoint())
+            return require_endpoint(await self.find_operator_endpoint())
         return require_endpoint(await self.store.endpoint(project, endpoint_id))
 
-    async def operator_endpoint(self) -> Endpoint | None:
+    async def find_operator_endpoint(self) -> Endpoint | None:
         """The endpoint that the operator configured."""
-        endpoint = await self.store.operator_endpoint()
+        endpoint = await self.store.find_operator_endpoint()
         return None if endpoint is None else replace(endpoint, id=OPERATOR_ID)
 
     async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
@@ -141,7 +141,7 @@ class Webhooks:
     ) -> tuple[Sequence[EndpointDelivery], int | None]:
         """A page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
         endpoint = await self.get(project, endpoint_id)
-        page = await self.store.endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
+        page = await self.store.list_endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
         if len(page) <= filter.limit:
             return page, None
         return page[: filter.limit], page[filter.limit - 1].key
@@ -149,7 +149,7 @@ class Webhooks:
     async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
         """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""
         endpoint = await self.get_enabled(project, endpoint_id)
-        again = await self.store.send_again(endpoint.key, delivery, self.clock())
+        again = await self.store.resend(endpoint.key, delivery, self.clock())
         if again is None:
             raise Refused("unknown_delivery")
         self.wake.set()

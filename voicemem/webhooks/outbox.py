@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from voicemem.config import session as config
 from voicemem.errors import StoreUnavailable
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import Memories
-from voicemem.sessions.read_model import Memory
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, Endpoint, Export
+from voicemem.store.records import Attempt, ClaimedDelivery, Endpoint
 from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, Send, next_delay_s, verdict
 from voicemem.webhooks.payloads import (
     envelope,
@@ -47,7 +47,7 @@ MAX_WAIT_S = 1.0
 class OutboxWorker:
     """Delivers the notices of one store with `send`."""
 
-    def __init__(self, store: Store, memories: Memories, send: Send, runtime: Runtime) -> None:
+    def __init__(self, store: Store, memories: ReadModelCache, send: Send, runtime: Runtime) -> None:
         self.store = store
         self.memories = memories
         self.send = send
@@ -85,7 +85,7 @@ class OutboxWorker:
                 self.wake.clear()
                 return
             with suppress(StoreUnavailable):
-                due = await self.store.next_export_ms()
+                due = await self.store.next_delivery_ms()
                 if due is not None and due <= self.clock():
                     self.refill()
 
@@ -103,7 +103,7 @@ class OutboxWorker:
         busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
         busiest = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - busiest)
-        exports = await self.store.claim_exports(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
+        exports = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
         for export in exports:
             self.in_flight[export.endpoint.url] += 1
             task = asyncio.create_task(self.deliver(export))
@@ -111,7 +111,7 @@ class OutboxWorker:
             task.add_done_callback(self.tasks.discard)
         return len(exports)
 
-    async def deliver(self, export: Export) -> None:
+    async def deliver(self, export: ClaimedDelivery) -> None:
         """Make one attempt, and record its result."""
         try:
             payload = await self.store.freeze(export, export.payload or await self.make_payload(export))
@@ -141,7 +141,7 @@ class OutboxWorker:
             self.refill_scheduled = True
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
-    async def make_payload(self, export: Export) -> bytes:
+    async def make_payload(self, export: ClaimedDelivery) -> bytes:
         """The payload of a notice, from the journal up to the close; later events do not change it."""
         closing, contents = export.closing, export.endpoint.contents
         session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
@@ -154,27 +154,27 @@ class OutboxWorker:
                 messages = await self.memories.as_of(export.stream, export.position)
                 return history_payload(session, closing.stopped_ms, messages, contents)
 
-        def write(memory: Memory) -> bytes:
+        def write(memory: ReadModel) -> bytes:
             if export.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, closing.stopped_ms, memory.state, contents)
             return turns_payload(session, closing.stopped_ms, memory.state)
 
-        return await self.memories.made_as_of(export.stream, export.position, write)
+        return await self.memories.compute_as_of(export.stream, export.position, write)
 
-    async def finish(self, export: Export, answer: AttemptResult, started_ms: int) -> None:
+    async def finish(self, export: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
         """Record an attempt, and what follows from its answer."""
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
-                await self.store.finish_export(export, attempt, "delivered", None)
+                await self.store.finish_delivery(export, attempt, "delivered", None)
             case "gone":
                 LOG.warning("%s is disabled: it answered 410 to notice %s", describe_endpoint(export), export.notice_id)
-                await self.store.finish_export(export, attempt, "failed", None)
+                await self.store.finish_delivery(export, attempt, "failed", None)
                 await self.store.disable_endpoint(export.endpoint, self.clock())
             case "retry":
                 await self.finish_failed(export, attempt, answer)
 
-    async def finish_failed(self, export: Export, attempt: Attempt, answer: AttemptResult) -> None:
+    async def finish_failed(self, export: ClaimedDelivery, attempt: Attempt, answer: AttemptResult) -> None:
         """Record a failed attempt and when the next one is due, if any is left."""
         now = self.clock()
         attempts_made = export.attempts + 1 - export.restarted_at
@@ -184,14 +184,14 @@ class OutboxWorker:
         which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
         host = urlsplit(export.endpoint.url).hostname
         LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, outcome)
-        await self.store.finish_export(export, attempt, "pending" if due else "failed", due)
+        await self.store.finish_delivery(export, attempt, "pending" if due else "failed", due)
         if due == now:
             self.wake.set()
         since = export.endpoint.failing_since_ms
         if since is not None and since <= now - FAILING_MS:
             await self.disable_failing(export, now)
 
-    async def disable_failing(self, export: Export, now_ms: int) -> None:
+    async def disable_failing(self, export: ClaimedDelivery, now_ms: int) -> None:
         """Disable an endpoint that has failed for days, unless a delivery has succeeded meanwhile."""
         if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
             LOG.warning(
@@ -199,7 +199,7 @@ class OutboxWorker:
             )
 
 
-def describe_endpoint(export: Export) -> str:
+def describe_endpoint(export: ClaimedDelivery) -> str:
     """The endpoint of an export for the log: its owner and host, since a path or query may hold secrets."""
     endpoint = export.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
@@ -208,7 +208,7 @@ def describe_endpoint(export: Export) -> str:
     return f"{whose} to {urlsplit(endpoint.url).hostname}"
 
 
-def attempt_request(export: Export, payload: bytes, now_ms: int) -> AttemptRequest:
+def attempt_request(export: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
     """One attempt: the frozen payload in an envelope with the time of this attempt."""
     body = envelope(
         notice_id=export.notice_id,

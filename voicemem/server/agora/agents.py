@@ -14,7 +14,7 @@ from voicemem.server.agora.requests import Join, Update, body_as, session_config
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
-from voicemem.store.records import StreamFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
 PROJECT = "/v2/projects/{appid}"
@@ -116,12 +116,12 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
 
 
-def agents_filter(project: str, query: AgentsQuery, now_s: int) -> StreamFilter:
+def agents_filter(project: str, query: AgentsQuery, now_s: int) -> SessionFilter:
     """Turn a query into a filter; the first and the last second are included."""
     states = set(query.state.split(","))
     both = {RUNNING, STOPPED} <= states
     since = now_s - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
-    return StreamFilter(
+    return SessionFilter(
         project=project,
         state=None if both else "running" if RUNNING in states else "ended",
         channel=query.channel or None,

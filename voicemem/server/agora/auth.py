@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.hdrs import AUTHORIZATION
 
 from voicemem.errors import Refused
-from voicemem.security.access import EVERYTHING
+from voicemem.security.access import FULL_GRANT
 from voicemem.server.http.request import GRANT, SESSION_ID, get_stream
 from voicemem.store.streams import Stream
 
@@ -53,7 +53,7 @@ def password_of(credentials: str) -> str | None:
 def project_of(request: web.Request) -> str:
     """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
     grant = request[GRANT]
-    if grant != EVERYTHING and request.match_info["appid"] != grant.project:
+    if grant != FULL_GRANT and request.match_info["appid"] != grant.project:
         raise Refused("forbidden", "The key belongs to another project than the one in the path.")
     return grant.project
 

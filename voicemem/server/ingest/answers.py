@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from voicemem.protocol.frames import Ack, Error, Ready
-from voicemem.sessions.batches import Problem, ProducerLease
-from voicemem.store.records import Opened
+from voicemem.sessions.batches import EventProblem, ProducerLease
+from voicemem.store.records import OpenResult
 
 
-def ready_frame(opened: Opened, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
+def ready_frame(opened: OpenResult, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
     """Encode the answer to `session.open`; `window` is in bytes."""
     stream = opened.stream
     frame = Ready(stream.id, producer, stream.state, opened.epoch, opened.next_seq, next_turn, incarnation, window)
@@ -21,6 +21,6 @@ def ack_prefix(lease: ProducerLease) -> bytes:
     return msgspec.json.encode(Ack(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
 
 
-def error_frame(problem: Problem, session_id: str | None = None, producer: str | None = None) -> bytes:
+def error_frame(problem: EventProblem, session_id: str | None = None, producer: str | None = None) -> bytes:
     """Encode an `error`; what is unknown about the event is left out."""
     return msgspec.json.encode(Error(session_id=session_id, producer=producer, **problem._asdict()))

@@ -15,8 +15,8 @@ from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.batches import BatchResult, PendingBatch, Problem
-from voicemem.sessions.recorder import FLOOD, SLICE
+from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
+from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY
 
 NEEDS_STORE = SessionOpen, Auth
 """Frames for which the store must be asked before anything that follows is taken."""
@@ -115,7 +115,7 @@ class Connection(ConnectionControl):
         size = len(message) // max(1, len(pieces))
         self.throttle.count(len(pieces))
         arrivals = map(decode_event, map(bytes, pieces))
-        if self.grant is None or len(pieces) > SLICE:
+        if self.grant is None or len(pieces) > YIELD_EVERY:
             self.frame_task = asyncio.create_task(self.process_rest(arrivals, size))
             return
         for arrival in arrivals:
@@ -151,14 +151,14 @@ class Connection(ConnectionControl):
                 await self.open(arrival.event)
             else:
                 self.enqueue(arrival, size)
-            if count % SLICE == 0:
+            if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
     # The rate of the key
 
     def pause_reading(self, notify: bool) -> None:
         if notify:
-            self.websocket.send_nowait(error_frame(Problem(None, "rate_limited", OVER_RATE)))
+            self.websocket.send_nowait(error_frame(EventProblem(None, "rate_limited", OVER_RATE)))
         self.websocket.set_reading(False)
 
     def resume(self) -> None:
@@ -209,13 +209,13 @@ class Connection(ConnectionControl):
         return batch
 
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
-        self.websocket.send_nowait(error_frame(Problem(seq, refused.code, refused.detail), session_id, producer))
+        self.websocket.send_nowait(error_frame(EventProblem(seq, refused.code, refused.detail), session_id, producer))
         self.host.metrics.refused(refused.code)
         self.count_unstored()
 
     def count_unstored(self) -> None:
         self.unstored_in_a_row += 1
-        if self.unstored_in_a_row > FLOOD:
+        if self.unstored_in_a_row > FLOOD_LIMIT:
             raise InvalidFrame("flood")
 
     # Answers out

@@ -17,7 +17,7 @@ from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.batches import Problem, ProducerLease
+from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, Recorder
 from voicemem.telemetry.metrics import Metrics
@@ -151,7 +151,7 @@ class ConnectionControl(ABC):
         if open_lease is None or open_lease.dead:
             return
         open_lease.dead = True
-        problem = Problem(None, "superseded", CODES["superseded"].sentence)
+        problem = EventProblem(None, "superseded", CODES["superseded"].sentence)
         self.websocket.send_nowait(error_frame(problem, lease.session_id, lease.producer))
         await self.release(open_lease)
 
@@ -215,7 +215,7 @@ class ConnectionControl(ABC):
 
     def send_error(self, error: VoicememError) -> None:
         """Send an error that is about the connection, and not about one event."""
-        self.websocket.send_nowait(error_frame(Problem(None, error.code, error.detail)))
+        self.websocket.send_nowait(error_frame(EventProblem(None, error.code, error.detail)))
 
     def count_rejected(self, code: str) -> None:
         self.host.metrics.connections_rejected.labels(code).inc()

@@ -25,10 +25,10 @@ from voicemem.server.rest.tails import (
     tail_session,
     wants_tail,
 )
-from voicemem.sessions.batches import Problem, ProducerLease
-from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD, SLICE
+from voicemem.sessions.batches import EventProblem, ProducerLease
+from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
 from voicemem.store.port import Journal
-from voicemem.store.records import Row
+from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 
 PAGE = 1000
@@ -86,8 +86,10 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []
-    for first in range(0, max(1, len(pieces)), SLICE):
-        result = await services.recorder.record(lease, map(decode_event, map(bytes, pieces[first : first + SLICE])))
+    for first in range(0, max(1, len(pieces)), YIELD_EVERY):
+        result = await services.recorder.record(
+            lease, map(decode_event, map(bytes, pieces[first : first + YIELD_EVERY]))
+        )
         errors += map(event_error, result.problems)
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
             services.presence.wait_for(lease)
@@ -95,12 +97,12 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
             services.sessions.notices_due.set()
         if result.ended:
             await services.presence.close_when_ended(lease)
-        if len(errors) == first + SLICE > FLOOD:
+        if len(errors) == first + YIELD_EVERY > FLOOD_LIMIT:
             raise InvalidFrame("flood")
     return json_response(Appended(result.next_seq, errors))
 
 
-def event_error(problem: Problem) -> EventError:
+def event_error(problem: EventProblem) -> EventError:
     expected = UNSET if problem.expected is None else problem.expected
     return EventError(problem.seq, problem.code, problem.detail, expected)
 
@@ -129,7 +131,7 @@ async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -
         after, left = rows[-1].position, left - len(rows)
 
 
-def journal_line(row: Row) -> bytes:
+def journal_line(row: JournalRow) -> bytes:
     """Encode one entry as a line of JSON, with the event as it is in the journal."""
     entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, event_json(row))
     return msgspec.json.encode(entry) + b"\n"

@@ -172,7 +172,7 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
     memory = await services.memories.at(stream)
-    if memory.stands_at > stream.position:  # more was committed since: the row must be of the same moment
+    if memory.position > stream.position:  # more was committed since: the row must be of the same moment
         stream = await get_stream(request)
         memory = await services.memories.at(stream)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)

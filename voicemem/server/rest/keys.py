@@ -11,7 +11,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import SessionId
 from voicemem.security.audit import audit
-from voicemem.security.session_tokens import LONGEST_S
+from voicemem.security.session_tokens import MAX_TOKEN_S
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
@@ -22,7 +22,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
-from voicemem.store.records import Key
+from voicemem.store.records import ApiKey
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
 
@@ -60,7 +60,7 @@ class Keys(Struct, frozen=True):
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a token is valid, in seconds."""
 
-    ttl_seconds: Annotated[int, Meta(ge=1, le=LONGEST_S)] = 600
+    ttl_seconds: Annotated[int, Meta(ge=1, le=MAX_TOKEN_S)] = 600
 
 
 class MadeToken(Struct, frozen=True):
@@ -71,7 +71,7 @@ class MadeToken(Struct, frozen=True):
     expires_at: int
 
 
-def key_view(key: Key) -> ShownKey:
+def key_view(key: ApiKey) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms)
 
 

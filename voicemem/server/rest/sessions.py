@@ -25,7 +25,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
-from voicemem.store.records import StreamFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
@@ -134,7 +134,7 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
 
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
     """List the sessions of the project, the newest first."""
-    conditions = StreamFilter(
+    conditions = SessionFilter(
         project=request[GRANT].project,
         state=query.state,
         user_id=query.user_id,

@@ -19,8 +19,8 @@ from voicemem.server.http.request import GRANT, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.sessions import Label, parse_label
-from voicemem.sessions.tails.session import Changed, End, Entry, Tail, Told, View
-from voicemem.store.records import Row, StreamFilter
+from voicemem.sessions.tails.session import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
+from voicemem.store.records import JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Upsert
 from voicemem.transcript.messages import Message
@@ -130,8 +130,8 @@ def wants_tail(request: web.Request) -> bool:
 async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
     tails = services_of(request).tails
-    tail = await tails.of_one(stream, View(query.view == "messages", query.open), last_event_id(request), after)
-    if last_event_id(request) is not None and tail.is_told:
+    tail = await tails.of_one(stream, TailView(query.view == "messages", query.open), last_event_id(request), after)
+    if last_event_id(request) is not None and tail.is_finished:
         return web.Response(status=204)  # a browser then stops connecting again
     return await stream_tail(request, tail)
 
@@ -143,12 +143,12 @@ async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.S
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    conditions = StreamFilter(
+    conditions = SessionFilter(
         project=request[GRANT].project, state=query.state, user_id=query.user_id, label=parse_label(query.label)
     )
-    view = View(query.view == "messages", query.open)
+    view = TailView(query.view == "messages", query.open)
     return await stream_tail(
-        request, await services_of(request).tails.of_several(conditions, view, last_event_id(request))
+        request, await services_of(request).tails.tail_several(conditions, view, last_event_id(request))
     )
 
 
@@ -197,12 +197,12 @@ async def check_reader(request: web.Request) -> None:
         raise ConnectionResetError
 
 
-def event_json(row: Row) -> Raw:
+def event_json(row: JournalRow) -> Raw:
     """Return the event of an entry as it is in the journal, on one line."""
     return Raw(row.payload.translate(NO_LINE_BREAKS))
 
 
-def encode_in_pieces(items: list[Told]) -> list[bytes]:
+def encode_in_pieces(items: list[TailItem]) -> list[bytes]:
     """Encode items of a tail, in pieces of at least `CHUNK_BYTES` but for the last."""
     pieces, piece = [], bytearray()
     for item in items:
@@ -213,16 +213,16 @@ def encode_in_pieces(items: list[Told]) -> list[bytes]:
     return [*pieces, bytes(piece)] if piece else pieces
 
 
-def encode_item(item: Told) -> bytes:
+def encode_item(item: TailItem) -> bytes:
     """Encode one item; an item without content only says where the tail stands."""
     match item.what:
-        case Entry(session_id, row):
+        case NewEntry(session_id, row):
             entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, event_json(row))
             return encode_event(item.place, "entry", entry)
-        case Changed(session_id, position, changes):
+        case MemoryChange(session_id, position, changes):
             changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
             return encode_event(item.place, "messages", changed)
-        case End(session_id, state, reason):
+        case TailEnd(session_id, state, reason):
             return encode_event(item.place, "end", SessionOver(session_id, state, reason))
     return sse.encode(id=item.place)
 

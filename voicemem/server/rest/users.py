@@ -15,7 +15,7 @@ from voicemem.server.http.request import GRANT, NoQuery, json_response, services
 from voicemem.server.http.routes import ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import SessionPage, session_view
 from voicemem.sessions.retention import erase_user
-from voicemem.store.records import StreamFilter
+from voicemem.store.records import SessionFilter
 
 
 class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +28,7 @@ class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
     """List the sessions of a user in the project, the newest first."""
-    conditions = StreamFilter(
+    conditions = SessionFilter(
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)

@@ -12,39 +12,39 @@ from typing import NamedTuple
 
 from voicemem.errors import Refused
 
-PAIR = r"\d{1,16}-\d{1,16}"
-ONE = re.compile(rf"([0-9a-f]{{1,64}})\.({PAIR})\Z", re.ASCII)
-SEVERAL = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{PAIR})*)\Z", re.ASCII)
+KEY_POSITION = r"\d{1,16}-\d{1,16}"
+SESSION_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.({KEY_POSITION})\Z", re.ASCII)
+SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION})*)\Z", re.ASCII)
 
 
-class Several(NamedTuple):
+class SeveralCursor(NamedTuple):
     """A place in several sessions: the key up to which they were examined, and the positions of those followed."""
 
     frontier: int
     positions: dict[int, int]
 
 
-def write_one(incarnation: str, key: int, position: int) -> str:
+def format_session_cursor(incarnation: str, key: int, position: int) -> str:
     return f"{incarnation}.{key}-{position}"
 
 
-def read_one(incarnation: str, key: int, place: str) -> int:
+def parse_session_cursor(incarnation: str, key: int, place: str) -> int:
     """The position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
-    place_key, position = pair_of(checked(ONE, incarnation, place)[2])
+    place_key, position = parse_pair(checked(SESSION_CURSOR, incarnation, place)[2])
     if place_key != key:
         raise Refused("invalid_position", "The position belongs to another session.")
     return position
 
 
-def write_several(incarnation: str, place: Several) -> str:
+def format_several_cursor(incarnation: str, place: SeveralCursor) -> str:
     pairs = "".join(f"_{key}-{position}" for key, position in place.positions.items())
     return f"{incarnation}.{place.frontier}{pairs}"
 
 
-def read_several(incarnation: str, place: str) -> Several:
+def parse_several_cursor(incarnation: str, place: str) -> SeveralCursor:
     """The place in a text of `write_several`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
-    match = checked(SEVERAL, incarnation, place)
-    return Several(int(match[2]), dict(map(pair_of, match[3].split("_")[1:])))
+    match = checked(SEVERAL_CURSOR, incarnation, place)
+    return SeveralCursor(int(match[2]), dict(map(parse_pair, match[3].split("_")[1:])))
 
 
 def checked(form: re.Pattern[str], incarnation: str, place: str) -> re.Match[str]:
@@ -56,6 +56,6 @@ def checked(form: re.Pattern[str], incarnation: str, place: str) -> re.Match[str
     return match
 
 
-def pair_of(text: str) -> tuple[int, int]:
+def parse_pair(text: str) -> tuple[int, int]:
     key, _, position = text.partition("-")
     return int(key), int(position)

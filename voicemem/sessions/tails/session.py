@@ -11,36 +11,36 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from voicemem.sessions.cache import Memories, decoded
+from voicemem.sessions.cache import ReadModelCache, decoded
 from voicemem.sessions.tails import cursor
 from voicemem.store.port import Store
-from voicemem.store.records import Row
+from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.diff import Changes, MessageDiff
 from voicemem.transcript.fold import fold_all
 
-PAGE = 500
+TAIL_PAGE = 500
 """Entries read at a time."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for: closes, changes over REST, and what other
 processes on the store have journaled."""
 
 
-class View(NamedTuple):
+class TailView(NamedTuple):
     """What a tail sends: the journal, or with `messages` the memory, with `unfinished` also what is in progress."""
 
     messages: bool = False
     unfinished: bool = False
 
 
-class Entry(NamedTuple):
+class NewEntry(NamedTuple):
     """One entry of a session's journal."""
 
     session_id: str
-    row: Row
+    row: JournalRow
 
 
-class Changed(NamedTuple):
+class MemoryChange(NamedTuple):
     """What has changed in the memory, up to a position, since the last item of the session."""
 
     session_id: str
@@ -48,7 +48,7 @@ class Changed(NamedTuple):
     changes: Changes
 
 
-class End(NamedTuple):
+class TailEnd(NamedTuple):
     """The last item of a session; `state` is `ended` or `erased`."""
 
     session_id: str
@@ -56,14 +56,14 @@ class End(NamedTuple):
     reason: str | None
 
 
-class Told(NamedTuple):
+class TailItem(NamedTuple):
     """One item of a tail, and the place from which a reader that has it resumes; the first item may be a place only."""
 
     place: str
-    what: Entry | Changed | End | None
+    what: NewEntry | MemoryChange | TailEnd | None
 
 
-class Followed:
+class FollowedSession:
     """A session in a tail, which was sent up to position `at`."""
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
@@ -73,11 +73,11 @@ class Followed:
         """The memory as it was sent; None before the first item, and in a tail of journals."""
 
 
-class Sources(NamedTuple):
+class TailSources(NamedTuple):
     """What tails read from. `clock` returns Unix ms; tails end when `draining` is set."""
 
     store: Store
-    memories: Memories
+    memories: ReadModelCache
     clock: Callable[[], int]
     draining: asyncio.Event
 
@@ -88,7 +88,7 @@ class Tail:
     endless = False
     """Whether it continues when it follows no session any more."""
 
-    def __init__(self, sources: Sources, view: View, followed: list[Followed]) -> None:
+    def __init__(self, sources: TailSources, view: TailView, followed: list[FollowedSession]) -> None:
         self.sources = sources
         self.store = sources.store
         self.view = view
@@ -101,10 +101,10 @@ class Tail:
     def place(self) -> str:
         """The place after all items so far."""
         ((key, session),) = self.followed.items()
-        return cursor.write_one(self.store.incarnation, key, session.at)
+        return cursor.format_session_cursor(self.store.incarnation, key, session.at)
 
     @property
-    def is_told(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether everything was sent and nothing can follow."""
         now = self.sources.clock()
         return all(
@@ -121,17 +121,17 @@ class Tail:
         """Note that any session may have changed, once every `POLL_S`."""
         self.changed.update(self.followed)
 
-    def holds_back(self, stream: Stream) -> bool:
+    def is_too_early(self, stream: Stream) -> bool:
         """Whether it is too early to send anything of a session."""
         return False
 
-    def finish(self, session: Followed, state: str, reason: str | None) -> Told:
+    def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
         """The last item of a session; a reader that returns with its place gets the same item again."""
         place = self.place
         del self.followed[session.stream.key]
-        return Told(place, End(session.stream.id, state, reason))
+        return TailItem(place, TailEnd(session.stream.id, state, reason))
 
-    async def tell(self) -> AsyncIterator[list[Told]]:
+    async def tell(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends.
 
         Raises `StoreUnavailable`.
@@ -139,7 +139,7 @@ class Tail:
         time = asyncio.get_running_loop().time
         look_at = time() + POLL_S
         while not self.sources.draining.is_set():
-            async for items in self.tell_changed():
+            async for items in self.read_changed():
                 yield items
             if not (self.followed or self.endless):
                 return
@@ -157,7 +157,7 @@ class Tail:
                 await self.rung.wait()
         self.rung.clear()
 
-    async def tell_changed(self) -> AsyncIterator[list[Told]]:
+    async def read_changed(self) -> AsyncIterator[list[TailItem]]:
         """Yield the next page of each session that may have more; those with further pages stay in `changed`."""
         keys, self.changed = sorted(self.changed), set()
         for key in keys:
@@ -169,11 +169,11 @@ class Tail:
                 yield [self.finish(session, "erased", None)]
                 continue
             session.stream = stream
-            if self.holds_back(stream):
+            if self.is_too_early(stream):
                 continue
             before = session.at
             if before < stream.position:
-                items = await (self.changes_of(session) if self.view.messages else self.entries_of(session))
+                items = await (self.read_changes(session) if self.view.messages else self.read_entries(session))
                 if items:
                     yield items
             if session.at >= stream.position and is_over(stream, self.sources.clock()):
@@ -181,15 +181,15 @@ class Tail:
             elif before < session.at < stream.position:
                 self.changed.add(key)
 
-    async def entries_of(self, session: Followed) -> list[Told]:
+    async def read_entries(self, session: FollowedSession) -> list[TailItem]:
         """The next page of a session's journal."""
         items = []
-        for row in await self.store.rows(session.stream.key, session.at, PAGE):
+        for row in await self.store.rows(session.stream.key, session.at, TAIL_PAGE):
             session.at = row.position
-            items.append(Told(self.place, Entry(session.stream.id, row)))
+            items.append(TailItem(self.place, NewEntry(session.stream.id, row)))
         return items
 
-    async def changes_of(self, session: Followed) -> list[Told]:
+    async def read_changes(self, session: FollowedSession) -> list[TailItem]:
         """What a page of the journal changes in a session's memory, as one item.
 
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
@@ -202,10 +202,10 @@ class Tail:
             if session.at:
                 session.keyed.changes()  # the reader has everything up to here
         state = session.keyed.state
-        fold_all(state, decoded(await self.store.rows(key, state.position, PAGE)))
+        fold_all(state, decoded(await self.store.rows(key, state.position, TAIL_PAGE)))
         session.at = max(session.at, state.position)
         changes = session.keyed.changes()
-        return [Told(self.place, Changed(session.stream.id, session.at, changes))] if changes else []
+        return [TailItem(self.place, MemoryChange(session.stream.id, session.at, changes))] if changes else []
 
 
 def is_over(stream: Stream, now_ms: int) -> bool:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from voicemem.sessions.tails import cursor
-from voicemem.sessions.tails.cursor import Several
-from voicemem.sessions.tails.session import End, Followed, Sources, Tail, Told, View
-from voicemem.store.records import StreamFilter
+from voicemem.sessions.tails.cursor import SeveralCursor
+from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
-MOST_SESSIONS = 256
+MAX_FOLLOWED = 256
 """Sessions that one tail follows at a time, at most: a place names each of them, and must fit into a header."""
-LISTED = 1000
+LIST_PAGE = 1000
 """Sessions in a page of a list."""
-SLACK_MS = 5_000
+START_SLACK_MS = 5_000
 """New sessions are looked for from this long before the start of the newest known one, since starts may be committed
 out of order."""
 
@@ -28,11 +28,13 @@ class TailOfSeveral(Tail):
 
     endless = True
 
-    def __init__(self, sources: Sources, view: View, followed: list[Followed], wanted: StreamFilter) -> None:
+    def __init__(
+        self, sources: TailSources, view: TailView, followed: list[FollowedSession], wanted: SessionFilter
+    ) -> None:
         super().__init__(sources, view, followed)
         self.wanted = wanted
         self.frontier = 0
-        self.seen_ms = 0
+        self.newest_start_ms = 0
         """When the newest session that was examined started, Unix ms."""
         self.found: dict[int, Stream] = {}
         """Sessions that match, that a commit has named, and that are not followed yet."""
@@ -40,90 +42,90 @@ class TailOfSeveral(Tail):
     @property
     def place(self) -> str:
         positions = {key: session.at for key, session in self.followed.items()}
-        return cursor.write_several(self.store.incarnation, Several(self.frontier, positions))
+        return cursor.format_several_cursor(self.store.incarnation, SeveralCursor(self.frontier, positions))
 
     def ring(self, stream: Stream) -> None:
         super().ring(stream)
-        room = len(self.followed) + len(self.found) < MOST_SESSIONS
+        room = len(self.followed) + len(self.found) < MAX_FOLLOWED
         if room and stream.key not in self.followed and matches(stream, self.wanted):
             self.found[stream.key] = stream
             self.rung.set()
 
-    def holds_back(self, stream: Stream) -> bool:
+    def is_too_early(self, stream: Stream) -> bool:
         return self.wanted.state == "ended" and stream.state != "ended"
 
-    def finish(self, session: Followed, state: str, reason: str | None) -> Told:
+    def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
         del self.followed[session.stream.key]
-        return Told(self.place, End(session.stream.id, state, reason))
+        return TailItem(self.place, TailEnd(session.stream.id, state, reason))
 
-    async def tell(self) -> AsyncIterator[list[Told]]:
-        yield [Told(self.place, None)]
+    async def tell(self) -> AsyncIterator[list[TailItem]]:
+        yield [TailItem(self.place, None)]
         async for items in super().tell():
             yield items
 
     async def wait(self, at_most_s: float) -> None:
         await super().wait(at_most_s)
-        await self.take_found()
+        await self.follow_found()
 
-    async def listed(self, some: StreamFilter) -> list[Stream]:
+    async def listed(self, some: SessionFilter) -> list[Stream]:
         """All sessions that match both the filter of the tail and `some`, by key."""
         streams: list[Stream] = []
         after = None
         while True:
             page = await self.store.streams(
-                StreamFilter(
+                SessionFilter(
                     project=some.project,
                     state=some.state,
                     started_after=some.started_after,
                     user_id=self.wanted.user_id,
                     label=self.wanted.label,
                     after=after,
-                    limit=LISTED,
+                    limit=LIST_PAGE,
                 )
             )
             streams += page
-            if len(page) < LISTED:
+            if len(page) < LIST_PAGE:
                 return sorted(streams, key=lambda stream: stream.key)
             after = page[-1].started_ms, page[-1].key
 
     async def look(self) -> None:
         self.changed.update(self.followed)
-        await self.look_for_new()
+        await self.find_new_sessions()
 
-    async def look_for_new(self) -> None:
+    async def find_new_sessions(self) -> None:
         """Follow sessions that have started; those beyond the bound wait until others are over."""
-        if len(self.followed) >= MOST_SESSIONS:
+        if len(self.followed) >= MAX_FOLLOWED:
             return
-        since = StreamFilter(project=self.wanted.project, started_after=self.seen_ms - SLACK_MS)
+        since = SessionFilter(project=self.wanted.project, started_after=self.newest_start_ms - START_SLACK_MS)
         self.admit([stream for stream in await self.listed(since) if stream.key > self.frontier])
 
-    async def take_found(self) -> None:
+    async def follow_found(self) -> None:
         """Follow the sessions that commits have named: new ones, and older ones that match only now."""
         if not self.found:
             return
         found, self.found = self.found, {}
         self.admit([stream for key, stream in sorted(found.items()) if key <= self.frontier])
         if max(found) > self.frontier:
-            await self.look_for_new()
+            await self.find_new_sessions()
 
     def admit(self, streams: list[Stream]) -> None:
         """Follow these sessions, as far as there is room."""
         for stream in streams:
             if stream.key in self.followed:
                 continue
-            if len(self.followed) >= MOST_SESSIONS:
+            if len(self.followed) >= MAX_FOLLOWED:
                 return
-            self.followed[stream.key] = Followed(stream)
+            self.followed[stream.key] = FollowedSession(stream)
             self.changed.add(stream.key)
             self.see([stream])
 
     def see(self, streams: list[Stream]) -> None:
         """Note that these sessions were examined."""
         self.frontier = max([self.frontier, *(stream.key for stream in streams)])
-        self.seen_ms = max([self.seen_ms, *(stream.started_ms for stream in streams)])
+        self.newest_start_ms = max([self.newest_start_ms, *(stream.started_ms for stream in streams)])
 
 
-def matches(stream: Stream, wanted: StreamFilter) -> bool:
+def matches(stream: Stream, wanted: SessionFilter) -> bool:
     """Whether a running session matches a filter, leaving its `state` aside."""
     if stream.project != wanted.project or stream.state != "running":
         return False

@@ -12,15 +12,15 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import is_same_event
 from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
-from voicemem.store.records import Appended
-from voicemem.store.sqlite.archive import known_around
+from voicemem.store.records import AppendResult
+from voicemem.store.sqlite.archive import archived_around
 from voicemem.store.sqlite.enqueue import enqueue_start
-from voicemem.store.sqlite.journal_runs import Run, run_at, seq_after
-from voicemem.store.sqlite.retention import call_off
-from voicemem.store.sqlite.row_cache import Rows
-from voicemem.store.streams import Producer, Stream, may_reopen
+from voicemem.store.sqlite.journal_runs import JournalRun, find_run, next_stored_seq
+from voicemem.store.sqlite.retention import cancel_retention
+from voicemem.store.sqlite.row_cache import RowCache
+from voicemem.store.streams import ProducerState, Stream, may_reopen
 
-TYPE = msgspec.json.Decoder(type=dict[str, Any])
+OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
 SELECT_FROM_SECRETS = "select value from secrets where stream = ? and name = ?"
 DELETE_FROM_SECRETS = "delete from secrets where stream = ? and name = ?"
 INSERT_INTO_SECRETS = "insert into secrets values (?, ?, ?)"
@@ -34,7 +34,7 @@ INSERT_SESSION_ENDPOINT = """
 """
 
 
-def append(rows: Rows, batch: Batch, now_ms: int) -> Appended:
+def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
     """Add a batch to its journal, and return what became of it. Raises `Refused` (`unknown_session`).
 
     This is the hot path. A batch of plain events in order, of a producer that is known, over a connection, needs no
@@ -46,18 +46,18 @@ def append(rows: Rows, batch: Batch, now_ms: int) -> Appended:
     producer = rows.producer(batch.key, batch.producer)
     known = producer.epoch > 0 or producer.next_seq > 1
     if not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
-        return Append(rows, stream, producer, batch, now_ms).run()
+        return BatchAppend(rows, stream, producer, batch, now_ms).run()
     first, count = stream.position + 1, len(batch.payloads)
-    rows.add_run(Run(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads))
+    rows.add_run(JournalRun(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads))
     stream.position += count
     producer.next_seq += count
-    return Appended(stream, producer.next_seq, first)
+    return AppendResult(stream, producer.next_seq, first)
 
 
-class Append:
+class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
-    def __init__(self, rows: Rows, stream: Stream, producer: Producer, batch: Batch, now_ms: int) -> None:
+    def __init__(self, rows: RowCache, stream: Stream, producer: ProducerState, batch: Batch, now_ms: int) -> None:
         self.rows = rows
         self.stream = stream
         self.producer = producer
@@ -65,7 +65,7 @@ class Append:
         self.epoch = batch.epoch
         self.offers = batch.each()
         self.now_ms = now_ms
-        self.run_begun: Run | None = None
+        self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
         """Of the newest run, which grows while positions and seqs are consecutive."""
         self.stored: dict[int, bytes] = {}
@@ -75,21 +75,21 @@ class Append:
         self.hole = range(0)
         """Seqs of the declared gap that was found last."""
 
-    def run(self) -> Appended:
+    def run(self) -> AppendResult:
         if may_reopen(self.stream, self.now_ms) and any(self.is_new(offer) for offer in self.offers):
             reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
         outcomes = [self.take(offer) for offer in self.offers]
-        if self.is_marked():
+        if self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
         if self.stream.silent_since_ms is not None or not same:
             self.rows.save_stream(self.stream)
-        return Appended(self.stream, self.producer.next_seq, None, outcomes)
+        return AppendResult(self.stream, self.producer.next_seq, None, outcomes)
 
-    def is_marked(self) -> bool:
+    def needs_producer_row(self) -> bool:
         """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
@@ -108,7 +108,7 @@ class Append:
         return outcome
 
     def store(self, offer: Offer) -> Outcome:
-        refusal = offer.refusal or self.take_effect(offer)
+        refusal = offer.refusal or self.apply_effect(offer)
         payload = msgspec.json.encode({"type": "refused", "code": refusal}) if refusal else offer.payload
         self.stream.position += 1
         self.add(offer, payload)
@@ -124,15 +124,15 @@ class Append:
 
         What a batch stores has consecutive positions and seqs, so it is one run, unless its times of receipt differ.
         """
-        run = self.run_begun
+        run = self.open_run
         if run is None or run.received_ms != offer.received_ms:
             self.payloads = []
             position, name = self.stream.position, self.producer.name
-            self.run_begun = Run(self.stream.key, position, name, offer.seq, offer.received_ms, self.payloads)
-            self.rows.add_run(self.run_begun)
+            self.open_run = JournalRun(self.stream.key, position, name, offer.seq, offer.received_ms, self.payloads)
+            self.rows.add_run(self.open_run)
         self.payloads.append(payload)
 
-    def take_effect(self, offer: Offer) -> str | None:
+    def apply_effect(self, offer: Offer) -> str | None:
         """Apply an update or an end to the stream. Returns the code of a refused update."""
         if offer.update is not None:
             try:
@@ -157,7 +157,7 @@ class Append:
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="seq_conflict")
         if payload.startswith(b'{"type":"refused"'):
-            return Outcome(code=str(TYPE.decode(payload)["code"]), duplicate=True)
+            return Outcome(code=str(OBJECT_DECODER.decode(payload)["code"]), duplicate=True)
         if offer.refusal is None and is_same_event(payload, offer.payload):
             return Outcome(duplicate=True)
         return Outcome(code="seq_conflict")
@@ -169,38 +169,38 @@ class Append:
         producer that resends thousands of events from it costs one search and not thousands.
         """
         self.rows.flush()
-        self.run_begun = None  # it is inserted now, and cannot grow any more
-        archived = known_around(self.rows.connection, self.stream.key, self.producer.name, seq)
+        self.open_run = None  # it is inserted now, and cannot grow any more
+        archived = archived_around(self.rows.connection, self.stream.key, self.producer.name, seq)
         if archived.payloads:
             self.unpacked.append(archived.seqs)
             return archived.payloads
         key, name = self.stream.key, self.producer.name
-        run = run_at(self.rows.connection, key, name, seq)
+        run = find_run(self.rows.connection, key, name, seq)
         after, stored = 1, []
         if run is not None:
             after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
         if seq >= after:
-            stop = seq_after(self.rows.connection, key, name, seq) or self.producer.next_seq
+            stop = next_stored_seq(self.rows.connection, key, name, seq) or self.producer.next_seq
             self.hole = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
         return dict(enumerate(stored, after - len(stored)))
 
 
-def reopen(rows: Rows, stream: Stream, now_ms: int) -> None:
+def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Undo an idle close. The caller saves the stream's row."""
-    rows.append_own(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
+    rows.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
-    call_off(rows.connection, stream)
+    cancel_retention(rows.connection, stream)
     enqueue_start(rows, stream, now_ms)
 
 
-def apply_settled(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+def apply_settled(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
     stream.config = apply_patch(stream.config, session_patch.public)
     save_secrets(rows, stream, session_patch, now_ms)
 
 
-def save_secrets(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+def save_secrets(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
     for name, value in session_patch.secrets.items():
         rows.connection.execute(DELETE_FROM_SECRETS, (stream.key, name))
@@ -210,7 +210,7 @@ def save_secrets(rows: Rows, stream: Stream, session_patch: SessionPatch, now_ms
         save_endpoint(rows, stream, now_ms)
 
 
-def save_endpoint(rows: Rows, stream: Stream, now_ms: int) -> None:
+def save_endpoint(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
     webhook = stream.config.get("webhook") or {}
     url = webhook.get("url")

@@ -24,7 +24,7 @@ from voicemem.store.sqlite.row_cache import one
 
 ARCHIVE_BYTES = 1024 * 1024
 """Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
-LEVEL = 6
+ZLIB_LEVEL = 6
 """Of zlib; level 9 saves 2 % more for five times the work."""
 
 
@@ -44,15 +44,15 @@ class RunRow(NamedTuple):
         return self.position + self.events - 1
 
 
-COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
+RUN_COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
 SELECT_ARCHIVES_AFTER = "select runs, last from archives where stream = ? and last > ? order by position"
 SELECT_RUNS_FROM = f"""
-    select {COLUMNS} from journal where stream = ?1 and position >= ifnull((
+    select {RUN_COLUMNS} from journal where stream = ?1 and position >= ifnull((
         select position from journal where stream = ?1 and position <= ?2 + 1 order by position desc limit 1
     ), 0) order by position
 """
 """The run that holds position ?2 + 1, which may begin before it, and all later ones."""
-SELECT_RUNS_AFTER = f"select {COLUMNS} from journal where stream = ? and position > ? order by position"
+SELECT_RUNS_AFTER = f"select {RUN_COLUMNS} from journal where stream = ? and position > ? order by position"
 SELECT_ARCHIVED_SEQS = "select rowid, seqs from archives where stream = ? order by position"
 SELECT_ARCHIVE = "select runs from archives where rowid = ?"
 SELECT_LAST_ARCHIVED = """
@@ -69,8 +69,8 @@ MARK_COMPACTED = "update retention set compact_ms = null where stream = ?"
 DELETE_FINISHED_PLAN = """
     delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null
 """
-RUNS = msgspec.msgpack.Decoder(list[RunRow])
-SEQS = msgspec.json.Decoder(dict[str, tuple[int, int]])
+RUNS_DECODER = msgspec.msgpack.Decoder(list[RunRow])
+SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 
 # Reading
@@ -94,27 +94,27 @@ def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
     return run
 
 
-class Known(NamedTuple):
+class ArchivedSeqs(NamedTuple):
     """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
 
     payloads: dict[int, bytes]
     seqs: range
 
 
-def known_around(connection: apsw.Connection, key: int, producer: str, seq: int) -> Known:
+def archived_around(connection: apsw.Connection, key: int, producer: str, seq: int) -> ArchivedSeqs:
     """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has."""
     start, stop = 1, 2**63
     for archive, encoded in connection.execute(SELECT_ARCHIVED_SEQS, (key,)):
-        first, last = SEQS.decode(encoded).get(producer, (1, 0))
+        first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
         if first <= seq <= last:
             (packed,) = one(connection, SELECT_ARCHIVE, (archive,))
             runs = [run for run in unpack(packed) if run.producer == producer]
-            return Known(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
+            return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
         if first <= last < seq:
             start = last + 1
         elif seq < first <= last:
             stop = min(stop, first)
-    return Known({}, range(start, stop))
+    return ArchivedSeqs({}, range(start, stop))
 
 
 def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
@@ -123,20 +123,20 @@ def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
         yield from enumerate(split_array(run.payload) if run.events > 1 else [run.payload], run.seq)
 
 
-def archived_to(connection: apsw.Connection, key: int) -> int:
+def archived_position(connection: apsw.Connection, key: int) -> int:
     """The last position that is in an archive; 0 when there is none."""
     (last,) = one(connection, SELECT_LAST_ARCHIVED, (key,))
     return int(last)
 
 
 def pack(runs: list[RunRow]) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(runs), LEVEL)
+    return zlib.compress(msgspec.msgpack.encode(runs), ZLIB_LEVEL)
 
 
 @lru_cache(maxsize=2)  # an archive holds many of the pages by which a journal is read
 def unpack(packed: bytes) -> list[RunRow]:
     try:
-        return RUNS.decode(zlib.decompress(packed))
+        return RUNS_DECODER.decode(zlib.decompress(packed))
     except (zlib.error, msgspec.DecodeError):
         raise StoreUnavailable("An archive of the journal is damaged in the store.") from None
 
@@ -159,7 +159,7 @@ class SqliteArchive:
 
     database: Database
 
-    async def to_compact(self, now_ms: int, limit: int) -> list[int]:
+    async def find_compactable(self, now_ms: int, limit: int) -> list[int]:
         return await self.database.read(
             lambda connection: [key for (key,) in connection.execute(SELECT_TO_COMPACT, (now_ms, limit))]
         )
@@ -174,7 +174,7 @@ class SqliteArchive:
 
 def next_runs(connection: apsw.Connection, key: int) -> tuple[int, list[RunRow]]:
     """The position up to which a journal is archived, and the runs of its next archive."""
-    begun, size = archived_to(connection, key), 0
+    begun, size = archived_position(connection, key), 0
     runs: list[RunRow] = []
     for row in connection.execute(SELECT_RUNS_AFTER, (key, begun)):
         runs.append(to_run(key, row))
@@ -187,7 +187,7 @@ def next_runs(connection: apsw.Connection, key: int) -> tuple[int, list[RunRow]]
 def add_archive(connection: apsw.Connection, key: int, begun: int, runs: list[RunRow], packed: bytes) -> bool:
     """Add an archive; False when another worker did meanwhile, or the session was erased or reopened."""
     planned = connection.execute(SELECT_COMPACT_MS, (key,)).fetchone()
-    if planned is None or planned[0] is None or archived_to(connection, key) != begun:
+    if planned is None or planned[0] is None or archived_position(connection, key) != begun:
         return False
     values = (key, runs[0].position, runs[-1].last, msgspec.json.encode(seqs_of(runs)), packed)
     connection.execute(INSERT_ARCHIVE, values)
@@ -196,7 +196,7 @@ def add_archive(connection: apsw.Connection, key: int, begun: int, runs: list[Ru
 
 def delete_archived(connection: apsw.Connection, key: int) -> bool:
     """Delete a portion of the rows that are archived; when none is left, note that and return False."""
-    rows = connection.execute(SELECT_ARCHIVED_ROWS, (key, archived_to(connection, key)))
+    rows = connection.execute(SELECT_ARCHIVED_ROWS, (key, archived_position(connection, key)))
     if rowids := Portion().take(rows):
         connection.execute(DELETE_ROWS, (rowids,))
         return True

@@ -12,14 +12,14 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
-from voicemem.store.sqlite.database_files import REDO, lock_file
+from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
 from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, newest_version, tables_of
 
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""
 STEP_PAGES = 1_024
 """Copied at a time, between two reports of the progress."""
-SIDE_FILES = (REDO, f"{REDO}-journal", "-wal", "-shm", "-journal")
+SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal")
 """Suffixes of the files that belong to a database."""
 BEGIN, COMMIT = "begin", "commit"
 SYNC_OFF = "pragma synchronous = off"
@@ -39,7 +39,7 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
     read it.
     """
     refuse_existing(file, force)
-    with taking_name(file) as partial:
+    with replacing(file) as partial:
         with opened(database) as source:
             copy(source, partial, progress)
         check(partial)
@@ -53,12 +53,12 @@ def restore(file: str, database: str, force: bool, progress: Progress) -> None:
     refuse_existing(database, force)
     lock = lock_file(database)
     try:
-        with taking_name(database) as partial:
+        with replacing(database) as partial:
             with opened(file) as source:
                 copy(source, partial, progress)
             check(partial)
-            renew(partial)
-            retire(database)
+            renew_incarnation(partial)
+            remove_side_files(database)
     finally:
         os.close(lock)
 
@@ -69,7 +69,7 @@ def refuse_existing(file: str, force: bool) -> None:
 
 
 @contextmanager
-def taking_name(file: str) -> Iterator[str]:
+def replacing(file: str) -> Iterator[str]:
     """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails."""
     folder = os.path.dirname(os.path.abspath(file))
     try:
@@ -159,7 +159,7 @@ def check(file: str) -> None:
         raise CopyFailed(f"The database is damaged, so no copy was made: {verdict}.")
 
 
-def renew(file: str) -> None:
+def renew_incarnation(file: str) -> None:
     """Give a restored copy a new incarnation.
 
     It lacks what was acknowledged after the backup; by the new incarnation clients notice that they must send it again.
@@ -172,7 +172,7 @@ def renew(file: str) -> None:
         connection.close()
 
 
-def retire(database: str) -> None:
+def remove_side_files(database: str) -> None:
     """Remove the side files of a database that is replaced: its log must never be applied to the new one."""
     if not os.path.exists(database):
         return

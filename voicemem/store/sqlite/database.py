@@ -17,15 +17,15 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
-from voicemem.store.sqlite.database_files import lock_file, make_private, secure_log
-from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.sqlite.database_files import lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.sqlite.schema import migrate, refuse_foreign
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], Any]
 IN_MEMORY = ":memory:"
 CLOSED = "The store was closed."
-DOWN = (
+FILE_ERRORS = (
     apsw.BusyError,
     apsw.CantOpenError,
     apsw.CorruptError,
@@ -38,7 +38,7 @@ DOWN = (
     apsw.ReadOnlyError,
 )
 """Errors of the file or the disk; any other error is the fault of a single job."""
-SYNC_FAILED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
@@ -61,7 +61,7 @@ SYNCHRONOUS_FULL = 2
 """What SQLite answers when asked for its setting."""
 
 
-class Waiting(NamedTuple):
+class QueuedJob(NamedTuple):
     """A job in the writer's queue, the future that gets its result, and the future's loop."""
 
     job: Job
@@ -80,14 +80,14 @@ class Database:
             if path != IN_MEMORY:
                 make_private(path)
             if exclusive and path != IN_MEMORY:
-                secure_log(path)
+                rewrite_log(path)
             self.writer = connect(path)
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
-            self.rows = Rows(self.writer, keep=exclusive)
+            self.rows = RowCache(self.writer, keep=exclusive)
             self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
-            self.glancer = None if path == IN_MEMORY else connect(path, read_only=True)
+            self.inline_reader = None if path == IN_MEMORY else connect(path, read_only=True)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
@@ -101,7 +101,7 @@ class Database:
         must not go on: only a new one, which reads the file again, knows what is on disk.
         """
         self.closed = False
-        self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[QueuedJob | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
         self.thread.start()
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
@@ -116,7 +116,7 @@ class Database:
             raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self.waiting.put(Waiting(job, future, loop))
+        self.waiting.put(QueuedJob(job, future, loop))
         return await future
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
@@ -131,14 +131,14 @@ class Database:
         except apsw.Error as error:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
-    async def glance(self, job: Callable[[apsw.Connection], T]) -> T:
+    async def read_inline(self, job: Callable[[apsw.Connection], T]) -> T:
         """Read a row or two on the calling thread: a switch to the reader's thread would take ten times longer."""
-        if self.glancer is None:
+        if self.inline_reader is None:
             return await self.read(job)
         if self.closed:
             raise StoreUnavailable(CLOSED)
         try:
-            return job(self.glancer)
+            return job(self.inline_reader)
         except apsw.Error as error:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
@@ -154,8 +154,8 @@ class Database:
         self.rows.forget()
         self.readers.shutdown()
         try:
-            if self.glancer is not None:
-                self.glancer.close()
+            if self.inline_reader is not None:
+                self.inline_reader.close()
             self.reader.close()
             self.writer.close()
         finally:
@@ -184,7 +184,7 @@ class Database:
             if last:
                 return
 
-    def commit(self, batch: list[Waiting]) -> None:
+    def commit(self, batch: list[QueuedJob]) -> None:
         """Run jobs in one transaction, and hand out results only once it is on disk.
 
         After an error of the file it is unknown whether the commit happened: all get `StoreUnavailable`, and everything
@@ -202,9 +202,9 @@ class Database:
             self.rows.committed()
             if self.writer.total_changes() > before:  # an empty commit proves nothing about the disk
                 self.healthy = True
-        except DOWN as error:
+        except FILE_ERRORS as error:
             self.healthy = False
-            if getattr(error, "extendedresult", None) in SYNC_FAILED:
+            if getattr(error, "extendedresult", None) in SYNC_ERRORS:
                 self.ruined = True
                 self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.roll_back()
@@ -227,17 +227,17 @@ class Database:
         except VoicememError as error:
             self.rows.drop_job()
             return error
-        self.rows.keep_job()
+        self.rows.accept_job()
         return result
 
     def roll_back(self) -> None:
-        self.rows.rolled_back()
+        self.rows.after_rollback()
         with suppress(apsw.Error):  # SQLite rolls it back when the file is opened next
             if self.writer.in_transaction:
                 self.writer.execute(ROLLBACK)
 
 
-def settle(batch: list[Waiting], results: list[Any]) -> None:
+def settle(batch: list[QueuedJob], results: list[Any]) -> None:
     """Give each job its result, with one wake-up of each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for waiting, result in zip(batch, results, strict=True):

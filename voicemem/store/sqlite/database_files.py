@@ -12,7 +12,7 @@ import apsw
 from voicemem.errors import CannotStart
 
 
-def check_place(path: str) -> None:
+def check_store_path(path: str) -> None:
     """Raise `CannotStart` for a path at which no file can be made."""
     if os.path.isdir(path):
         raise CannotStart(f"The store {path} is a folder; write sqlite:PATH with the path of a file.")
@@ -46,11 +46,11 @@ def lock_file(path: str) -> int:
     return descriptor
 
 
-REDO = "-redo"
+REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
 CHUNK_BYTES = 64 * 1024
 """SQLite's system interface writes less than 128 KiB at once."""
-SCHEMA = """
+REDO_SCHEMA = """
 pragma journal_mode = delete;
 pragma synchronous = extra;
 create table if not exists log (number integer primary key, content blob not null) strict;
@@ -63,19 +63,19 @@ SELECT_CHUNKS = "select content from log order by number"
 DELETE_COPY = "delete from log"
 
 
-def secure_log(path: str) -> None:
+def rewrite_log(path: str) -> None:
     """Write a database's log to disk again, exactly as it now reads. Raises `apsw.Error`.
 
     After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
     it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
     copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
     """
-    log, redo = f"{path}-wal", f"{path}{REDO}"
+    log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
         return
     make_private(redo)
     with closing(apsw.Connection(redo)) as copy:
-        copy.execute(SCHEMA).fetchall()
+        copy.execute(REDO_SCHEMA).fetchall()
         if not copy.execute(HAS_COPY).get:
             with copy:
                 for content in contents(log):

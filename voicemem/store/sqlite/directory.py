@@ -8,29 +8,29 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.records import Key
+from voicemem.store.records import ApiKey
 from voicemem.store.sqlite.database import Database
 
-KEY = "id, project, name, hash, scopes, created_ms, revoked_ms"
-SELECT_KEYS = f"select {KEY} from keys order by created_ms, id"
-SELECT_KEY = f"select {KEY} from keys where id = ?"
+KEY_COLUMNS = "id, project, name, hash, scopes, created_ms, revoked_ms"
+SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
+SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = ?"
 SELECT_ANY_KEY = "select 1 from keys limit 1"
 INSERT_KEY = "insert into keys values (?, ?, ?, ?, ?, ?, ?)"
 REVOKE_KEY = "update keys set revoked_ms = ? where id = ? and revoked_ms is null"
 SELECT_REVOKED_KEYS = """
     select id from keys where revoked_ms is not null and id in (select value from json_each(?))
 """
-OPERATORS = "stream is null and project is null"
-SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {OPERATORS}"
+IS_OPERATORS = "stream is null and project is null"
+SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {IS_OPERATORS}"
 INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)"
 UPDATE_OPERATOR_ENDPOINT = """
     update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null where key = ?
 """
-REMOVE_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {OPERATORS}"
+REMOVE_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
 """Its row stays for its deliveries. The time 0 tells that the command line took it away."""
 
 
-def any_key(connection: apsw.Connection) -> bool:
+def has_any_key(connection: apsw.Connection) -> bool:
     return connection.execute(SELECT_ANY_KEY).fetchone() is not None
 
 
@@ -48,17 +48,17 @@ class SqliteDirectory:
     def cursor_secret(self) -> bytes:
         return self.identity["cursor_secret"]
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[ApiKey]:
         return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(SELECT_KEYS)])
 
-    async def key(self, key_id: str) -> Key | None:
-        row = await self.database.glance(lambda connection: connection.execute(SELECT_KEY, (key_id,)).fetchone())
+    async def key(self, key_id: str) -> ApiKey | None:
+        row = await self.database.read_inline(lambda connection: connection.execute(SELECT_KEY, (key_id,)).fetchone())
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
-        return await self.database.glance(any_key)
+        return await self.database.read_inline(has_any_key)
 
-    async def add_key(self, key: Key) -> None:
+    async def add_key(self, key: ApiKey) -> None:
         values = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
         await self.database.write(lambda connection: connection.execute(INSERT_KEY, values).fetchall())
 
@@ -71,7 +71,7 @@ class SqliteDirectory:
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         values = (msgspec.json.encode(list(key_ids)).decode(),)
-        return await self.database.glance(
+        return await self.database.read_inline(
             lambda connection: frozenset(key_id for (key_id,) in connection.execute(SELECT_REVOKED_KEYS, values))
         )
 
@@ -88,6 +88,6 @@ class SqliteDirectory:
         await self.database.write(job)
 
 
-def to_key(row: tuple[Any, ...]) -> Key:
+def to_key(row: tuple[Any, ...]) -> ApiKey:
     key_id, project, name, digest, scopes, created_ms, revoked_ms = row
-    return Key(key_id, project, name, digest, tuple(filter(None, scopes.split(","))), created_ms, revoked_ms)
+    return ApiKey(key_id, project, name, digest, tuple(filter(None, scopes.split(","))), created_ms, revoked_ms)

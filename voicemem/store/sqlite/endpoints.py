@@ -10,26 +10,27 @@ import msgspec
 
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.outbox import ENDPOINT, NOT_ERASED, attempts_of, fail_waiting, to_endpoint
+from voicemem.store.sqlite.outbox import ENDPOINT_COLUMNS, NOT_ERASED, attempts_of, fail_pending, to_endpoint
 from voicemem.store.sqlite.row_cache import one
 
-OWN = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
+VALUE_COLUMNS = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 """The columns of `endpoints` that are written."""
 COUNT_ENDPOINTS = "select count(*) from endpoints where project = ?"
-INSERT = f"insert into endpoints ({', '.join(OWN)}) values ({', '.join('?' * len(OWN))})"
-UPDATE = f"update endpoints set {', '.join(f'{name} = ?' for name in OWN)} where key = ?"
+INSERT_ENDPOINT = f"insert into endpoints ({', '.join(VALUE_COLUMNS)}) values ({', '.join('?' * len(VALUE_COLUMNS))})"
+UPDATE_ENDPOINT = f"update endpoints set {', '.join(f'{name} = ?' for name in VALUE_COLUMNS)} where key = ?"
 DELETE = "delete from endpoints where key = ?"
-SELECT_ENDPOINTS = f"select {ENDPOINT} from endpoints e where project = ? order by key"
-SELECT_ENDPOINT = f"select {ENDPOINT} from endpoints e where project = ? and id = ?"
+SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = ? order by key"
+SELECT_ENDPOINT = f"select {ENDPOINT_COLUMNS} from endpoints e where project = ? and id = ?"
 SELECT_OPERATOR_ENDPOINT = f"""
-    select {ENDPOINT} from endpoints e indexed by endpoints_of_operator
+    select {ENDPOINT_COLUMNS} from endpoints e indexed by endpoints_of_operator
     where stream is null and project is null and disabled_ms is not 0
 """
-DELIVERY = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state"
-DELIVERIES = (
-    f"select {DELIVERY} from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
-)
-SELECT_DELIVERY = f"{DELIVERIES} where x.key = ?"
+DELIVERY_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state"
+SELECT_DELIVERIES = f"""
+    select {DELIVERY_COLUMNS}
+    from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
+"""
+SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = ?"
 FILTERS = {
     "session_id": "s.id = ?",
     "event_type": "x.event_type = ?",
@@ -38,12 +39,12 @@ FILTERS = {
 }
 """The condition of each field of a `DeliveryFilter` that is set."""
 LIST_DELIVERIES = (
-    f"{DELIVERIES} where x.endpoint = ? and s.state != 'erased' and {{conditions}} order by x.key desc limit ?"
+    f"{SELECT_DELIVERIES} where x.endpoint = ? and s.state != 'erased' and {{conditions}} order by x.key desc limit ?"
 )
-AGAIN = "state = 'pending', due_ms = ?1, restarted_at = attempts"
-SEND_AGAIN = f"update exports as x set {AGAIN} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
+SET_PENDING = "state = 'pending', due_ms = ?1, restarted_at = attempts"
+SEND_AGAIN = f"update exports as x set {SET_PENDING} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
 RECOVER_FAILED = f"""
-    update exports as x set {AGAIN} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
+    update exports as x set {SET_PENDING} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
 """
 
 
@@ -57,7 +58,7 @@ class SqliteEndpoints:
             (count,) = one(connection, COUNT_ENDPOINTS, (endpoint.project,))
             if count >= limit:
                 return None
-            connection.execute(INSERT, values_of(endpoint))
+            connection.execute(INSERT_ENDPOINT, values_of(endpoint))
             return msgspec.structs.replace(endpoint, key=connection.last_insert_rowid())
 
         return await self.database.write(job)
@@ -70,7 +71,7 @@ class SqliteEndpoints:
     async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         return await self.database.read(lambda connection: load(connection, project, endpoint_id))
 
-    async def operator_endpoint(self) -> Endpoint | None:
+    async def find_operator_endpoint(self) -> Endpoint | None:
         row = await self.database.read(lambda connection: connection.execute(SELECT_OPERATOR_ENDPOINT).fetchone())
         return None if row is None else to_endpoint(row)
 
@@ -82,9 +83,9 @@ class SqliteEndpoints:
             if endpoint is None:
                 return None
             changed = change(endpoint)
-            connection.execute(UPDATE, (*values_of(changed), changed.key))
+            connection.execute(UPDATE_ENDPOINT, (*values_of(changed), changed.key))
             if changed.disabled_ms is not None:
-                fail_waiting(connection, changed.key)
+                fail_pending(connection, changed.key)
             return changed
 
         return await self.database.write(job)
@@ -94,13 +95,13 @@ class SqliteEndpoints:
             endpoint = load(connection, project, endpoint_id)
             if endpoint is None:
                 return False
-            fail_waiting(connection, endpoint.key)
+            fail_pending(connection, endpoint.key)
             connection.execute(DELETE, (endpoint.key,))
             return True
 
         return await self.database.write(job)
 
-    async def endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
+    async def list_endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
         chosen = {field: getattr(wanted, field) for field in FILTERS if getattr(wanted, field) is not None}
         query = LIST_DELIVERIES.format(conditions=" and ".join(["true", *(FILTERS[field] for field in chosen)]))
         values = (key, *chosen.values(), wanted.limit)
@@ -110,7 +111,7 @@ class SqliteEndpoints:
 
         return await self.database.read(job)
 
-    async def send_again(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
+    async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         def job(connection: apsw.Connection) -> EndpointDelivery | None:
             connection.execute(SEND_AGAIN, (now_ms, delivery, key))
             if not connection.changes():
@@ -134,7 +135,7 @@ def load(connection: apsw.Connection, project: str, endpoint_id: str) -> Endpoin
 
 def values_of(endpoint: Endpoint) -> tuple[Any, ...]:
     """The values of the columns `OWN`."""
-    values = {name: getattr(endpoint, name) for name in OWN}
+    values = {name: getattr(endpoint, name) for name in VALUE_COLUMNS}
     values["event_types"] = msgspec.json.encode(endpoint.event_types).decode()
     return tuple(values.values())
 

@@ -10,11 +10,11 @@ import apsw
 import msgspec
 
 from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
-from voicemem.store.records import Closing, notice_id
-from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.records import SessionHeader, notice_id
+from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.streams import Stream
 
-LISTENING = """
+SUBSCRIBERS = """
     select key, event_types from endpoints where disabled_ms is null and stream = ?1
     union all
     select key, event_types from endpoints where disabled_ms is null and project = ?2
@@ -23,18 +23,18 @@ LISTENING = """
     where disabled_ms is null and stream is null and project is null
 """
 """Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
-INSERT = """
+INSERT_EXPORT = """
     insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
     lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
 """
 
 
-def enqueue_start(rows: Rows, stream: Stream, now_ms: int) -> None:
+def enqueue_start(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Add the notices that a session has started, or was reopened."""
     enqueue(rows.connection, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
 
 
-def enqueue_close(rows: Rows, stream: Stream, close_id: str, now_ms: int) -> None:
+def enqueue_close(rows: RowCache, stream: Stream, close_id: str, now_ms: int) -> None:
     """Add the notices of a close; `close_id` is the notice id of its history."""
     enqueue(rows.connection, stream, CLOSE_EVENTS, stream.reason, close_id, now_ms)
 
@@ -52,10 +52,10 @@ def enqueue(
     if not receivers:
         return
     config = parse_config(stream.config)
-    closing = Closing(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    closing = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
     encoded = msgspec.json.encode(closing)
     connection.executemany(
-        INSERT,
+        INSERT_EXPORT,
         [
             (stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
             for event_type, endpoint in receivers
@@ -65,6 +65,6 @@ def enqueue(
 
 def subscriptions(connection: apsw.Connection, stream: Stream, event_types: Sequence[int]) -> list[tuple[int, int]]:
     """Event types and the keys of endpoints that subscribed to them, in the order of the types."""
-    rows = connection.execute(LISTENING, (stream.key, stream.project))
+    rows = connection.execute(SUBSCRIBERS, (stream.key, stream.project))
     endpoints = [(key, json.loads(subscribed)) for key, subscribed in rows]
     return [(event_type, key) for event_type in event_types for key, types in endpoints if event_type in types]

@@ -14,17 +14,17 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
-from voicemem.store.records import Appended, Opened, Restored, Snapshot
+from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.sqlite.append import append, apply_settled, reopen
 from voicemem.store.sqlite.enqueue import enqueue_close
 from voicemem.store.sqlite.journal_reads import SqliteJournalReads
-from voicemem.store.sqlite.new_streams import new_stream, new_user, restored_stream
+from voicemem.store.sqlite.new_streams import create_stream, create_user_stream, restore_stream
 from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.row_cache import OWN_COLUMNS, Rows, one, to_stream
-from voicemem.store.streams import SESSION, USER, Ending, Stream, due_close, due_ms, may_reopen
+from voicemem.store.sqlite.row_cache import STORED_COLUMNS, RowCache, one, to_stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, due_ms, ending_if_due, may_reopen
 
 SELECT_SECRETS = "select name, value from secrets where stream = ?"
-SELECT_RUNNING_SESSIONS = f"select {OWN_COLUMNS} from streams where state = 'running' and kind = ?"
+SELECT_RUNNING_SESSIONS = f"select {STORED_COLUMNS} from streams where state = 'running' and kind = ?"
 UPDATE_TIMES = "update streams set silent_since_ms = ?, ending_ms = ?, due_ms = ? where key = ?"
 SELECT_DUE_MS = "select due_ms from streams where key = ?"
 SELECT_CONNECTED_PRODUCERS = "select name from producers where stream = ? and epoch > 0"
@@ -45,7 +45,7 @@ class SqliteJournal(SqliteJournalReads):
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
             stream = self.database.rows.session(project, session_id)
             if stream is None:
-                return new_stream(self.database.rows, project, session_id, session_patch, now_ms), "created"
+                return create_stream(self.database.rows, project, session_id, session_patch, now_ms), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute(SELECT_SECRETS, (stream.key,)))
             new_secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
@@ -56,7 +56,7 @@ class SqliteJournal(SqliteJournalReads):
         return await self.database.write(job)
 
     async def restore(
-        self, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
+        self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             rows = self.database.rows
@@ -64,7 +64,7 @@ class SqliteJournal(SqliteJournalReads):
             if existing is not None:
                 refuse_erased(existing)
                 return None
-            return restored_stream(rows, project, session_id, session_patch, restored, now_ms)
+            return restore_stream(rows, project, session_id, session_patch, restored, now_ms)
 
         return await self.database.write(job)
 
@@ -76,13 +76,13 @@ class SqliteJournal(SqliteJournalReads):
         session_patch: SessionPatch,
         from_seq: int | None,
         now_ms: int,
-    ) -> Opened:
-        def job(connection: apsw.Connection) -> Opened:
+    ) -> OpenResult:
+        def job(connection: apsw.Connection) -> OpenResult:
             rows = self.database.rows
             stream = rows.session(project, session_id)
             created = stream is None
             if stream is None:
-                stream = new_stream(rows, project, session_id, session_patch, now_ms)
+                stream = create_stream(rows, project, session_id, session_patch, now_ms)
             refuse_erased(stream)
             reopened = may_reopen(stream, now_ms)
             if reopened:
@@ -91,17 +91,17 @@ class SqliteJournal(SqliteJournalReads):
             lease.epoch += 1
             if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
                 gap = {"type": "session.gap", "producer": producer, "from_seq": lease.next_seq, "to_seq": from_seq - 1}
-                rows.append_own(stream, now_ms, gap)
+                rows.append_server_event(stream, now_ms, gap)
                 lease.next_seq = from_seq
             if stream.state == "running":
                 stream.silent_since_ms = None
             rows.save_producer(stream.key, lease)
             rows.save_stream(stream)
-            return Opened(stream, lease.epoch, lease.next_seq, created, reopened)
+            return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
 
         return await self.database.write(job)
 
-    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[Appended]:
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
 
     async def silence(self, key: int, now_ms: int | None) -> None:
@@ -116,7 +116,7 @@ class SqliteJournal(SqliteJournalReads):
     async def restart(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
             changes = []
-            for row in connection.execute(SELECT_RUNNING_SESSIONS, (SESSION,)):
+            for row in connection.execute(SELECT_RUNNING_SESSIONS, (SESSION_KIND,)):
                 with suppress(StoreUnavailable):  # a damaged row concerns its own session only
                     stream = to_stream(row)
                     stream.silent_since_ms = now_ms
@@ -139,36 +139,36 @@ class SqliteJournal(SqliteJournalReads):
                 raise Refused("session_ended")
             rows = self.database.rows
             apply_settled(rows, stream, session_patch, now_ms)
-            rows.append_own(stream, now_ms, payload)
+            rows.append_server_event(stream, now_ms, payload)
             rows.save_stream(stream)
             return stream
 
         return await self.database.write(job)
 
-    async def append_own(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+    async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state == "erased":
                 raise Refused("unknown_session")
             if stream.position != expected:
                 return None
-            self.database.rows.append_own(stream, now_ms, payload)
+            self.database.rows.append_server_event(stream, now_ms, payload)
             self.database.rows.save_stream(stream)
             return stream
 
         return await self.database.write(job)
 
-    async def close(self, key: int, ending: Ending | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running":
                 return None
-            close = ending or due_close(stream, now_ms) or restarted(connection, stream, now_ms)
+            close = ending or ending_if_due(stream, now_ms) or restarted(connection, stream, now_ms)
             return None if close is None else close_stream(self.database.rows, stream, close, notice_id, now_ms)
 
         return await self.database.write(job)
 
-    async def close_ended(
+    async def close_if_ended(
         self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
@@ -182,10 +182,10 @@ class SqliteJournal(SqliteJournalReads):
 
         return await self.database.write(job)
 
-    async def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+    async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
             rows = self.database.rows
-            return rows.of_name(project, USER, user_id) or new_user(rows, project, user_id, now_ms)
+            return rows.find_by_name(project, USER_KIND, user_id) or create_user_stream(rows, project, user_id, now_ms)
 
         return await self.database.write(job)
 
@@ -209,15 +209,15 @@ def refuse_erased(stream: Stream) -> None:
         raise Refused("session_erased")
 
 
-def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> Ending | None:
+def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> SessionEnding | None:
     """The end of a session that `restart` made due at once, which its times do not show; otherwise None."""
     (due,) = one(connection, SELECT_DUE_MS, (stream.key,))
     return stream.ending if due is not None and due <= now_ms else None
 
 
-def close_stream(rows: Rows, stream: Stream, close: Ending, notice_id: str, now_ms: int) -> Stream:
+def close_stream(rows: RowCache, stream: Stream, close: SessionEnding, notice_id: str, now_ms: int) -> Stream:
     """Journal the close, and add the notices for the endpoints that subscribed to it."""
-    rows.append_own(stream, now_ms, {"type": "session.closed", "ts": close.ts, "reason": close.reason})
+    rows.append_server_event(stream, now_ms, {"type": "session.closed", "ts": close.ts, "reason": close.reason})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, close.reason, close.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)

@@ -12,13 +12,13 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED
-from voicemem.store.records import Row, Snapshot, StreamFilter
+from voicemem.store.records import JournalRow, SessionFilter, Snapshot
 from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal_runs import last_seq
 from voicemem.store.sqlite.retention import is_erased
-from voicemem.store.sqlite.row_cache import COLUMNS, SELECT_STREAM_BY_NAME, load_stream, to_stream
-from voicemem.store.streams import SESSION, USER, Stream
+from voicemem.store.sqlite.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes read at once: a journal can be much larger than memory allows."""
@@ -34,10 +34,10 @@ SELECT_IS_RUNNING = """
     where project = ? and name = ? and state = 'running' and kind = ?
 """
 SELECT_STREAMS_BY_KEYS = f"""
-    select {COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
+    select {STREAM_COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
     order by key
 """
-LISTED = "project = ? and kind = ? and state != 'erased'"
+LIST_PAGE = "project = ? and kind = ? and state != 'erased'"
 FILTERS = {
     "state": "state = ?",
     "user_id": "json_extract(config, '$.user_id') = ?",
@@ -48,7 +48,7 @@ FILTERS = {
     "after": "(started_ms, key) < (?, ?)",
 }
 """The condition of each field of a `StreamFilter` that is set; a field with two marks is a pair."""
-LIST_STREAMS = f"select {COLUMNS} from streams where {{conditions}} order by started_ms desc, key desc limit ?"
+LIST_STREAMS = f"select {STREAM_COLUMNS} from streams where {{conditions}} order by started_ms desc, key desc limit ?"
 COUNT_STREAMS = "select count(*) from streams where {conditions}"
 SELECT_SNAPSHOT = """
     select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3
@@ -61,7 +61,7 @@ class SqliteJournalReads:
 
     database: Database
 
-    async def is_numbered(self, key: int, producer: str) -> bool:
+    async def has_seqs(self, key: int, producer: str) -> bool:
         return await self.database.read(
             lambda connection: (
                 last_seq(connection, key, producer) > 0
@@ -75,12 +75,12 @@ class SqliteJournalReads:
         )
 
     async def stream(self, project: str, session_id: str) -> Stream | None:
-        return await self.of_name(project, SESSION, session_id)
+        return await self.find_by_name(project, SESSION_KIND, session_id)
 
     async def user(self, project: str, user_id: str) -> Stream | None:
-        return await self.of_name(project, USER, user_id)
+        return await self.find_by_name(project, USER_KIND, user_id)
 
-    async def of_name(self, project: str, kind: str, name: str) -> Stream | None:
+    async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the writer's cache where it is there: then no thread is switched."""
         stream = self.database.rows.named.get((project, kind, name))
         if stream is None:
@@ -89,35 +89,37 @@ class SqliteJournalReads:
         return None if stream is None or stream.state == "erased" else stream
 
     async def secrets(self, key: int) -> dict[str, str]:
-        return await self.database.glance(lambda connection: dict(connection.execute(SELECT_READABLE_SECRETS, (key,))))
+        return await self.database.read_inline(
+            lambda connection: dict(connection.execute(SELECT_READABLE_SECRETS, (key,)))
+        )
 
-    async def streams(self, wanted: StreamFilter) -> list[Stream]:
+    async def streams(self, wanted: SessionFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
         query = LIST_STREAMS.format(conditions=clauses)
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
         )
 
-    async def count_streams(self, wanted: StreamFilter) -> int:
+    async def count_sessions(self, wanted: SessionFilter) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
         query = COUNT_STREAMS.format(conditions=clauses)
         return int(await self.database.read(lambda connection: connection.execute(query, values).get))
 
-    async def is_running(self, project: str, name: str) -> bool:
-        values = (project, name, SESSION)
+    async def is_name_running(self, project: str, name: str) -> bool:
+        values = (project, name, SESSION_KIND)
         return bool(
             await self.database.read(lambda connection: connection.execute(SELECT_IS_RUNNING, values).fetchone())
         )
 
-    async def streams_of(self, project: str, keys: Sequence[int]) -> list[Stream]:
-        values = (project, SESSION, msgspec.json.encode(list(keys)).decode())
+    async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        values = (project, SESSION_KIND, msgspec.json.encode(list(keys)).decode())
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(SELECT_STREAMS_BY_KEYS, values)]
         )
 
-    async def rows(self, key: int, after: int, limit: int) -> list[Row]:
-        def job(connection: apsw.Connection) -> list[Row]:
-            rows: list[Row] = []
+    async def rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
+        def job(connection: apsw.Connection) -> list[JournalRow]:
+            rows: list[JournalRow] = []
             size = 0
             for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
                 rows.extend(row for row in rows_of(run) if row.position > after)
@@ -137,7 +139,7 @@ class SqliteJournalReads:
             return None  # damaged: the journal is folded again instead
 
 
-def rows_of(run: RunRow) -> Iterator[Row]:
+def rows_of(run: RunRow) -> Iterator[JournalRow]:
     """The entries of one run. Raises `StoreUnavailable` for a damaged one."""
     position, producer, seq, received_ms, payload, count = run
     try:
@@ -145,12 +147,12 @@ def rows_of(run: RunRow) -> Iterator[Row]:
     except MALFORMED:
         raise StoreUnavailable("An event is damaged in the store.") from None
     for index, event in enumerate(payloads):
-        yield Row(position + index, producer, None if seq is None else seq + index, received_ms, event)
+        yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
 
 
-def conditions(wanted: StreamFilter) -> tuple[str, list[Any]]:
+def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
-    clauses, values = [LISTED], [wanted.project, SESSION]
+    clauses, values = [LIST_PAGE], [wanted.project, SESSION_KIND]
     for field, clause in FILTERS.items():
         value = getattr(wanted, field)
         if value is not None:

@@ -14,10 +14,10 @@ import apsw
 
 from voicemem.errors import StoreUnavailable
 
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 """Rows in one statement: SQLite takes at most 32,766 values."""
-STRIDE = 256
-MOST = 2**63 - 1
+WAYPOINT_STRIDE = 256
+MAX_SEQ = 2**63 - 1
 """The highest integer of SQLite."""
 
 INSERT_RUNS = (
@@ -27,26 +27,27 @@ INSERT_RUNS = (
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
 transaction anyway."""
 RUN_VALUES = "(?,?,?,?,?,?,?,?,?)"
-WAYPOINT = "j.stream = ?1 and j.producer = ?2 and j.seq is not null and j.waypoint is not 0"
-FROM = (
-    f"ifnull((select j.position from journal j where {WAYPOINT} and j.seq <= ?3 order by j.seq desc limit 1),"
+IS_WAYPOINT = "j.stream = ?1 and j.producer = ?2 and j.seq is not null and j.waypoint is not 0"
+FIRST_POSITION = (
+    f"ifnull((select j.position from journal j where {IS_WAYPOINT} and j.seq <= ?3 order by j.seq desc limit 1),"
     " (select min(j.position) from journal j where j.stream = ?1))"
 )
 """The position of the waypoint at or before a seq; if that was archived, of the first row left in the journal."""
-BEHIND = (
-    f"from journal r, (select {FROM} as first) where r.stream = ?1 and r.position >= first"
-    f" and r.position < first + {STRIDE} and r.producer = ?2 and r.seq is not null"
+ROWS_FROM_WAYPOINT = (
+    f"from journal r, (select {FIRST_POSITION} as first) where r.stream = ?1 and r.position >= first"
+    f" and r.position < first + {WAYPOINT_STRIDE} and r.producer = ?2 and r.seq is not null"
 )
 """The producer's rows within the reach of this waypoint."""
 SELECT_RUN_AT_OR_BEFORE = f"""
-    select r.seq, r.count, r.payload, r.position, r.checksum {BEHIND} and r.seq <= ?3 order by r.position desc limit 1
+    select r.seq, r.count, r.payload, r.position, r.checksum {ROWS_FROM_WAYPOINT} and r.seq <= ?3
+    order by r.position desc limit 1
 """
-SELECT_NEXT_SEQ_IN_REACH = f"select r.seq {BEHIND} and r.seq > ?3 order by r.position limit 1"
-SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {WAYPOINT} and j.seq > ?3 order by j.seq limit 1"
-SELECT_LAST_SEQ = f"select r.seq + r.count - 1 {BEHIND} order by r.position desc limit 1"
+SELECT_NEXT_SEQ_IN_REACH = f"select r.seq {ROWS_FROM_WAYPOINT} and r.seq > ?3 order by r.position limit 1"
+SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > ?3 order by j.seq limit 1"
+SELECT_LAST_SEQ = f"select r.seq + r.count - 1 {ROWS_FROM_WAYPOINT} order by r.position desc limit 1"
 
 
-class Run(NamedTuple):
+class JournalRun(NamedTuple):
     """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
 
     stream: int
@@ -57,21 +58,21 @@ class Run(NamedTuple):
     payloads: Sequence[bytes]
 
 
-def insert(connection: apsw.Connection, runs: Sequence[tuple[Run, bool]]) -> None:
+def insert(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
     """Insert runs, each with whether it is a waypoint.
 
     Many go into one statement: between two statements Python may switch to another thread, and the whole transaction
     would wait for it.
     """
-    for first in range(0, len(runs), MOST_ROWS):
-        some = runs[first : first + MOST_ROWS]
+    for first in range(0, len(runs), MAX_ROWS):
+        some = runs[first : first + MAX_ROWS]
         marks = ",".join([RUN_VALUES] * len(some))
         connection.execute(
             INSERT_RUNS + marks, [value for run, waypoint in some for value in columns_of(run, waypoint)]
         )
 
 
-def columns_of(run: Run, waypoint: bool) -> tuple[str | bytes | int | None, ...]:
+def columns_of(run: JournalRun, waypoint: bool) -> tuple[str | bytes | int | None, ...]:
     """The values of a row, in the order of `INSERT_RUNS`; the payloads of several events become one JSON array."""
     stream, position, producer, seq, received_ms, payloads = run
     payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
@@ -90,7 +91,7 @@ def check(stream: int, position: int, payload: bytes, stored: int | None) -> Non
         raise StoreUnavailable("An entry of the journal is damaged in the store.")
 
 
-class Found(NamedTuple):
+class StoredRun(NamedTuple):
     """A run of a producer as it is stored: its first seq, its number of events, and their payload."""
 
     seq: int
@@ -98,18 +99,18 @@ class Found(NamedTuple):
     payload: bytes
 
 
-def run_at(connection: apsw.Connection, stream: int, producer: str, seq: int) -> Found | None:
+def find_run(connection: apsw.Connection, stream: int, producer: str, seq: int) -> StoredRun | None:
     """The run that holds a seq, or else the last one before it. Raises `StoreUnavailable` for a damaged one."""
     row = connection.execute(SELECT_RUN_AT_OR_BEFORE, (stream, producer, seq)).fetchone()
     if row is None:
         return None
     *values, position, checked = row
-    run = Found(*values)
+    run = StoredRun(*values)
     check(stream, position, run.payload, checked)
     return run
 
 
-def seq_after(connection: apsw.Connection, stream: int, producer: str, seq: int) -> int | None:
+def next_stored_seq(connection: apsw.Connection, stream: int, producer: str, seq: int) -> int | None:
     """The lowest seq above one with which a run starts; None when no run does."""
     values = stream, producer, seq
     queries = SELECT_NEXT_SEQ_IN_REACH, SELECT_NEXT_WAYPOINT
@@ -118,7 +119,7 @@ def seq_after(connection: apsw.Connection, stream: int, producer: str, seq: int)
 
 def last_seq(connection: apsw.Connection, stream: int, producer: str) -> int:
     """The last seq that the journal has of a producer; 0 when it has none."""
-    row = connection.execute(SELECT_LAST_SEQ, (stream, producer, MOST)).fetchone()
+    row = connection.execute(SELECT_LAST_SEQ, (stream, producer, MAX_SEQ)).fetchone()
     return 0 if row is None else int(row[0])
 
 
@@ -129,7 +130,7 @@ class Waypoints:
         self.newest: dict[tuple[int, str], int] = {}
         """Positions, by stream and producer."""
 
-    def mark(self, run: Run) -> bool:
+    def mark(self, run: JournalRun) -> bool:
         """Whether a run that is about to be inserted is a waypoint.
 
         After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
@@ -138,7 +139,7 @@ class Waypoints:
         if run.producer is None or run.seq is None:
             return False
         newest = self.newest.get((run.stream, run.producer))
-        if newest is not None and run.position - newest < STRIDE:
+        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
             return False
         self.newest[run.stream, run.producer] = run.position
         return True

@@ -8,18 +8,18 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
-from voicemem.store.records import Restored, Row
+from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
-from voicemem.store.sqlite.journal_runs import Run
+from voicemem.store.sqlite.journal_runs import JournalRun
 from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.row_cache import Rows
-from voicemem.store.streams import SESSION, USER, Stream
+from voicemem.store.sqlite.row_cache import RowCache
+from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"
 
 
-def begun_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
+def make_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
     """A stream that starts now; it gets its key when it is added."""
     return Stream(
         key=0,
@@ -32,29 +32,29 @@ def begun_stream(project: str, kind: str, name: str, config: JsonObject, now_ms:
         ended_ms=None,
         reason=None,
         config=config,
-        silent_since_ms=now_ms if kind == SESSION else None,
+        silent_since_ms=now_ms if kind == SESSION_KIND else None,
         ending_ms=None,
         ending_ts=None,
         ending_reason=None,
     )
 
 
-def new_user(rows: Rows, project: str, user_id: str, now_ms: int) -> Stream:
-    stream = begun_stream(project, USER, user_id, {}, now_ms)
+def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) -> Stream:
+    stream = make_stream(project, USER_KIND, user_id, {}, now_ms)
     rows.add_stream(stream)
     return stream
 
 
-def new_stream(rows: Rows, project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
-    stream = begun_stream(project, SESSION, session_id, apply_patch({}, session_patch.public), now_ms)
+def create_stream(rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
+    stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     rows.add_stream(stream)
     save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows, stream, now_ms)
     return stream
 
 
-def restored_stream(
-    rows: Rows, project: str, session_id: str, session_patch: SessionPatch, restored: Restored, now_ms: int
+def restore_stream(
+    rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
 ) -> Stream:
     """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
 
@@ -63,7 +63,7 @@ def restored_stream(
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
-    stream = begun_stream(project, SESSION, session_id, apply_patch({}, session_patch.public), now_ms)
+    stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
         stream.state, stream.silent_since_ms = "ended", None
@@ -75,7 +75,7 @@ def restored_stream(
     if source is not None:
         rows.connection.execute(COPY_SECRETS, (stream.key, source.key))
     save_secrets(rows, stream, session_patch, now_ms)
-    for run in runs_of(stream.key, restored.rows):
+    for run in group_runs(stream.key, restored.rows):
         rows.add_run(run)
     for producer in restored.producers:
         rows.save_producer(stream.key, producer)
@@ -86,15 +86,15 @@ def restored_stream(
     return stream
 
 
-def runs_of(key: int, rows: Iterable[Row]) -> Iterator[Run]:
+def group_runs(key: int, rows: Iterable[JournalRow]) -> Iterator[JournalRun]:
     """Join entries into the runs that are stored: consecutive ones of a producer that came together."""
     payloads: list[bytes] = []
-    last: Row | None = None
+    last: JournalRow | None = None
     for row in rows:
         joins = last is not None and (row.producer, row.received_ms) == (last.producer, last.received_ms)
         if last is not None and joins and row.seq == (None if last.seq is None else last.seq + 1):
             payloads.append(row.payload)
         else:
             payloads = [row.payload]
-            yield Run(key, row.position, row.producer, row.seq, row.received_ms, payloads)
+            yield JournalRun(key, row.position, row.producer, row.seq, row.received_ms, payloads)
         last = row

@@ -8,20 +8,20 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem.store.records import Attempt, Closing, Delivery, Endpoint, Export
+from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint, SessionHeader
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.row_cache import one
 
-EXPORT = ", ".join(f"x.{name}" for name in Export.__struct_fields__ if name != "endpoint")
-ENDPOINT = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
+EXPORT_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
+ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
 """True for exports (x) of sessions that are not erased: those of an erased one stay for a while, and are not sent."""
-CLOSING = msgspec.json.Decoder(Closing)
-EVENT_TYPES = msgspec.json.Decoder(tuple[int, ...])
-FRONT = 200
+CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
+EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+FRONT_ROWS = 200
 """How many of the oldest due exports a claim looks at first. When these are not enough, since their receivers are busy
 or were taken away, it looks at the oldest of each endpoint."""
-WAITING = """
+WITH_WAITING = """
     with recursive waiting(key) as (
         select min(endpoint) from exports where due_ms is not null
         union all
@@ -37,12 +37,12 @@ OLDEST_OF_EACH_ENDPOINT = """
     )
 """
 SELECT_DUE = f"""
-    select {EXPORT}, {ENDPOINT} from {{candidates}} join endpoints e on e.key = x.endpoint
+    select {EXPORT_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join endpoints e on e.key = x.endpoint
     where x.due_ms <= ?1 and x.leased_until_ms <= ?1 and e.disabled_ms is null
     and e.url not in (select value from json_each(?4)) and {NOT_ERASED} order by x.due_ms limit ?2
 """
 SELECT_DUE_AT_FRONT = SELECT_DUE.format(candidates=OLDEST_DUE)
-SELECT_DUE_EVERYWHERE = WAITING + SELECT_DUE.format(candidates=OLDEST_OF_EACH_ENDPOINT)
+SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
 LEASE_EXPORT = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
 RELEASE_EXPORTS = """
@@ -92,19 +92,21 @@ class SqliteOutbox:
 
     database: Database
 
-    async def claim_exports(self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int) -> list[Export]:
-        def job(connection: apsw.Connection) -> list[Export]:
-            exports = [to_export(row) for row in due(connection, now_ms, busy, limit)]
+    async def claim_deliveries(
+        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
+    ) -> list[ClaimedDelivery]:
+        def job(connection: apsw.Connection) -> list[ClaimedDelivery]:
+            exports = [to_claimed_delivery(row) for row in due(connection, now_ms, busy, limit)]
             leases = [(export.lease, now_ms + lease_ms, export.key) for export in exports]
             connection.executemany(LEASE_EXPORT, leases)
             return exports
 
         return await self.database.write(job)
 
-    async def release_exports(self, now_ms: int) -> None:
+    async def release_deliveries(self, now_ms: int) -> None:
         await self.database.write(lambda connection: connection.execute(RELEASE_EXPORTS, (now_ms,)).fetchall())
 
-    async def freeze(self, export: Export, payload: bytes) -> bytes | None:
+    async def freeze(self, export: ClaimedDelivery, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
             connection.execute(FREEZE_PAYLOAD, (payload, export.key))
             row = connection.execute(SELECT_PAYLOAD, (export.key,)).fetchone()
@@ -112,15 +114,19 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
-    async def finish_export(
-        self, export: Export, attempt: Attempt, state: Literal["pending", "delivered", "failed"], due_ms: int | None
+    async def finish_delivery(
+        self,
+        export: ClaimedDelivery,
+        attempt: Attempt,
+        state: Literal["pending", "delivered", "failed"],
+        due_ms: int | None,
     ) -> bool:
         def job(connection: apsw.Connection) -> bool:
             connection.execute(FINISH_EXPORT, (state, due_ms, export.key, export.lease))
             if not connection.changes():
                 return False
             connection.execute(INSERT_ATTEMPT, (export.key, export.attempts + 1, *attempt))
-            note_health(connection, export.endpoint.key, attempt, state)
+            record_health(connection, export.endpoint.key, attempt, state)
             return True
 
         return await self.database.write(job)
@@ -129,7 +135,7 @@ class SqliteOutbox:
         def job(connection: apsw.Connection) -> None:
             connection.execute(DISABLE_GONE_ENDPOINT, (now_ms, endpoint.key, endpoint.url))
             if connection.changes():
-                fail_waiting(connection, endpoint.key)
+                fail_pending(connection, endpoint.key)
 
         await self.database.write(job)
 
@@ -138,12 +144,12 @@ class SqliteOutbox:
             connection.execute(DISABLE_FAILING_ENDPOINT, (now_ms, key, since_ms))
             disabled = bool(connection.changes())
             if disabled:
-                fail_waiting(connection, key)
+                fail_pending(connection, key)
             return disabled
 
         return await self.database.write(job)
 
-    async def next_export_ms(self) -> int | None:
+    async def next_delivery_ms(self) -> int | None:
         row = await self.database.read(lambda connection: connection.execute(SELECT_NEXT_DUE_MS).fetchone())
         return None if row is None else int(row[0])
 
@@ -164,19 +170,19 @@ def due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: in
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
     endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
     """
-    values = (now_ms, limit, FRONT, msgspec.json.encode(busy).decode())
+    values = (now_ms, limit, FRONT_ROWS, msgspec.json.encode(busy).decode())
     rows = connection.execute(SELECT_DUE_AT_FRONT, values).fetchall()
-    if len(rows) == limit or one(connection, COUNT_DUE, (now_ms, FRONT)) < (FRONT,):
+    if len(rows) == limit or one(connection, COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
         return rows
     return connection.execute(SELECT_DUE_EVERYWHERE, values).fetchall()
 
 
-def fail_waiting(connection: apsw.Connection, endpoint: int) -> None:
+def fail_pending(connection: apsw.Connection, endpoint: int) -> None:
     """Mark the exports that wait for an endpoint as failed."""
     connection.execute(FAIL_WAITING_EXPORTS, (endpoint,))
 
 
-def note_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:
+def record_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:
     """Note since when every attempt at a project's endpoint has failed."""
     if state == "delivered":
         connection.execute(CLEAR_FAILING_SINCE, (endpoint,))
@@ -188,16 +194,16 @@ def attempts_of(connection: apsw.Connection, export: int) -> list[Attempt]:
     return [Attempt(*row) for row in connection.execute(SELECT_ATTEMPTS, (export,))]
 
 
-def to_export(row: tuple[Any, ...]) -> Export:
+def to_claimed_delivery(row: tuple[Any, ...]) -> ClaimedDelivery:
     key, stream, notice_id, event_type, position, closing, payload, attempts, lease, restarted_at, *endpoint = row
-    return Export(
+    return ClaimedDelivery(
         key=key,
         stream=stream,
         endpoint=to_endpoint(endpoint),
         notice_id=notice_id,
         event_type=event_type,
         position=position,
-        closing=CLOSING.decode(closing),
+        closing=CLOSING_DECODER.decode(closing),
         payload=payload,
         attempts=attempts,
         lease=lease + 1,
@@ -208,5 +214,5 @@ def to_export(row: tuple[Any, ...]) -> Export:
 def to_endpoint(values: Sequence[Any]) -> Endpoint:
     row = dict(zip(Endpoint.__struct_fields__, values, strict=True))
     row["public_only"] = bool(row["public_only"])
-    row["event_types"] = EVENT_TYPES.decode(row["event_types"])
+    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
     return Endpoint(**row)

@@ -15,12 +15,12 @@ import apsw
 from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
-from voicemem.store.sqlite.row_cache import Rows
+from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import clear
-from voicemem.store.streams import USER, Stream
+from voicemem.store.streams import USER_KIND, Stream
 
 
-class Content(NamedTuple):
+class ContentTable(NamedTuple):
     """One table that holds content of a session (?1)."""
 
     rows: str
@@ -29,44 +29,44 @@ class Content(NamedTuple):
     """Deletes those whose keys are given (?2, a JSON array)."""
 
 
-GIVEN = "(select value from json_each(?2))"
-CONTENTS = (
-    Content(
+GIVEN_KEYS = "(select value from json_each(?2))"
+CONTENT_TABLES = (
+    ContentTable(
         "select x.key, 0 from exports x where x.stream = ?1"
         " and exists (select 1 from attempts a where a.export = x.key)",
-        f"delete from attempts where export in {GIVEN} and ?1",
+        f"delete from attempts where export in {GIVEN_KEYS} and ?1",
     ),
-    Content(
+    ContentTable(
         "select key, length(closing) + ifnull(length(payload), 0) from exports where stream = ?1",
-        f"delete from exports where key in {GIVEN} and stream = ?1",
+        f"delete from exports where key in {GIVEN_KEYS} and stream = ?1",
     ),
-    Content(
+    ContentTable(
         "select rowid, length(payload) from journal where stream = ?1 order by position",
-        f"delete from journal where rowid in {GIVEN} and stream = ?1",
+        f"delete from journal where rowid in {GIVEN_KEYS} and stream = ?1",
     ),
-    Content(
+    ContentTable(
         "select rowid, length(runs) from archives where stream = ?1 order by position",
-        f"delete from archives where rowid in {GIVEN} and stream = ?1",
+        f"delete from archives where rowid in {GIVEN_KEYS} and stream = ?1",
     ),
-    Content(
+    ContentTable(
         "select stream, length(state) from snapshots where stream = ?1",
-        f"delete from snapshots where stream in {GIVEN} and stream = ?1",
+        f"delete from snapshots where stream in {GIVEN_KEYS} and stream = ?1",
     ),
-    Content(
+    ContentTable(
         "select name, length(value) from secrets where stream = ?1",
-        f"delete from secrets where stream = ?1 and name in {GIVEN}",
+        f"delete from secrets where stream = ?1 and name in {GIVEN_KEYS}",
     ),
-    Content(
+    ContentTable(
         "select key, length(url) from endpoints where stream = ?1",
-        f"delete from endpoints where key in {GIVEN} and stream = ?1",
+        f"delete from endpoints where key in {GIVEN_KEYS} and stream = ?1",
     ),
-    Content(
+    ContentTable(
         "select name, length(name) from producers where stream = ?1",
-        f"delete from producers where stream = ?1 and name in {GIVEN}",
+        f"delete from producers where stream = ?1 and name in {GIVEN_KEYS}",
     ),
 )
 """In the order of deletion: attempts are found by their exports, so they are deleted before these."""
-ERASED_USER = "erased user"
+ERASED_USER_KIND = "erased user"
 """The kind of the row that is left of an erased user's stream."""
 
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
@@ -144,7 +144,7 @@ class SqliteErasure:
         return True
 
 
-def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
+def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Make a session unreadable. Its row stays without content, so that a late event cannot create it again."""
     if stream.state == "erased":
         return
@@ -152,15 +152,15 @@ def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     stream.provisional = False
     rows.save_stream(stream)
-    if stream.kind == USER:
-        forget_name(rows, stream)
+    if stream.kind == USER_KIND:
+        drop_name(rows, stream)
     rows.connection.execute(MARK_ERASED, (stream.key, now_ms))
 
 
-def forget_name(rows: Rows, stream: Stream) -> None:
+def drop_name(rows: RowCache, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
     rows.named.pop((stream.project, stream.kind, stream.id), None)
-    stream.kind, stream.id = ERASED_USER, str(stream.key)
+    stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
     rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
 
@@ -171,7 +171,7 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
     """
     portion = Portion()
     for key in keys:
-        for content in CONTENTS:
+        for content in CONTENT_TABLES:
             if row_keys := portion.take(connection.execute(content.rows, (key,))):
                 connection.execute(content.delete, (key, row_keys))
             if portion.full:
@@ -187,7 +187,7 @@ def plan(connection: apsw.Connection, stream: Stream) -> None:
     connection.execute(PLAN_RETENTION, (stream.key, ended + int(settings.reopen_window * 1000), expires))
 
 
-def call_off(connection: apsw.Connection, stream: Stream) -> None:
+def cancel_retention(connection: apsw.Connection, stream: Stream) -> None:
     """Drop the plan of a session that was reopened."""
     connection.execute(DELETE_PLAN, (stream.key,))
 
@@ -197,8 +197,8 @@ def is_erased(connection: apsw.Connection, key: int) -> bool:
     return bool(connection.execute(SELECT_STATE_IS_ERASED, (key,)).fetchall())
 
 
-ROWS = 200
-BYTES = 1024 * 1024
+PORTION_ROWS = 200
+PORTION_BYTES = 1024 * 1024
 """The bounds of a portion; the row that exceeds the bytes is its last."""
 
 
@@ -206,12 +206,12 @@ class Portion:
     """What one transaction deletes at most: counts down rows and bytes."""
 
     def __init__(self) -> None:
-        self.rows = ROWS
-        self.bytes = BYTES
+        self.rows = PORTION_ROWS
+        self.bytes = PORTION_BYTES
 
     @property
     def begun(self) -> bool:
-        return self.rows < ROWS
+        return self.rows < PORTION_ROWS
 
     @property
     def full(self) -> bool:

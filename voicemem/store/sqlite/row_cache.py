@@ -13,19 +13,19 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.journal_runs import Run, Waypoints, insert, last_seq
-from voicemem.store.streams import SESSION, USER, Producer, Stream, due_ms
+from voicemem.store.sqlite.journal_runs import JournalRun, Waypoints, insert, last_seq
+from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream, due_ms
 
-OWN_COLUMNS = ", ".join(Stream.__struct_fields__)
+STORED_COLUMNS = ", ".join(Stream.__struct_fields__)
 """The columns of `streams`; `position` is that of the last time the row was saved."""
-COLUMNS = OWN_COLUMNS.replace(
+STREAM_COLUMNS = STORED_COLUMNS.replace(
     "position",
     "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
     " order by j.position desc limit 1), 0))",
 )
 """The same, but with the position at which the journal ends."""
-SELECT_STREAM_BY_KEY = f"select {COLUMNS} from streams where key = ?"
-SELECT_STREAM_BY_NAME = f"select {COLUMNS} from streams where project = ? and kind = ? and id = ?"
+SELECT_STREAM_BY_KEY = f"select {STREAM_COLUMNS} from streams where key = ?"
+SELECT_STREAM_BY_NAME = f"select {STREAM_COLUMNS} from streams where project = ? and kind = ? and id = ?"
 SELECT_STREAM_KEY = "select key from streams where project = ? and kind = ? and id = ?"
 INSERT_STREAM = """
     insert into streams (project, kind, id, state, position, started_ms, config, name, silent_since_ms, due_ms)
@@ -38,12 +38,12 @@ UPDATE_STREAM = """
 SELECT_PRODUCER = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
 SELECT_PRODUCER_NAMES = "select name from producers where stream = ?"
 SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?)"
-CONFIG = Stream.__struct_fields__.index("config")
-KEPT = 50_000
+CONFIG_INDEX = Stream.__struct_fields__.index("config")
+MAX_CACHED_ROWS = 50_000
 """Rows that stay cached, of streams and producers together."""
 
 
-class Rows:
+class RowCache:
     """Streams and producers as the transaction sees them, and the runs that it adds to journals.
 
     There are three layers: what the current job changed (`job_…`), what the jobs before it in the transaction changed
@@ -57,48 +57,48 @@ class Rows:
         self.connection = connection
         self.keep = keep
         self.streams: dict[int, Stream] = {}
-        self.producers: dict[tuple[int, str], Producer] = {}
+        self.producers: dict[tuple[int, str], ProducerState] = {}
         self.named: dict[tuple[str, str, str], Stream] = {}
         """Committed streams, by project, kind and id."""
         self.changed_streams: dict[int, Stream] = {}
-        self.changed_producers: dict[tuple[int, str], Producer] = {}
+        self.changed_producers: dict[tuple[int, str], ProducerState] = {}
         self.waypoints = Waypoints()
-        self.runs: list[Run] = []
+        self.runs: list[JournalRun] = []
         self.mark = 0
         """How many of `runs` belong to the jobs before the current one."""
         self.job_streams: dict[int, Stream] = {}
-        self.job_producers: dict[tuple[int, str], Producer] = {}
+        self.job_producers: dict[tuple[int, str], ProducerState] = {}
 
     # The transaction
 
-    def keep_job(self) -> None:
+    def accept_job(self) -> None:
         self.changed_streams.update(self.job_streams)
         self.changed_producers.update(self.job_producers)
-        self.forget_job()
+        self.reset_job()
 
     def drop_job(self) -> None:
         del self.runs[self.mark :]
-        self.forget_job()
+        self.reset_job()
 
-    def forget_job(self) -> None:
+    def reset_job(self) -> None:
         self.job_streams, self.job_producers, self.mark = {}, {}, len(self.runs)
 
     def committed(self) -> None:
         """The transaction is on disk: what it changed becomes what is cached."""
-        if len(self.streams) + len(self.producers) > KEPT or not self.keep:
+        if len(self.streams) + len(self.producers) > MAX_CACHED_ROWS or not self.keep:
             self.forget()
         if self.keep:
             self.streams.update(self.changed_streams)
             self.producers.update(self.changed_producers)
-            named = (stream for stream in self.changed_streams.values() if stream.kind in (SESSION, USER))
+            named = (stream for stream in self.changed_streams.values() if stream.kind in (SESSION_KIND, USER_KIND))
             self.named.update({(stream.project, stream.kind, stream.id): stream for stream in named})
         self.changed_streams, self.changed_producers = {}, {}
 
-    def rolled_back(self) -> None:
+    def after_rollback(self) -> None:
         """The transaction failed, or its outcome is unknown: nothing cached is trusted."""
         self.forget()
         self.runs.clear()
-        self.forget_job()
+        self.reset_job()
         self.changed_streams, self.changed_producers = {}, {}
 
     def forget(self) -> None:
@@ -117,9 +117,9 @@ class Rows:
         return stream
 
     def session(self, project: str, session_id: str) -> Stream | None:
-        return self.of_name(project, SESSION, session_id)
+        return self.find_by_name(project, SESSION_KIND, session_id)
 
-    def of_name(self, project: str, kind: str, name: str) -> Stream | None:
+    def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         known = self.named.get((project, kind, name))
         if known is not None:
             return self.stream(known.key)
@@ -172,7 +172,7 @@ class Rows:
 
     # Producers
 
-    def producer(self, key: int, name: str) -> Producer:
+    def producer(self, key: int, name: str) -> ProducerState:
         """A session's producer, for the job to change; a new one when it is unknown."""
         producer = self.job_producers.get((key, name))
         if producer is None:
@@ -181,16 +181,16 @@ class Rows:
             self.job_producers[key, name] = producer
         return producer
 
-    def load_producer(self, key: int, name: str) -> Producer:
+    def load_producer(self, key: int, name: str) -> ProducerState:
         self.flush()
         journaled = last_seq(self.connection, key, name) + 1
         row = self.connection.execute(SELECT_PRODUCER, (key, name)).fetchone()
         if row is None:
-            return Producer(name, next_seq=journaled)
+            return ProducerState(name, next_seq=journaled)
         epoch, next_seq, unsequenced, ended = row
-        return Producer(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended))
+        return ProducerState(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended))
 
-    def save_producer(self, key: int, producer: Producer) -> None:
+    def save_producer(self, key: int, producer: ProducerState) -> None:
         values = (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended)
         self.connection.execute(SAVE_PRODUCER, values)
 
@@ -202,14 +202,14 @@ class Rows:
 
     # Journals
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: JournalRun) -> None:
         self.runs.append(run)
 
-    def append_own(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
+    def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
         """Journal an event of the server's own. The caller saves the stream's row."""
         stream.position += 1
         payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
-        self.add_run(Run(stream.key, stream.position, None, None, now_ms, [payload]))
+        self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
 
     def flush(self) -> None:
         """Insert the runs that were added: before each query that must see them, and before the commit."""
@@ -222,7 +222,7 @@ def to_stream(row: tuple[Any, ...]) -> Stream:
     """The stream of a row of `COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     values: list[Any] = list(row)
     try:
-        values[CONFIG] = msgspec.json.decode(values[CONFIG], type=dict[str, Any])
+        values[CONFIG_INDEX] = msgspec.json.decode(values[CONFIG_INDEX], type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
     values[-1] = bool(values[-1])

@@ -16,11 +16,11 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_FAILED
+from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_ERRORS
 
 READ_BYTES = 1024 * 1024
 """Read at a time while looking for stale pages."""
-REST_S = 0.002
+PAUSE_S = 0.002
 """Pause after `READ_BYTES`, and after `LOCKED_PAGES`, so that the writer gets its turn."""
 LOCKED_PAGES = 64
 """Cleaned under one lock, which takes a millisecond or two."""
@@ -28,7 +28,7 @@ TREE_PAGES = {0x02: 12, 0x05: 12, 0x0A: 8, 0x0D: 8}
 """The first byte of a page of a table or an index, and the size of its header (sqlite.org/fileformat2, section 1.6)."""
 FILE_HEADER = 100
 """Bytes before the page header on the first page."""
-MOST_PAGES = 2**25
+MAX_PAGES = 2**25
 """Pages of other kinds begin with a page number, whose first byte is 0 or 1 in a file of fewer pages: then it cannot be
 mistaken for that of a tree page."""
 
@@ -45,20 +45,20 @@ def clear(path: str, stopped: Callable[[], bool]) -> bool:
     try:
         with closing(apsw.Connection(path)) as connection, open_file(path) as file:
             size = int(connection.pragma("page_size"))
-            if not cut_log(connection):
+            if not truncate_log(connection):
                 return False
-            stale = list(stale_pages(file, size, stopped)) if file.xFileSize() < MOST_PAGES * size else []
+            stale = list(stale_pages(file, size, stopped)) if file.xFileSize() < MAX_PAGES * size else []
             for first in range(0, len(stale), LOCKED_PAGES):
                 if stopped() or not clean(connection, path, file, size, stale[first : first + LOCKED_PAGES]):
                     return False
-                time.sleep(REST_S)
+                time.sleep(PAUSE_S)
             if stale:
                 file.xSync(apsw.SQLITE_SYNC_FULL)
             return not stopped()
     except apsw.BusyError:
         return False
     except apsw.Error as error:
-        if getattr(error, "extendedresult", None) in SYNC_FAILED:
+        if getattr(error, "extendedresult", None) in SYNC_ERRORS:
             raise
         raise StoreUnavailable(f"Deleted content cannot be cleared: {type(error).__name__}.") from None
 
@@ -77,7 +77,7 @@ def open_file(path: str) -> Iterator[apsw.VFSFile]:
         file.xClose()
 
 
-def cut_log(connection: apsw.Connection) -> bool:
+def truncate_log(connection: apsw.Connection) -> bool:
     """Move everything from the log into the file, and truncate the log; False while a reader is using it.
 
     The passive checkpoint does most of the work while the writer goes on; the second one, which blocks the writer,
@@ -103,7 +103,7 @@ def stale_pages(file: apsw.VFSFile, size: int, stopped: Callable[[], bool]) -> I
             page = content[start : start + size]
             if page[unused(page, number)].strip(b"\0"):
                 yield number
-        time.sleep(REST_S)
+        time.sleep(PAUSE_S)
 
 
 def unused(page: bytes, number: int) -> slice:
@@ -127,7 +127,7 @@ def clean(connection: apsw.Connection, path: str, file: apsw.VFSFile, size: int,
     With the write lock and an empty log no other connection has a newer copy of a page, so a write to the file cannot
     be overwritten by an old page, nor overwrite a new one.
     """
-    if not cut_log(connection):
+    if not truncate_log(connection):
         return False
     connection.execute(BEGIN)
     try:
