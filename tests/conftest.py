@@ -1,27 +1,22 @@
-"""What tests of the running service share: a service on free ports, torn down with the test."""
+"""What all lanes share. It imports nothing of the service: every worker pays for that."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any
+import re
 
 import pytest
-from services import ANY_PORT, Serve
 
-from voicemem.app import App, running
-from voicemem.config.service import Settings
+pytest.register_assert_rewrite("tests.support")
 
-pytest.register_assert_rewrite("agreement", "machine", "talk")  # what the model test is made of
+from tests.support import profiles  # noqa: E402
+
+profiles.register()
+
+ADDRESS = re.compile("0x[0-9a-f]{9,}")
 
 
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Start a service with these settings (in memory and on free ports unless they say otherwise)."""
-    async with AsyncExitStack() as stack:
-
-        async def start(**settings: Any) -> App:
-            chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
-            return await stack.enter_async_context(running(chosen))
-
-        yield start
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An id that holds an object's address differs between workers, which then collect different tests."""
+    for item in items:
+        if ADDRESS.search(item.nodeid):
+            raise pytest.UsageError(f"the id of a test holds the address of an object: {item.nodeid}")

@@ -26,7 +26,7 @@ from websockets.server import ServerProtocol
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
 
-ROOT = Path(__file__).parent.parent
+ROOT = ROOT
 PACKAGE = ROOT / "voicemem"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
@@ -124,7 +124,6 @@ def test_files_that_are_not_python_are_in_the_wheel() -> None:
 
 
 # Without the extra
-
 
 COMMAND = "from voicemem.__main__ import main; main()"
 

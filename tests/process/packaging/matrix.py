@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[3]
+ROOT = ROOT
 RECORD_CALL = Path(__file__).with_name("record_call.py")
 WEBSOCKET_TESTS = (
     *(f"tests/server/test_{name}.py" for name in ("websocket", "plain", "connection", "ingest")),

@@ -1,0 +1,59 @@
+"""API keys: kept, listed, revoked."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.stores.contract import NOW
+from voicemem.store.port import Store
+from voicemem.store.records import ApiKey
+
+
+def api_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_ms: int = NOW) -> ApiKey:
+    return ApiKey(key_id, "p", "name", bytes(range(32)), scopes, created_ms)
+
+
+async def test_keys_are_kept(store: Store) -> None:
+    """Keys are found by their id."""
+    key = api_key("k1")
+    assert ([], None, False) == (await store.keys(), await store.key("k1"), await store.has_keys())
+    await store.add_key(key)
+    await store.add_key(api_key("k0", created_ms=NOW + 1))
+
+    assert (key, None, True) == (await store.key("k1"), await store.key("K1"), await store.has_keys())
+    assert ["k1", "k0"] == [each.id for each in await store.keys()]
+
+
+@pytest.mark.parametrize("scopes", [("ingest", "read", "admin"), ("read",), ()])
+async def test_keys_keep_their_scopes(store: Store, scopes: tuple[str, ...]) -> None:
+    """A key has the scopes that it was made with, none included."""
+    key = api_key("k", scopes)
+    await store.add_key(key)
+
+    assert key == await store.key("k")
+
+
+async def test_a_key_is_revoked_once(store: Store) -> None:
+    """A revoked key keeps the time when it was revoked first, and still counts as made."""
+    await store.add_key(api_key("k"))
+
+    assert await store.revoke_key("k", NOW + 1)
+    assert not await store.revoke_key("k", NOW + 2)
+    assert not await store.revoke_key("other", NOW + 2)
+    assert [replace(api_key("k"), revoked_ms=NOW + 1)] == await store.keys()
+    assert await store.has_keys()
+
+
+async def test_revoked_keys_are_found_among_others(two_handles: tuple[Store, Store]) -> None:
+    """Of these ids those that are revoked, also through another handle; one that is unknown is not revoked."""
+    one, other = two_handles
+    for key_id in ("k1", "k2", "k3"):
+        await one.add_key(api_key(key_id))
+    assert frozenset() == await one.revoked_keys(["k1", "k2", "k3"])
+    await other.revoke_key("k2", NOW)
+    await other.revoke_key("k3", NOW)
+    assert {"k2"} == await one.revoked_keys(["k1", "k2", "k4", "' or 1=1", "k\0"])
+    assert {"k2", "k3"} == await one.revoked_keys({f"k{number}" for number in range(20_000)})
+    assert frozenset() == await one.revoked_keys([])

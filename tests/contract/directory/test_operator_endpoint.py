@@ -1,0 +1,81 @@
+"""The operator's own receiver."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from tests.support.stores.contract import (
+    HOOK,
+    NOW,
+    OPERATOR,
+    append_offers,
+    claim_exports,
+    claim_one_export,
+    close_idle,
+    closed_session,
+    open_key,
+    update_offer,
+)
+from voicemem.store.port import Store
+
+
+async def test_the_operators_receiver_hears_of_every_session(store: Store) -> None:
+    """A session's own receiver hears of that session only, the operator's of all."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    first = await closed_session(store, "s1", HOOK)
+    second = await closed_session(store, "s2", None)
+    exports = await claim_exports(store)
+
+    heard = {(first.key, HOOK), (first.key, OPERATOR), (second.key, OPERATOR)}
+    assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
+
+
+async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
+    """One that is disabled is still there; one that the operator gave up is not."""
+    assert await store.find_operator_endpoint() is None
+    await store.set_operator_endpoint(OPERATOR, None)
+    await closed_session(store, hook=None)
+    export = await claim_one_export(store)
+    assert export.endpoint == await store.find_operator_endpoint()
+    await store.disable_endpoint(export.endpoint, NOW)
+    found = await store.find_operator_endpoint()
+    assert found is not None
+    assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
+    await store.set_operator_endpoint(None, None)
+    assert await store.find_operator_endpoint() is None
+
+
+async def test_another_operators_receiver(store: Store) -> None:
+    """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await closed_session(store, "s1", hook=None)
+    await store.disable_endpoint((await claim_one_export(store)).endpoint, NOW)
+    await closed_session(store, "s2", hook=None)
+    assert [] == await claim_exports(store)
+    await store.set_operator_endpoint(OPERATOR + "/new", "secret")
+    stream = await closed_session(store, "s3", hook=None)
+
+    export = await claim_one_export(store)
+    assert (stream.key, OPERATOR + "/new", "secret") == (export.stream, export.endpoint.url, export.endpoint.secret)
+
+
+async def test_no_operators_receiver_any_more(store: Store) -> None:
+    """Without its URL the operator's receiver hears no more, and with it again."""
+    await store.set_operator_endpoint(None, None)
+    await store.set_operator_endpoint(OPERATOR, None)
+    await store.set_operator_endpoint(None, None)
+    await closed_session(store, "s1", hook=None)
+    assert [] == await claim_exports(store)
+    await store.set_operator_endpoint(OPERATOR, None)
+    await closed_session(store, "s2", hook=None)
+    assert 1 == len(await claim_exports(store))
+
+
+async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> None:
+    """When a receiver is taken away, the operator's or a session's own, what waits for it is not sent to it."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    key = await open_key(store, given={"webhook": {"url": HOOK}})
+    await close_idle(store, key)
+    await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}), now_ms=NOW + 1)
+    await store.set_operator_endpoint(None, None)
+
+    assert [] == [export.endpoint.url for export in await claim_exports(store, NOW + 1)]

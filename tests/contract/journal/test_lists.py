@@ -1,0 +1,150 @@
+"""Sessions are listed, filtered and counted."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.stores.contract import (
+    END,
+    NOW,
+    ODD_NAMES,
+    append_offers,
+    example_numbers,
+    listed_ids,
+    on_one_store,
+    open_key,
+    update_offer,
+)
+from voicemem.config.session import validate_config
+from voicemem.store.port import Store
+from voicemem.store.records import SessionFilter
+from voicemem.store.streams import SessionEnding
+
+
+async def test_sessions_are_listed_newest_first(store: Store) -> None:
+    """The sessions of a project come newest first, the later made first among those of one time."""
+    for name, started in [("a", 1), ("b", 3), ("c", 2), ("d", 2)]:
+        await open_key(store, name, now_ms=NOW + started)
+    await store.create("q", "other", validate_config({}), NOW)
+
+    assert ["b", "d", "c", "a"] == await listed_ids(store)
+    assert ["b", "d"] == await listed_ids(store, limit=2)
+    assert ["other"] == await listed_ids(store, project="q")
+    assert [] == await listed_ids(store, project="r")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({"state": "running"}, ["d", "c", "b"]),
+        ({"state": "ended"}, ["a"]),
+        ({"state": "erased"}, []),
+        ({"user_id": "u1"}, ["c", "a"]),
+        ({"user_id": "U1"}, []),
+        ({"label": ("tier", "vip")}, ["c", "b"]),
+        ({"label": ("tier", "none")}, []),
+        ({"label": ("other", "vip")}, []),
+        ({"started_after": NOW + 1}, ["d", "c"]),
+        ({"started_before": NOW + 1}, ["a"]),
+        ({"started_after": NOW, "started_before": NOW + 3}, ["c", "b"]),
+        ({"user_id": "u1", "label": ("tier", "vip"), "state": "running"}, ["c"]),
+        ({"user_id": "u1", "label": ("tier", "vip"), "state": "ended"}, []),
+        ({"after": (NOW + 2, 10**9), "user_id": "u1"}, ["c", "a"]),
+        ({"after": (NOW + 2, 0), "user_id": "u1"}, ["a"]),
+    ],
+)
+async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], found: list[str]) -> None:
+    """A list holds the sessions for which all of its conditions hold."""
+    vip = {"labels": {"tier": "vip"}}
+    given: list[dict[str, Any]] = [{"user_id": "u1"}, vip | {"user_id": "u2"}, vip | {"user_id": "u1"}, {}]
+    keys = [
+        await open_key(store, name, each, now_ms=NOW + number)
+        for number, (name, each) in enumerate(zip("abcd", given, strict=True))
+    ]
+    await store.close(keys[0], END, "n", NOW)
+
+    assert found == await listed_ids(store, **conditions)
+
+
+async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> None:
+    """A name counts as running in its own project only, after a change too, and no longer than its session runs."""
+    key = await open_key(store, "one", {"name": "desk"})
+    assert await store.is_name_running("p", "desk")
+    assert not await store.is_name_running("q", "desk")
+    assert not await store.is_name_running("p", "Desk")
+    await append_offers(store, key, update_offer(1, {"name": "door"}))
+    assert [False, True] == [await store.is_name_running("p", name) for name in ("desk", "door")]
+    await store.close(key, SessionEnding(NOW, "over"), "n1", NOW)
+    assert not await store.is_name_running("p", "door")
+    await store.erase(await open_key(store, "two", {"name": "door"}), NOW)
+    assert not await store.is_name_running("p", "door")
+
+
+async def test_lists_are_counted_over_all_pages(store: Store) -> None:
+    """The count is that of the conditions, wherever the page begins and ends; a channel is one of them."""
+    for number in range(5):
+        await open_key(store, f"s{number}", {"channel": "odd" if number % 2 else "even"})
+    assert ["s3", "s1"] == await listed_ids(store, channel="odd")
+    everything = SessionFilter(project="p", limit=1, after=(NOW, 2))
+    asked: list[dict[str, Any]] = [{}, {"channel": "even"}, {"channel": "none"}, {"state": "ended"}]
+    counts = [await store.count_sessions(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
+    assert [5, 3, 0, 0] == counts
+
+
+@pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])
+async def test_an_empty_condition_is_one(store: Store, conditions: dict[str, Any]) -> None:
+    """A condition that nothing meets lists nothing, also when it is empty."""
+    await open_key(store, given={"user_id": "u", "labels": {"a": ""}})
+
+    assert [] == await listed_ids(store, **conditions)
+
+
+async def test_lists_follow_updates(store: Store) -> None:
+    """A session is listed by the labels that it has now."""
+    key = await open_key(store, given={"labels": {"a": "1"}})
+    await append_offers(store, key, update_offer(1, {"labels": {"a": None, "b": "2"}}))
+
+    assert ([], ["s"]) == (await listed_ids(store, label=("a", "1")), await listed_ids(store, label=("b", "2")))
+
+
+async def test_paging_while_sessions_come(store: Store) -> None:
+    """Going on after the last one seen gives every session once, also while new ones come."""
+    for number in range(11):
+        await open_key(store, f"s{number}", now_ms=NOW + number // 3)
+    wanted = await listed_ids(store)
+    seen: list[str] = []
+    after: tuple[int, int] | None = None
+    while page := await store.streams(SessionFilter(project="p", limit=2, after=after)):
+        seen += [stream.id for stream in page]
+        after = (page[-1].started_ms, page[-1].key)
+        await open_key(store, f"new{len(seen)}", now_ms=NOW + 100)
+
+    assert wanted == seen
+
+
+@pytest.mark.parametrize("key", ODD_NAMES)
+async def test_labels_may_have_any_name(store: Store, key: str) -> None:
+    """A label is found by exactly its name, whatever characters that is made of."""
+    await open_key(store, "with", {"labels": {key: "v", "other": "w"}})
+    await open_key(store, "without", {"labels": {f"{key}x": "v", "a": "v", "other": key}})
+
+    assert ["with"] == await listed_ids(store, label=(key, "v"))
+    assert [] == await listed_ids(store, label=(key, "w"))
+    assert ["without"] == await listed_ids(store, label=("other", key))
+
+
+@on_one_store
+@given(st.text(max_size=8), st.text(max_size=8))
+async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
+    """Any name and value of a label find the session that has it, and not one that differs."""
+    project = f"p{next(example_numbers)}"
+    await store.create(project, "with", validate_config({"labels": {key: value}}), NOW)
+    await store.create(project, "without", validate_config({"labels": {key: value + "x", key + "x": value}}), NOW)
+
+    assert ["with"] == await listed_ids(store, project=project, label=(key, value))

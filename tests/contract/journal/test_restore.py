@@ -1,0 +1,121 @@
+"""A session is restored from another journal."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.stores.contract import (
+    END,
+    HOOK,
+    IDLE_MS,
+    NOW,
+    REOPEN_MS,
+    append_offers,
+    claim_exports,
+    offer,
+    open_key,
+    open_session,
+    reload,
+    stored_at,
+)
+from voicemem.config.session import validate_config
+from voicemem.errors import Refused
+from voicemem.store.admission import Outcome
+from voicemem.store.port import Store
+from voicemem.store.records import JournalRow, RestoredSession
+from voicemem.store.streams import END_GRACE_MS, ProducerState, Stream
+
+
+def journal_rows() -> list[JournalRow]:
+    """Two events of one producer, one of the server's own, one of a producer without seqs, and the first again."""
+    main = [(1, "main", 1, NOW - 9), (2, "main", 2, NOW - 9), (3, None, None, NOW - 8), (4, "api", None, NOW - 7)]
+    return [JournalRow(*row, offer(row[2]).payload) for row in [*main, (5, "main", 4, NOW - 6)]]
+
+
+async def restore(store: Store, session_id: str = "r", given: dict[str, Any] | None = None, **more: Any) -> Stream:
+    """A new session with that journal."""
+    producers = [ProducerState("main", next_seq=5), ProducerState("api", unsequenced=True)]
+    restored = RestoredSession(**{"rows": journal_rows(), "started_ms": NOW - 10, "producers": producers, **more})
+    made = await store.restore("p", session_id, validate_config(given or {}), restored, NOW)
+    assert made is not None
+    return made
+
+
+async def test_a_restored_session_has_its_journal(store: Store) -> None:
+    """It reads as it was written, and each producer goes on where it was; of a hole nothing is acknowledged."""
+    made = await restore(store, given={"user_id": "ann"})
+    assert ("running", 5, NOW - 10, NOW) == (made.state, made.position, made.started_ms, made.silent_since_ms)
+    assert made == await store.stream("p", "r") == await reload(store, made.key)
+    assert journal_rows() == await store.rows(made.key, 0, 10)
+    assert ["seq_conflict", None, "seq_gap"] == [
+        one.code for one in await append_offers(store, made.key, offer(3), offer(5), offer(7))
+    ]
+    assert [Outcome(duplicate=True)] == await append_offers(store, made.key, offer(2))
+    assert ["seq_required"] == [one.code for one in await append_offers(store, made.key, offer(1), producer="api")]
+    assert stored_at(7) == await append_offers(store, made.key, offer(None), producer="api")
+    assert [made.key] == await store.due(NOW + IDLE_MS + 1, 10)
+    assert 6 == (await open_session(store, "r")).next_seq
+
+
+async def test_who_counts_its_events_is_known(store: Store) -> None:
+    """By what it stored, or by where it goes on from; not who sends without seq, nor who only opened."""
+    made = await restore(store)
+    assert [True, False, False] == [await store.has_seqs(made.key, name) for name in ("main", "api", "new")]
+    opened = await open_session(store, "b")
+    assert not await store.has_seqs(opened.stream.key, "main")
+    await append_offers(store, opened.stream.key, offer(1))
+    assert await store.has_seqs(opened.stream.key, "main")
+    assert not await store.has_seqs(opened.stream.key, "other")
+
+
+async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
+    """It is over, reopens only where it was idle, is compacted and expires; no export is made of it."""
+    hook = {"webhook": {"url": HOOK}, "ttl_seconds": 1}
+    over = await restore(store, "over", hook, ended_ms=NOW - 5, reason="api")
+    idle = await restore(store, "idle", hook, ended_ms=NOW - 5, reason="idle", provisional=True)
+    for made, code in ((over, "session_ended"), (idle, None)):
+        assert ("ended", NOW - 5, made.reason) == (made.state, made.ended_ms, made.reason)
+        assert [code] == [one.code for one in await append_offers(store, made.key, offer(5))]
+    assert [over.key] == await store.expired(NOW + 2_000, 10)
+    assert over.key in await store.find_compactable(NOW + REOPEN_MS, 10)
+    assert [] == await claim_exports(store)
+
+
+async def test_an_end_that_waits_is_restored_too(store: Store) -> None:
+    """The session is closed after the time that other producers have, with the reason that was given."""
+    made = await restore(store, ending=END, producers=[ProducerState("main", next_seq=5, ended=True)])
+    assert END == made.ending
+    assert [made.key] == await store.due(NOW + END_GRACE_MS, 10)
+    closed = await store.close(made.key, None, "n", NOW + END_GRACE_MS)
+    assert closed is not None
+    assert ("ended", END.reason) == (closed.state, closed.reason)
+
+
+async def test_an_id_is_restored_once(store: Store) -> None:
+    """What is there stays as it is, and what was erased does not come back."""
+    key = await open_key(store, "r")
+    again = RestoredSession(rows=journal_rows(), started_ms=NOW)
+    assert None is await store.restore("p", "r", validate_config({}), again, NOW)
+    assert [] == await store.rows(key, 0, 10)
+    await store.erase(key, NOW)
+    with pytest.raises(Refused, match="session_erased"):
+        await store.restore("p", "r", validate_config({}), again, NOW)
+
+
+async def test_secrets_are_taken_over(store: Store) -> None:
+    """From another session, unless they are given anew; not from an erased one."""
+    hook = {"url": HOOK, "secret": "of the first"}
+    key = await open_key(store, given={"webhook": hook})
+    await store.close((await restore(store, "a", {"webhook": {"url": HOOK}}, secrets_of=key)).key, END, "a", NOW)
+    other = {"webhook": {"url": HOOK, "secret": "of its own"}}
+    await store.close((await restore(store, "b", other, secrets_of=key)).key, END, "b", NOW)
+    assert {"a": "of the first", "b": "of its own"} == {
+        export.notice_id: export.endpoint.secret for export in await claim_exports(store)
+    }
+    await store.erase(key, NOW)
+    with pytest.raises(Refused, match="unknown_session"):
+        await restore(store, "c", secrets_of=key)
+    assert None is await store.stream("p", "c")

@@ -1,0 +1,189 @@
+"""Exports are claimed under a lease, attempted, and finished once."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from tests.support.stores.contract import (
+    END,
+    HOOK,
+    LEASE_MS,
+    NOW,
+    OPERATOR,
+    attempt_of,
+    claim_exports,
+    claim_one_export,
+    close,
+    close_idle,
+    closed_session,
+    open_key,
+    open_session,
+)
+from voicemem.store.port import Store
+from voicemem.store.records import Delivery
+from voicemem.store.sqlite.outbox import FRONT_ROWS
+
+
+async def test_a_claim_is_a_lease(store: Store) -> None:
+    """Nobody else gets an export until its lease ends; then it is claimed under a new one."""
+    await closed_session(store)
+    first = await claim_one_export(store)
+
+    assert [] == await claim_exports(store, NOW + LEASE_MS - 1)
+    second = await claim_one_export(store, NOW + LEASE_MS)
+    assert first.key == second.key
+    assert first.lease < second.lease
+
+
+async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
+    """What they were attempting, and what the clock put into the future, is claimed at once; retries wait."""
+    await closed_session(store, "leased", notice_id="n1")
+    await closed_session(store, "later", notice_id="n2", now_ms=NOW + 3_600_000)
+    waiting, leased = await closed_session(store, "waiting", notice_id="n3", now_ms=NOW - 1), await claim_exports(store)
+    assert ["n3", "n1"] == [export.notice_id for export in leased]
+    assert await store.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
+    await store.release_deliveries(NOW)
+
+    assert {"n1", "n2"} == {export.notice_id for export in await claim_exports(store)}
+    assert ["pending"] == [made.state for made in await store.deliveries(waiting.key)]
+    assert not await store.finish_delivery(leased[1], attempt_of(), "delivered", None)
+
+
+async def test_the_oldest_exports_come_first(store: Store) -> None:
+    """Exports are claimed in the order in which they became due, at most as many as asked for."""
+    for number in (3, 1, 2, 4):
+        await closed_session(store, f"s{number}", notice_id=f"n{number}", now_ms=NOW + number)
+
+    assert ["n1", "n2"] == [export.notice_id for export in await claim_exports(store, NOW + 3, limit=2)]
+    assert ["n3"] == [export.notice_id for export in await claim_exports(store, NOW + 3)]
+
+
+async def test_busy_receivers_are_left_out(store: Store) -> None:
+    """Exports of busy receivers stay unclaimed, and do not stand in the way of others."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await closed_session(store, "s1", hook=None)
+    busy = (await claim_one_export(store)).endpoint.url
+    await closed_session(store, "s2", hook=None)
+    await closed_session(store, "s3", HOOK)
+
+    assert [HOOK] == [
+        export.endpoint.url for export in await claim_exports(store, busy=[busy, "https://other.example/"], limit=1)
+    ]
+    assert [] == await claim_exports(store, busy=[busy])
+    assert [OPERATOR, OPERATOR] == [
+        export.endpoint.url for export in await claim_exports(store, busy=["https://other.example/"])
+    ]
+
+
+async def test_the_first_frozen_body_stays(store: Store) -> None:
+    """The payload that was kept first is what everybody sends, in every attempt."""
+    await closed_session(store)
+    first = await claim_one_export(store)
+    second = await claim_one_export(store, NOW + LEASE_MS)
+
+    assert b"first" == await store.freeze(second, b"first")
+    assert b"first" == await store.freeze(first, b"second")
+    assert b"first" == (await claim_one_export(store, NOW + 2 * LEASE_MS)).payload
+
+
+async def test_a_delivered_export_is_done(store: Store) -> None:
+    """What was delivered is not claimed again, and its attempt can be read."""
+    stream = await closed_session(store)
+    export = await claim_one_export(store)
+
+    assert await store.finish_delivery(export, attempt_of(204), "delivered", None)
+    assert [] == await claim_exports(store, NOW + 10**9)
+    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.deliveries(stream.key)
+
+
+async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
+    """An export that waits for another attempt is claimed when that is due, with its attempts counted."""
+    stream = await closed_session(store)
+    assert await store.finish_delivery(await claim_one_export(store), attempt_of(500), "pending", NOW + 5000)
+
+    assert [] == await claim_exports(store, NOW + 4999)
+    export = await claim_one_export(store, NOW + 5000)
+    assert 1 == export.attempts
+    assert await store.finish_delivery(export, attempt_of(None, "timeout", NOW + 5000), "failed", None)
+    attempts = [attempt_of(500), attempt_of(None, "timeout", NOW + 5000)]
+    assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.deliveries(stream.key)
+    assert [] == await claim_exports(store, NOW + 10**9)
+
+
+async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
+    """Whoever lost the lease changes nothing and logs nothing."""
+    stream = await closed_session(store)
+    slow = await claim_one_export(store)
+    fast = await claim_one_export(store, NOW + LEASE_MS)
+
+    assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
+    assert [Delivery("n", HOOK, 103, "pending", [])] == await store.deliveries(stream.key)
+    assert await store.finish_delivery(fast, attempt_of(410), "failed", None)
+    assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
+    assert [Delivery("n", HOOK, 103, "failed", [attempt_of(410)])] == await store.deliveries(stream.key)
+
+
+async def test_a_finish_counts_once(store: Store) -> None:
+    """A finish gives its lease back: a second one, after a doubtful commit, does nothing."""
+    stream = await closed_session(store)
+    export = await claim_one_export(store)
+
+    assert await store.finish_delivery(export, attempt_of(500), "pending", NOW + 1)
+    assert not await store.finish_delivery(export, attempt_of(500), "pending", NOW + 2)
+    assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.deliveries(stream.key)
+    assert NOW + 1 == await store.next_delivery_ms()
+
+
+async def test_when_the_next_export_is_due(store: Store) -> None:
+    """The next export is the earliest that is due, or whose lease ends; none when nothing waits."""
+    assert await store.next_delivery_ms() is None
+    await closed_session(store, "s1", now_ms=NOW)
+    assert NOW == await store.next_delivery_ms()
+    export = await claim_one_export(store)
+    assert NOW + LEASE_MS == await store.next_delivery_ms()
+    await closed_session(store, "s2", now_ms=NOW + 7)
+    assert NOW + 7 == await store.next_delivery_ms()
+    await store.finish_delivery(export, attempt_of(500), "pending", NOW + 5)
+    assert NOW + 5 == await store.next_delivery_ms()
+    for claimed in await claim_exports(store, NOW + 7):
+        await store.finish_delivery(claimed, attempt_of(), "delivered", None)
+    assert await store.next_delivery_ms() is None
+
+
+async def test_busy_receivers_hide_nobody(store: Store) -> None:
+    """However much waits for receivers that are busy, or were taken away, what is due for others is found."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    for number in range(FRONT_ROWS + 20):
+        await closed_session(store, f"s{number}", hook=None, now_ms=NOW + number)
+    await closed_session(store, "late", HOOK + "/late", now_ms=NOW + 10**6)
+    await closed_session(store, "own", HOOK, now_ms=NOW + 10**6 + 1)
+    later = NOW + 10**6 + 2
+
+    found = await claim_exports(store, later, busy=[OPERATOR])
+    assert [HOOK + "/late", HOOK] == [export.endpoint.url for export in found]
+    assert [] == await claim_exports(store, later, busy=[OPERATOR])
+    await store.set_operator_endpoint(None, None)
+    await closed_session(store, "last", HOOK, now_ms=later)
+    assert [HOOK] == [export.endpoint.url for export in await claim_exports(store, later)]
+
+
+async def test_deliveries_stand_in_their_order(store: Store) -> None:
+    """A session's deliveries are its own, in the order in which they were made."""
+    key = await open_key(store, given={"webhook": {"url": HOOK}})
+    await close_idle(store, key, "n1")
+    await open_session(store, now_ms=NOW + 1)
+    await close(store, key, END, "n2", NOW + 2)
+    await closed_session(store, "other")
+    waiting = [Delivery(notice_id, HOOK, 103, "pending", []) for notice_id in ("n1", "n2")]
+
+    assert waiting == await store.deliveries(key)
+
+
+async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
+    """An export whose session is erased meanwhile can be finished by nobody."""
+    stream = await closed_session(store)
+    export = await claim_one_export(store)
+    await store.erase(stream.key, NOW)
+
+    assert await store.freeze(export, b"body") is None
+    assert not await store.finish_delivery(export, attempt_of(), "delivered", None)
+    assert [] == await store.deliveries(stream.key)

@@ -1,0 +1,124 @@
+"""A close makes an export for every receiver."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from tests.support.stores.contract import (
+    END,
+    HOOK,
+    NOW,
+    OPERATOR,
+    append_offers,
+    claim_exports,
+    claim_one_export,
+    close,
+    close_idle,
+    closed_session,
+    offer,
+    offers,
+    open_key,
+    update_offer,
+)
+from voicemem.store.port import Store
+from voicemem.store.records import Endpoint, SessionHeader
+
+
+async def test_a_close_exports_to_every_receiver(store: Store) -> None:
+    """A close makes one export for the operator's receiver and one for the session's own, of the same notice."""
+    await store.set_operator_endpoint(OPERATOR, "operator-secret")
+    webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
+    key = await open_key(store, given={"webhook": webhook})
+    await append_offers(store, key, *offers(1, 3))
+    await store.close(key, END, "n1", NOW)
+    exports = {export.endpoint.url: export for export in await claim_exports(store)}
+
+    assert {OPERATOR, HOOK} == set(exports)
+    assert {(key, "n1", 103, 4, None, 0)} == {
+        (export.stream, export.notice_id, export.event_type, export.position, export.payload, export.attempts)
+        for export in exports.values()
+    }
+    own, operator = exports[HOOK].endpoint, exports[OPERATOR].endpoint
+    assert Endpoint(own.key, key, HOOK, "own-secret", "standard", True, None) == own
+    assert Endpoint(operator.key, None, OPERATOR, "operator-secret", "full", False, None) == operator
+
+
+async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
+    """A session that nobody wants to hear of makes no export."""
+    stream = await closed_session(store, hook=None)
+
+    assert ([], None, []) == (
+        await claim_exports(store),
+        await store.next_delivery_ms(),
+        await store.deliveries(stream.key),
+    )
+
+
+async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
+    """Receivers that were disabled or taken away get nothing from later closes."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    first = await closed_session(store, "s1", hook=None)
+    await store.disable_endpoint((await claim_one_export(store)).endpoint, NOW)
+    key = await open_key(store, "s2", {"webhook": {"url": HOOK}})
+    await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}))
+    await close(store, key)
+
+    assert [] == await store.deliveries(key)
+    assert 1 == len(await store.deliveries(first.key))
+
+
+async def test_a_receiver_may_come_during_the_call(store: Store) -> None:
+    """The receiver that counts is the one at the close, with its newest secret."""
+    key = await open_key(store, given={"webhook": {"url": HOOK, "secret": "old"}})
+    await append_offers(store, key, update_offer(1, {"webhook": {"secret": "new"}}))
+    await append_offers(store, key, update_offer(2, {"webhook": {"url": HOOK + "/2"}}))
+    await close(store, key)
+    export = await claim_one_export(store)
+
+    assert (HOOK + "/2", "new") == (export.endpoint.url, export.endpoint.secret)
+
+
+async def test_a_receiver_may_come_back(store: Store) -> None:
+    """A session's receiver that was taken away and is given again hears of the close."""
+    key = await open_key(store, given={"webhook": {"url": HOOK}})
+    await append_offers(
+        store, key, update_offer(1, {"webhook": {"url": None}}), update_offer(2, {"webhook": {"url": HOOK}})
+    )
+    await close(store, key)
+
+    assert HOOK == (await claim_one_export(store)).endpoint.url
+
+
+async def test_every_close_exports_anew(store: Store) -> None:
+    """A session that was reopened is exported again at its next close, at the position of that close."""
+    key = await open_key(store, given={"webhook": {"url": HOOK}})
+    await close_idle(store, key, "n1")
+    await append_offers(store, key, offer(1), now_ms=NOW + 1)
+    await close(store, key, END, "n2", NOW + 2)
+    exports = await claim_exports(store, NOW + 2)
+
+    assert [("n1", 1), ("n2", 4)] == [(export.notice_id, export.position) for export in exports]
+
+
+async def test_an_export_is_of_its_close(store: Store) -> None:
+    """What stands around the contents of an export is as it was at its close, whatever the session became later."""
+    first = {"name": "joker", "channel": "c", "labels": {"a": "1"}, "webhook": {"url": HOOK}}
+    key = await open_key(store, given=first, now_ms=NOW - 9)
+    await close_idle(store, key, "n1")
+    await append_offers(
+        store, key, update_offer(1, {"name": "other", "channel": None, "labels": {"a": "2"}}), now_ms=NOW + 1
+    )
+    await close(store, key, END, "n2", NOW + 2)
+    exports = {export.notice_id: export.closing for export in await claim_exports(store, NOW + 2)}
+
+    assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
+    assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
+
+
+async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
+    """A close that does nothing exports nothing."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    key = await open_key(store)
+    await store.close(key, None, "n", NOW)
+    await store.close_if_ended(key, [], None, "n", NOW)
+
+    assert [] == await claim_exports(store)

@@ -1,0 +1,101 @@
+"""Notices of a session's start and end, for those who subscribed."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.stores.contract import (
+    END,
+    HOOK,
+    NOW,
+    OPERATOR,
+    add_endpoint,
+    append_offers,
+    claim_exports,
+    claim_one_export,
+    close,
+    close_idle,
+    closed_session,
+    endpoint_of,
+    offer,
+    offers,
+    open_key,
+    open_session,
+    update_offer,
+)
+from voicemem.store.port import Store
+from voicemem.store.records import ClaimedDelivery, SessionHeader
+from voicemem.store.streams import SessionEnding
+
+
+def notice_summaries(exports: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
+    return [(export.event_type, export.notice_id, export.position) for export in exports]
+
+
+async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> None:
+    """Each notice is of one position of the journal, has an id of its own, and goes to who subscribed to it."""
+    endpoint = await add_endpoint(store, endpoint_of("e1", 101, 102, 103, 111, 112))
+    await add_endpoint(store, endpoint_of("e2", 103))
+    key = await open_key(store, given={"name": "joker", "labels": {"a": "1"}})
+    (start,) = await claim_exports(store)
+    await append_offers(store, key, *offers(1, 2))
+    await close(store, key, END, "n", NOW + 5000)
+    closing = await claim_exports(store, NOW + 5000)
+
+    assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
+    assert start.notice_id.endswith("-101")
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
+    mine = [export for export in closing if export.endpoint.id == "e1"]
+    assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == notice_summaries(mine)
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
+    assert [None] * 4 == [export.payload for export in mine]
+    assert [(103, "n", 3)] == notice_summaries([export for export in closing if export.endpoint.id == "e2"])
+
+
+@pytest.mark.parametrize("reason", ["idle", "max_duration", "left"])
+async def test_how_a_session_left(store: Store, reason: str) -> None:
+    """The row of a close has its reason."""
+    await add_endpoint(store, endpoint_of("e1", 102))
+    await close(store, await open_key(store), SessionEnding(NOW, reason))
+    assert reason == (await claim_one_export(store)).closing.reason
+
+
+async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
+    """By an open or by an event; whoever opens one that runs starts nothing."""
+    await add_endpoint(store, endpoint_of("e1", 101))
+    key = await open_key(store)
+    await open_session(store)
+    assert 1 == len(await claim_exports(store))
+    await close_idle(store, key)
+    await append_offers(store, key, offer(1))
+    await close_idle(store, key)
+    await open_session(store)
+    exports = await claim_exports(store)
+
+    assert [2, 5] == [export.position for export in exports]
+    assert 2 == len({export.notice_id for export in exports})
+
+
+async def test_only_the_own_project_is_heard(store: Store) -> None:
+    """A project's endpoint hears of no other project's sessions, the operator's of histories of all."""
+    await store.set_operator_endpoint(OPERATOR, None)
+    await add_endpoint(store, endpoint_of("e1", 101, 102, 103))
+    await add_endpoint(store, endpoint_of("e2", 101, 102, 103, project="other"))
+    await closed_session(store, hook=None)
+    heard = [(export.endpoint.id, export.event_type) for export in await claim_exports(store)]
+
+    assert [("e1", 101), ("e1", 102), ("e1", 103), (None, 103)] == sorted(heard, key=str)
+
+
+async def test_an_own_receiver_may_hear_more(store: Store) -> None:
+    """A session's receiver gets the types of its configuration; taken away, they are histories again."""
+    key = await open_key(store, given={"webhook": {"url": HOOK, "event_types": [101, 112]}})
+    await append_offers(store, key, update_offer(1, {"webhook": {"event_types": [102]}}))
+    await close_idle(store, key)
+    await append_offers(store, key, update_offer(2, {"webhook": {"event_types": None}}), now_ms=NOW + 1)
+    await close(store, key, END, "n2", NOW + 2)
+
+    assert [101, 102, 103] == [export.event_type for export in await claim_exports(store, NOW + 2)]

@@ -1,0 +1,29 @@
+"""Two outboxes on one store share nothing but the work."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.stores.contract import claim_exports, claim_one_export, closed_session
+from voicemem.store.port import Store
+
+
+async def test_two_outboxes_share_nothing(two_handles: tuple[Store, Store]) -> None:
+    """Outboxes that claim at once never get the same export, and together get all."""
+    for number in range(20):
+        await closed_session(two_handles[0], f"s{number}", notice_id=f"n{number}")
+
+    claims = await asyncio.gather(*(claim_exports(store, limit=3) for store in two_handles * 4))
+    assert sorted(f"n{number}" for number in range(20)) == sorted(
+        export.notice_id for exports in claims for export in exports
+    )
+    assert [] == await claim_exports(two_handles[1])
+
+
+async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
+    """Whoever freezes at once, all send the same body."""
+    await closed_session(two_handles[0])
+    export = await claim_one_export(two_handles[0])
+
+    assert 1 == len(set(await asyncio.gather(*(store.freeze(export, b"%d" % id(store)) for store in two_handles * 3))))

@@ -1,0 +1,56 @@
+"""Sessions expire after their time, and are erased whole."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from tests.support.stores.contract import (
+    NOW,
+    append_offers,
+    close,
+    close_idle,
+    closed_session,
+    listed_ids,
+    mixed_call,
+    offer,
+    open_key,
+    open_session,
+)
+from voicemem.store.admission import Outcome
+from voicemem.store.port import Store
+
+
+async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
+    """Counted from the end, by the store's clock; a session that is reopened does not expire, nor one without ttl."""
+    ttl = {"ttl_seconds": 10, "reopen_window": 10**6}
+    keys = [await open_key(store, name, ttl) for name in ("ended", "reopened", "running")]
+    await closed_session(store, "kept", hook=None)
+    await close(store, keys[0], now_ms=NOW + 5_000)
+    await close_idle(store, keys[1])
+    await open_session(store, "reopened")
+    assert [] == await store.expired(NOW + 14_999, 10)
+    assert not await store.expire(keys[0], NOW + 14_999)
+    assert keys[:1] == await store.expired(NOW + 15_000, 10)
+    assert [True, False] == [await store.expire(keys[0], NOW + 15_000) for _ in range(2)]
+    assert await store.stream("p", "ended") is None
+    assert ([], keys[:1]) == (await store.expired(NOW + 10**12, 10), await store.erased(10))
+    assert not await store.expire(keys[1], NOW + 10**12)
+    assert ["kept", "reopened", "running"] == sorted(await listed_ids(store))
+
+
+async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
+    """Also in the middle of its compaction, which then comes to nothing."""
+    for steps in (0, 1, 2, 10):
+        key = await mixed_call(store, f"s{steps}")
+        for _ in range(steps):
+            await store.compact(key)
+        await store.erase(key, NOW)
+        assert ([], [Outcome(code="session_erased")]) == (
+            await store.rows(key, 0, 10),
+            await append_offers(store, key, offer(1)),
+        )
+        assert key not in await store.find_compactable(NOW + 10**12, 10)
+        while await store.delete_erased([key]):
+            pass
+        assert not await store.compact(key)
+        assert await store.finish_erased()
+        assert [] == await store.rows(key, 0, 10)

@@ -1,0 +1,192 @@
+"""A disk that fails under the real server: what it says, what it keeps, how it comes back (faults 30 to 35)."""
+
+# ruff: noqa: ASYNC221, ASYNC240, SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.support.callers.producer import connected_producer, open_producer
+from tests.support.events import LARGE_TEXT, final_transcript
+from tests.support.processes.faulty_disks import (
+    Server,
+    failing_syscalls,
+    fill_disk,
+    needs_strace,
+    serving,
+    start,
+    tmpfs,
+)
+from tests.support.waiting import eventually
+from voicemem.protocol.types import JsonObject
+
+SYNC = "fdatasync:error=EIO:when=1"
+"""One sync fails; those after it succeed, and do not tell that what was written before them is lost."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a database may be made."""
+    return str(tmp_path / "calls.db")
+
+
+def seqs(rows: list[JsonObject]) -> list[int]:
+    """The seqs of a journal, without the server's own events."""
+    return [row["seq"] for row in rows if row["seq"] is not None]
+
+
+async def resume(server: Server, last: int) -> None:
+    """A producer comes back, sends what is missing up to this seq, and all is there once."""
+    async with open_producer(server, "again") as other:
+        await other.store(final_transcript(1))
+    async with connected_producer(server) as producer:
+        following = (await producer.open())["next_seq"]
+        await producer.store(*(final_transcript(seq) for seq in range(following, last + 1)))
+    assert [*range(1, last + 1)] == seqs(await server.api.journal())
+
+
+async def refuses(server: Server, seq: int) -> None:
+    """It acknowledges nothing, neither on a websocket nor over HTTP, and is alive but not ready."""
+    async with connected_producer(server) as producer:
+        await producer.send({"type": "session.open", "session_id": "s"})
+        code, frames = await producer.closed()
+        assert (1013, ["store_unavailable"]) == (code, [frame.get("code") for frame in frames])
+    answered = await server.api.post("/v1/sessions/s/events", [final_transcript(seq)])
+    assert (503, "store_unavailable") == answered.problem
+    assert [503, 200] == [await server.status("/readyz"), await server.status("/livez")]
+
+
+async def lives_through(server: Server, fault: str) -> None:
+    """A producer in the middle of its call while this fault begins and ends."""
+    async with open_producer(server) as producer:
+        await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
+        async with failing_syscalls(server, fault):
+            await producer.send(final_transcript(6))
+            code, frames = await producer.closed()
+            assert (1013, ["error"]) == (code, [frame["type"] for frame in frames])
+            await refuses(server, 6)
+            assert [*range(1, 6)] == seqs(await server.api.journal())
+    await eventually(200, lambda: server.status("/readyz"))
+    await resume(server, 8)
+    assert "Traceback" not in server.log.read_text()
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("pwrite64:error=ENOSPC", id="30 no space"),
+        pytest.param("pwrite64:error=EIO", id="32 write error"),
+        pytest.param("pwrite64:error=EROFS", id="34 read-only"),
+    ],
+)
+async def test_writes_that_fail(path: str, fault: str) -> None:
+    """30, 32, 34: nothing more is acknowledged, `readyz` says so, and all goes on when the disk does."""
+    async with serving(path) as server:
+        await lives_through(server, fault)
+    async with serving(path) as server:
+        assert [*range(1, 9)] == seqs(await server.api.journal())
+
+
+async def test_a_full_disk(tmp_path: Path) -> None:
+    """30: on a file system that is full, and has room again later, nothing acknowledged is lost."""
+    with tmpfs(tmp_path / "disk", "4m") as folder:
+        async with serving(str(folder / "calls.db")) as server:
+            async with open_producer(server) as producer:
+                await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
+                filler = fill_disk(folder)
+                acked = 5
+                for seq in range(6, 100):  # what the log has room for already is stored
+                    await producer.send(final_transcript(seq, text=LARGE_TEXT))
+                    frame = await producer.next()
+                    if frame["type"] == "error":
+                        assert "store_unavailable" == frame["code"]
+                        break
+                    acked = frame["seq"]
+            assert [*range(1, acked + 1)] == seqs(await server.api.journal())
+            assert [503, 200] == [await server.status("/readyz"), await server.status("/livez")]
+            filler.unlink()
+            await eventually(200, lambda: server.status("/readyz"))
+            await resume(server, acked + 3)
+            assert "Traceback" not in server.log.read_text()
+
+
+@needs_strace
+async def test_a_sync_that_fails_acknowledges_nothing(path: str) -> None:
+    """31: what could not be synced is not acknowledged, whatever the next sync says."""
+    async with serving(path) as server:
+        async with open_producer(server) as producer:
+            await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
+            async with failing_syscalls(server, SYNC):
+                await producer.send(final_transcript(6))
+                _, frames = await producer.closed()
+                assert "ack" not in [frame["type"] for frame in frames]
+        server.process.kill()
+        await server.ended(10)
+    async with serving(path) as server:
+        await resume(server, 8)
+
+
+@needs_strace
+async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
+    """31: the kernel forgets what it could not sync, so the server says so and exits; the next one goes on."""
+    async with serving(path) as server:
+        async with open_producer(server) as producer:
+            await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
+            async with failing_syscalls(server, SYNC):
+                await producer.send(final_transcript(6))
+                assert 1 == await server.ended(3)
+        assert "sync" in server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
+    async with serving(path) as server:
+        await resume(server, 8)
+
+
+@needs_strace
+async def test_a_slow_sync(path: str) -> None:
+    """33: while a sync takes 5 s nothing is acknowledged, probes and reads answer; then the ack comes."""
+    async with serving(path) as server, open_producer(server) as producer:
+        await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
+        async with failing_syscalls(server, "fdatasync:delay_enter=5000000:when=1"):
+            await producer.send(final_transcript(6))
+            acking = asyncio.create_task(producer.expect_ack(6))
+            for _ in range(5):
+                assert [200, 200] == [await server.status("/livez"), await server.status("/readyz")]
+                assert [*range(1, 6)] == seqs(await server.api.journal())
+            assert not acking.done()
+            await acking
+        assert [*range(1, 7)] == seqs(await server.api.journal())
+
+
+async def test_a_long_reader(path: str) -> None:
+    """35: a reader in another process that never ends holds up nobody, and the log is used again after it."""
+    async with serving(path) as server, open_producer(server) as producer:
+        await producer.store(final_transcript(1))
+        reader = apsw.Connection(path)
+        reader.execute("begin").execute("select count(*) from sqlite_schema").fetchall()
+        await producer.store(*(final_transcript(seq, text=LARGE_TEXT) for seq in range(2, 32)))
+        assert 6_000_000 < (pinned := os.path.getsize(f"{path}-wal"))
+        reader.close()
+        await producer.store(*(final_transcript(seq, text=LARGE_TEXT) for seq in range(32, 92)))
+        assert os.path.getsize(f"{path}-wal") < pinned + 5_000_000
+        assert 200 == await server.status("/readyz")
+        assert [*range(1, 92)] == seqs(await server.api.journal())
+
+
+async def test_a_start_on_a_read_only_file(tmp_path: Path) -> None:
+    """34: a server that may not write its database does not start, and says so in a sentence."""
+    with tmpfs(tmp_path / "disk", "4m") as folder:
+        path = str(folder / "calls.db")
+        async with serving(path) as server, open_producer(server) as producer:
+            await producer.store(final_transcript(1))
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        log = tmp_path / "stderr"
+        process = await start(path, log)
+        await asyncio.wait_for(process.communicate(), 30)
+        assert (1, 1) == (process.returncode, log.read_text().count("\n"))
+        assert "Read-only" in log.read_text()

@@ -1,0 +1,27 @@
+"""Large packages are imported only where they are needed."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.processes.python_code import python
+
+
+def test_nothing_is_imported_before_the_first_call() -> None:
+    """OpenAI's package takes time and memory, so only who calls an LLM has it."""
+    code = "import sys, voicemem.app; print([name for name in ('openai', 'httpx2') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+IMPORTED = (
+    "import sys, voicemem.app, voicemem.cli, voicemem.telemetry.otel as o;"
+    " o.make_tracer({}); print('opentelemetry' in sys.modules)"
+)
+
+
+def test_nothing_is_imported_unless_it_is_asked_for() -> None:
+    """A service that does not trace does not load OpenTelemetry."""
+    assert "False" == python(IMPORTED).stdout.strip()

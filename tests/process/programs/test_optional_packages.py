@@ -1,0 +1,34 @@
+"""What the service does without its optional packages."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.processes.python_code import ENDPOINT, python
+
+WITHOUT = """
+import sys
+sys.modules["rs_bpe"] = sys.modules["rs_bpe.bpe"] = None
+from voicemem.llm.tokens import counter
+print(counter("o200k").name)
+"""
+
+
+def test_without_the_extra_it_is_estimated() -> None:
+    """And the name of the counter says so."""
+    told = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    assert "estimate" == told.stdout.strip()
+
+
+ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"
+
+
+def test_without_the_extra_the_service_says_what_is_missing() -> None:
+    """Where traces are asked for and the extra is absent, one sentence; where they are not, nothing changes."""
+    serve = ["serve", "--store", "memory:", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
+    asked = python(ABSENT % (serve,), **ENDPOINT)
+    assert (1, 1) == (asked.returncode, asked.stderr.count("\n"))
+    assert "'voicemem-core[otel]'" in asked.stderr
+    assert 0 == python(ABSENT % (["check-config"],)).returncode

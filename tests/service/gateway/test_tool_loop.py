@@ -1,0 +1,168 @@
+"""The gateway with tools of its own: the LLM keeps its working memory, and the caller hears one answer."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from tests.support.callers.gateway import (
+    ask,
+    ask_and_collect,
+    openai_client,
+    role_and_text,
+    service_with_llm,
+    user_message,
+)
+from tests.support.servers.llm_server import Script
+from tests.support.services import Serve
+from voicemem.protocol.types import JsonObject
+
+UPDATE = {"id": "u1", "name": "update_working_memory", "arguments": ['{"content":', ' {"name": "Ann"}}']}
+GET = {"id": "g1", "name": "get_working_memory", "arguments": "{}"}
+THEIRS = {"id": "t1", "name": "find_room", "arguments": '{"nights": 2}'}
+JSON_MEMORY = {"schema": {"type": "object"}, "tools": True}
+
+
+def names(body: JsonObject) -> list[str]:
+    return [tool["function"]["name"] for tool in body.get("tools", ())]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_llm_keeps_its_memory(serve: Serve, stream: bool) -> None:
+    """Its call is done, journaled with its result, and not shown to the caller, who gets one answer, named once."""
+    scripts = Script(["One moment. "], tools=[UPDATE]), Script(["Hello Ann."])
+    async with service_with_llm(serve, *scripts, working_memory=JSON_MEMORY) as (api, client, llm):
+        assert ("One moment. Hello Ann.", []) == await ask_and_collect(client, user_message("I am Ann."), stream)
+        document = (await api.get("/v1/sessions/s/working-memory")).json
+        assert {"name": "Ann"} == document["content"]
+        assert ["get_working_memory", "update_working_memory", "clear_working_memory"] == names(llm.requests[0].body)
+        second = llm.requests[1].body["messages"]
+        assert ["system", "user", "assistant", "tool"] == [one["role"] for one in second]
+        assert "Ann" in second[0]["content"]
+        assert "The working memory is updated." == second[-1]["content"]
+        history = await api.contents()
+        assert ("user", "I am Ann.") == role_and_text(history)[0]
+        assert "One moment. Hello Ann." == history[-1]["content"]
+        items = {row["event"].get("item") for row in await api.journal() if row["event"]["type"].startswith("llm.")}
+        assert 1 == len(items)
+
+
+async def test_what_the_caller_calls_is_the_callers(serve: Serve) -> None:
+    """Of tools of both, ours are done and taken out, and the caller goes on with its own."""
+    scripts = Script([], tools=[UPDATE, THEIRS]), Script(["Two nights, Ann."])
+    async with service_with_llm(serve, *scripts, working_memory=JSON_MEMORY) as (api, client, llm):
+        definition: Any = {"type": "function", "function": {"name": "find_room", "parameters": {"type": "object"}}}
+        message = await ask_and_collect(client, user_message("A room for Ann."), True, tools=[definition])
+        assert [("t1", "find_room", '{"nights": 2}')] == message.calls
+        assert "find_room" == names(llm.requests[0].body)[0]
+        assert {"name": "Ann"} == (await api.get("/v1/sessions/s/working-memory")).json["content"]
+        result: Any = [{"role": "tool", "tool_call_id": "t1", "content": "Room 4."}]
+        assert "Two nights, Ann." == (await ask_and_collect(client, result, True, tools=[definition])).text
+        roles = [one["role"] for one in llm.requests[1].body["messages"]]
+        assert 2 == roles.count("tool")
+
+
+async def test_an_llm_that_only_calls_comes_to_an_end(serve: Serve) -> None:
+    """After a number of rounds it is asked once more, without our tools."""
+    async with service_with_llm(serve, Script(["x"], tools=[GET]), working_memory=JSON_MEMORY) as (api, client, llm):
+        message = await ask_and_collect(client, user_message("Hi."), True)
+        assert 8 == len(llm.requests)
+        assert [] == names(llm.requests[-1].body)
+        assert "x" * 8 == message.text
+        assert "x" * 8 == (await api.contents())[-1]["content"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_last_round_passes_on_no_call_of_ours(serve: Serve, stream: bool) -> None:
+    """An LLM that goes on calling has its text passed on, and its answer stops; what nobody did is not journaled."""
+    async with service_with_llm(serve, Script(["x"], tools=[GET]), working_memory=JSON_MEMORY) as (api, client, llm):
+        assert ("stop", []) == await ending(client, stream)
+        assert 8 == len(llm.requests)
+        kinds = [row["event"]["type"] for row in await api.journal()]
+        assert 7 == kinds.count("tool.call") == kinds.count("tool.result")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_of_ours_that_was_not_offered_is_nobodys(serve: Serve, stream: bool) -> None:
+    """Where nobody says whose memory it is; a caller that has a tool of this name gets its calls."""
+    memory = {"scope": "user", "tools": True}
+    async with service_with_llm(serve, Script(["x"], tools=[GET]), working_memory=memory) as (_, client, llm):
+        assert ("stop", []) == await ending(client, stream)
+        definition: Any = {"type": "function", "function": {"name": GET["name"], "parameters": {"type": "object"}}}
+        assert ("tool_calls", [GET["name"]]) == await ending(client, stream, tools=[definition])
+        assert 2 == len(llm.requests)
+
+
+async def ending(client: AsyncOpenAI, stream: bool, **more: Any) -> tuple[str | None, list[str | None]]:
+    """Why an answer ends, and the names of the tools that it calls."""
+    asked: Any = {"model": "any", "messages": user_message("Hi."), **more}
+    if not stream:
+        (choice,) = (await client.chat.completions.create(**asked)).choices
+        return choice.finish_reason, [c.function.name for c in choice.message.tool_calls or () if c.type == "function"]
+    reason, names = None, list[str | None]()
+    async for chunk in await client.chat.completions.create(stream=True, **asked):
+        for part in chunk.choices:
+            reason = part.finish_reason or reason
+            calls = part.delta.tool_calls or ()
+            names += [one.function.name for one in calls if one.function is not None and one.function.name]
+    return reason, names
+
+
+async def test_a_wrong_call_is_told_to_the_llm(serve: Serve) -> None:
+    """It can mend it; the call goes on."""
+    wrong = UPDATE | {"arguments": '{"content": "no object"}'}
+    scripts = Script([], tools=[wrong]), Script(["Sorry."])
+    async with service_with_llm(serve, *scripts, working_memory=JSON_MEMORY) as (_, client, llm):
+        assert "Sorry." == await ask(client, "Hi.")
+        assert "Error: " in llm.requests[1].body["messages"][-1]["content"]
+
+
+async def test_an_llm_that_dies_after_our_tool(serve: Serve) -> None:
+    """What it had said stays, and the failure is told."""
+    scripts = Script(["Well, "], tools=[GET]), Script(status=500)
+    async with service_with_llm(serve, *scripts, working_memory=JSON_MEMORY, llm={"failure_message": "Sorry!"}) as (
+        api,
+        client,
+        _,
+    ):
+        assert "Well, Sorry!" == await ask(client, "Hi.")
+        assert ["Hi.", "Well, ", "Sorry!"] == [one["content"] for one in await api.contents()]
+
+
+@pytest.mark.parametrize(("first", "whole"), [(["Noted."], True), ([], False)])
+async def test_an_llm_that_says_nothing_after_our_tool(serve: Serve, first: list[str], whole: bool) -> None:
+    """When it had said something before, that is the answer; else it has failed."""
+    scripts = Script(first, tools=[GET]), Script()
+    async with service_with_llm(serve, *scripts, working_memory=JSON_MEMORY, llm={"failure_message": "Sorry!"}) as (
+        api,
+        client,
+        _,
+    ):
+        expected = "Noted." if whole else "Sorry!"
+        assert expected == await ask(client, "Hi.")
+        assert ["Hi.", expected] == [one["content"] for one in await api.contents()]
+
+
+@pytest.mark.parametrize("memory", [{"template": "# Name"}, {"tools": True, "scope": "user"}])
+async def test_without_tools_nothing_is_added(serve: Serve, memory: JsonObject) -> None:
+    """Where they are not wanted, or there is no document for them, the request is as it would be."""
+    async with service_with_llm(serve, Script(["Hello."]), working_memory=memory) as (_, client, llm):
+        assert "Hello." == await ask(client, "Hi.")
+        assert "tools" not in llm.last
+
+
+async def test_a_users_document(serve: Serve) -> None:
+    """What an agent keeps of a user in one call is in the next call's context."""
+    memory = {"scope": "user", "template": "# Preferences", "tools": True}
+    update = UPDATE | {"arguments": json.dumps({"content": "Likes window seats."})}
+    scripts = Script([], tools=[update]), Script(["Noted."]), Script(["A window seat?"])
+    async with service_with_llm(serve, *scripts, working_memory=memory, user_id="ann") as (api, client, llm):
+        assert "Noted." == await ask(client, "I like window seats.")
+        await api.create("next", working_memory=memory, user_id="ann")
+        async with openai_client(api.app, session_id="next") as other:
+            assert "A window seat?" == await ask(other, "A flight, please.")
+        assert "Likes window seats." in llm.last["messages"][0]["content"]

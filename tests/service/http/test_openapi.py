@@ -1,0 +1,80 @@
+"""The OpenAPI document is served, and is what really happens."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.callers.rest import RestClient, make_key
+from tests.support.checks.openapi import component, openapi_document
+from tests.support.paths import FIXTURES
+from tests.support.services import Serve
+from voicemem.protocol.types import JsonObject
+from voicemem.server import agora
+from voicemem.server.rest import ROUTES
+
+CALLS = sorted(FIXTURES.glob("*.jsonl"))
+QUERIES = (
+    "/history",
+    "/history?open=true",
+    "/history?fields=standard&limit=3",
+    "/context?enrich=timestamps,users,originals&tools=true",
+    "/context?style=anthropic&tools=true",
+    "/context?style=gemini",
+    "/turns",
+    "/events",
+)
+
+
+def events_of(call: Path) -> list[JsonObject]:
+    return [json.loads(line) for line in call.read_text("utf-8").splitlines()]
+
+
+async def test_it_is_served_to_everybody(serve: Serve) -> None:
+    """Whoever reaches the port may read it, also when everything else needs a key."""
+    app = await serve()
+    await make_key(app, "read")
+    answered = await RestClient(app).get("/openapi.json")
+    assert (200, "application/json", openapi_document()) == (
+        answered.status,
+        answered.headers["Content-Type"],
+        answered.json,
+    )
+    assert (400, "invalid_query") == (await RestClient(app).get("/openapi.json?format=yaml")).problem
+
+
+async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
+    """Every route of the running server is in the document, Agora's below both servers, and nothing else is."""
+    app = await serve()
+    web_app = app.runner.app
+    assert web_app is not None
+    served = {(route.method, route.resource.canonical) for route in web_app.router.routes() if route.resource}
+    documented = {
+        (method.upper(), f"{server['url'].rstrip('/')}{path}")
+        for path, operations in openapi_document()["paths"].items()
+        for method, found in operations.items()
+        for server in found.get("servers", openapi_document()["servers"])
+    }
+    assert served == documented
+    assert len(served) == len(web_app.router.routes()) == len(ROUTES) + len(agora.BASES) * len(agora.ROUTES)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.stem)
+async def test_recorded_calls_are_taken_and_shown_as_documented(serve: Serve, call: Path) -> None:
+    """A call's events are those of the document, and so is all that can be read of it, while it runs and after."""
+    events = events_of(call)
+    assert [] == [event for event in events if not component("ProducedEvent").is_valid(event)]
+    api = RestClient(await serve())
+    await api.create(user_id="u", labels={"desk": "front"}, llm={"vendor": "custom", "api_key": "k"})
+    half = len(events) // 2
+    for some in (events[:half], [*events[half:], {"type": "no.such.type", "seq": 10**6}]):
+        await api.send(*some)
+        for query in QUERIES:
+            assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
+    await api.end()
+    for query in QUERIES:
+        assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
+    assert 200 == (await api.get("/v1/sessions?limit=1")).status

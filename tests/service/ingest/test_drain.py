@@ -1,0 +1,82 @@
+"""A service that drains sends every producer away, with everything acknowledged."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.callers.ingest import ADMIN_KEY, bearer, clogged, refusal
+from tests.support.callers.producer import connected_producer, open_producer
+from tests.support.events import final_transcript, unknown_event
+from tests.support.services import Serve
+from tests.support.stores.failing import locked_database
+from tests.support.waiting import eventually
+from voicemem.app import App
+from voicemem.server.ingest import server
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """An empty service without keys."""
+    return await serve()
+
+
+@pytest.fixture
+async def locked(serve: Serve) -> App:
+    """An empty service that needs keys."""
+    return await serve(admin_key=ADMIN_KEY)
+
+
+async def taken_in(app: App) -> bool:
+    """Whether something is received that is not answered yet."""
+    return any(one.unanswered for one in app.ingest.connections)
+
+
+async def test_drain_says_goodbye_and_flushes_the_acks(serve: Serve, tmp_path: Path) -> None:
+    """Goaway comes first, then the acks of everything received, then 1012."""
+    app = await serve(store=f"sqlite:{tmp_path}/db")
+    async with open_producer(app) as producer:
+        with locked_database(f"{tmp_path}/db"):
+            await producer.send_together(final_transcript(1), unknown_event(2), final_transcript(3))
+            await eventually(True, lambda: taken_in(app))
+            draining = asyncio.create_task(app.ingest.drain())
+            await producer.expect("goaway")
+        code, frames = await producer.closed()
+        await draining
+    assert (1012, [("error", 2), ("ack", 3)]) == (code, [(frame["type"], frame["seq"]) for frame in frames])
+
+
+async def test_drain_sends_everybody_home(locked: App) -> None:
+    """Goaway and 1012 reach those who opened nothing, or have not said who they are."""
+    async with connected_producer(locked, bearer(ADMIN_KEY)) as one, connected_producer(locked) as other:
+        await one.rest()
+        await other.socket.ping()
+        await asyncio.gather(locked.ingest.drain(), one.closed(), other.closed())
+        assert [1012, 1012] == [producer.socket.close_code for producer in (one, other)]
+
+
+async def test_nobody_comes_in_while_draining(serve: Serve, tmp_path: Path) -> None:
+    """A new connection is told to come to the next server."""
+    app = await serve(store=f"sqlite:{tmp_path}/db")
+    async with open_producer(app) as producer:
+        with locked_database(f"{tmp_path}/db"):
+            await producer.send(final_transcript(1))
+            await eventually(True, lambda: taken_in(app))
+            draining = asyncio.create_task(app.ingest.drain())
+            await producer.expect("goaway")
+            assert (503, "draining") == await refusal(app)
+        await draining
+        assert 1012 == (await producer.closed())[0]
+
+
+async def test_drain_waits_for_nobody_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that reads nothing does not keep the service from its end."""
+    monkeypatch.setattr(server, "DRAIN_TIMEOUT_S", 0.5)
+    async with clogged(app):
+        draining = asyncio.create_task(app.ingest.drain())
+        done, _ = await asyncio.wait({draining}, timeout=0.5 + server.CLOSE_TIMEOUT_S + 1)
+    await draining
+    assert done

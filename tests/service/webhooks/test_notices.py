@@ -1,0 +1,259 @@
+"""Every notice that an endpoint can subscribe to."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.callers.producer import open_over_websocket
+from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key, wait_until_closed
+from tests.support.callers.webhooks import ALL, CALL, add, by_type, everything, finish, is_enabled, read, settled
+from tests.support.clock import ManualClock
+from tests.support.events import event, final
+from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
+from tests.support.services import ANY_PORT, Serve, running_service
+from tests.support.waiting import eventually
+from voicemem.app import running
+from voicemem.config.service import Settings
+from voicemem.protocol.types import JsonObject
+from voicemem.webhooks import outbox
+
+
+async def test_every_notice_of_a_call(caller: RestClient, hook: WebhookReceiver) -> None:
+    """An endpoint with all types hears of start, leaving, history, metrics and turns, with Agora's payloads."""
+    await add(caller, hook.url(), *ALL)
+    await finish(caller, "call-1", *CALL, name="desk", channel="c1", labels={"campaign": "x"})
+    told = by_type(await hook.wait(5))
+    session = await caller.session("call-1")
+    about: JsonObject = {"agent_id": "call-1", "name": "desk", "channel": "c1", "labels": {"campaign": "x"}}
+    about["start_ts"] = session["started_at"] // 1000
+    stopped = {"stop_ts": session["ended_at"] // 1000}
+
+    assert {*ALL} == set(told)
+    assert {("call-1", 17)} == {(notice.json["sid"], notice.json["productId"]) for notice in told.values()}
+    assert about == told[101].payload
+    assert {**about, **stopped, "status": "STOPPED", "message": "OK"} == told[102].payload
+    assert {**about, **stopped, "contents": await caller.contents("call-1")} == told[103].payload
+    metrics = [{"turn_id": 1, "llm_ttfb": 210, "tts_ttfb": 90.5}]
+    assert {**about, **stopped, "metrics": metrics} == told[111].payload
+    turns = (await caller.get("/v1/sessions/call-1/turns")).json["turns"]
+    expected = [
+        {key: turn[key] for key in ("turn_id", "start", "end")} | {"metrics": {"segmented_latency_ms": {}}}
+        for turn in turns
+    ]
+    expected[1]["metrics"] = {"e2e_latency_ms": 700, "segmented_latency_ms": {"llm_ttft": 210, "tts_ttfb": 90.5}}
+    assert {**about, **stopped, "total_turn_count": 2, "is_truncated": False, "turns": expected} == told[112].payload
+
+
+async def test_a_receiver_that_refuses_other_keys(caller: RestClient, hook: WebhookReceiver) -> None:
+    """With `standard` every notice has exactly the keys that Agora's have, at each level, and no others."""
+    await add(caller, hook.url(), *ALL, contents="standard")
+    more = (event("metric", 1, 3_400, name="vad", latency_ms=5), event("metric", 2, 5_000, name="vad", latency_ms=5))
+    failed = event("llm.error", 2, 5_100, text="Sorry.", code=503)
+    measured = event("metric", 1, 3_050, name="asr_ttlw", latency_ms=80)
+    asked = final(2, "Still there?", 4_900)
+    await finish(caller, "s", *CALL, measured, *more, asked, failed, labels={"campaign": "x"})
+    told = {number: notice.payload for number, notice in by_type(await hook.wait(5)).items()}
+
+    assert {number: AGORAS | more for number, more in AGORAS_MORE.items()} == {
+        number: set(payload) for number, payload in told.items()
+    }
+    assert {"role", "content"} == {key for one in told[103]["contents"] for key in one}
+    assert [{"turn_id": 1, "asr_ttlw": 80, "llm_ttfb": 210, "tts_ttfb": 90.5}] == told[111]["metrics"]
+    ended = [turn["end"] for turn in told[112]["turns"]]
+    assert ["ok", "interrupted", "error"] == [end["type"] for end in ended]
+    assert {"caused_by": "start_of_speech"} == ended[1]["metadata"]
+    assert {"reason": "LLM_REQUEST_ERR", "details": "503"} == ended[2]["metadata"]
+    assert [{"turn_id", "start", "end", "metrics"}] * 3 == [set(turn) for turn in told[112]["turns"]]
+
+
+AGORAS = {"agent_id", "name", "channel", "start_ts", "labels"}
+AGORAS_MORE = {
+    101: set(),
+    102: {"stop_ts", "status", "message"},
+    103: {"stop_ts", "contents"},
+    111: {"stop_ts", "metrics"},
+    112: {"stop_ts", "total_turn_count", "is_truncated", "turns"},
+}
+"""The keys of all payloads, and those that each has beside them."""
+
+
+async def test_a_very_long_calls_turns_are_truncated(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Of more than 200 turns the notice holds the first 200, and says so."""
+    await add(caller, hook.url(), 112)
+    await finish(caller, "s", *(final(number, "Hi.") for number in range(1, 202)))
+    told = (await hook.one()).payload
+
+    assert (201, True, [*range(1, 201)]) == (
+        told["total_turn_count"],
+        told["is_truncated"],
+        [turn["turn_id"] for turn in told["turns"]],
+    )
+
+
+async def test_an_endpoint_hears_what_it_subscribed_to(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Each endpoint gets its own types; without any it gets the history."""
+    await add(caller, hook.url("/start"), 101, 101)
+    await add(caller, hook.url("/metrics"), 111, 102)
+    await add(caller, hook.url("/default"))
+    await finish(caller)
+    heard = sorted((notice.path, notice.json["eventType"]) for notice in await hook.wait(4))
+
+    assert [("/default", 103), ("/metrics", 102), ("/metrics", 111), ("/start", 101)] == heard
+
+
+async def test_notices_are_told_apart_by_their_ids(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Two notices never share an id, two receivers of one notice do; none holds what separates in a signature."""
+    await add(caller, hook.url("/a"), *ALL)
+    await add(caller, hook.url("/b"), *ALL)
+    await finish(caller)
+    notices = await hook.wait(10)
+
+    ids = {(notice.json["eventType"], notice.id) for notice in notices}
+    assert (5, 5) == (len(ids), len({one for _, one in ids}))
+    assert all(notice.headers["webhook-id"] == notice.id and "." not in notice.id for notice in notices)
+
+
+async def test_the_operators_endpoint_gets_histories_only(serve: Serve, hook: WebhookReceiver) -> None:
+    """Whatever a project's endpoint hears, and the operator's is not among them."""
+    caller = RestClient(await serve(allow_addresses=LOOPBACK, webhook_url=hook.url("/operator")))
+    await add(caller, hook.url("/project"), *ALL)
+    await finish(caller)
+
+    heard = [notice.json["eventType"] for notice in await hook.wait(6) if notice.path == "/operator"]
+    assert [103] == heard
+
+
+async def test_what_became_of_the_operators_notices(serve: Serve, hook: WebhookReceiver) -> None:
+    """Keys of the project `default` see its deliveries of all projects, and send them again; they change nothing."""
+    url = hook.url("/hook?token=hush").replace("//", "//user:hush@")
+    app = await serve(allow_addresses=LOOPBACK, webhook_url=url, webhook_secret="hush-hush")
+    own, other = await client_with_key(app, "admin"), await client_with_key(app, "admin", project="other")
+    hook.replies = [Reply(500)]
+    await finish(other, "theirs")
+    shown = await read(own, OPERATORS)
+    assert ("operator", hook.url("").rstrip("/"), [103], True) == tuple(
+        shown[name] for name in ("id", "url", "event_types", "enabled")
+    )
+    assert {"webhooks": [shown]} == (await own.get("/v1/webhooks")).json
+    (delivery,) = await settled(own, OPERATORS, "delivered")
+    assert ("theirs", [500, 200]) == (delivery["session_id"], [one["status"] for one in delivery["attempts"]])
+    place = "/v1/webhooks/operator"
+    assert 202 == (await own.post(f"{place}/deliveries/{delivery['id']}/resend")).status
+    await settled(own, OPERATORS, "delivered")
+    assert {"recovered": 0} == (await own.post(f"{place}/recover", {"since": 0})).json
+    assert (await own.post(f"{place}/test")).json["passed"]
+    assert 4 == len(hook.notices)
+    for answered in (
+        await own.patch(place, {"enabled": False}),
+        await own.post(f"{place}/rotate-secret"),
+        await own.delete(place),
+    ):
+        assert (403, "forbidden") == answered.problem
+        assert b"hush" not in answered.body
+    assert shown == await read(own, OPERATORS)
+    assert b"hush" not in (await own.get(place)).body
+    assert {"webhooks": []} == (await other.get("/v1/webhooks")).json
+    for answered in await everything(other, "operator", delivery["id"]):
+        assert (404, "unknown_webhook") == answered.problem
+
+
+OPERATORS = {"id": "operator"}
+
+
+async def test_without_an_operators_webhook_there_is_none(tmp_path: Path, hook: WebhookReceiver) -> None:
+    """One that was taken away is not there; one that is gone is disabled, and sends again after the next start."""
+    store = f"sqlite:{tmp_path / 'calls.db'}"
+    hook.replies = [Reply(410)]
+    async with running_service(store=store, webhook_url=hook.url()) as app:
+        caller = RestClient(app)
+        await finish(caller)
+        await settled(caller, OPERATORS, "failed")
+        await eventually(False, lambda: is_enabled(caller, OPERATORS))
+        recover = "/v1/webhooks/operator/recover"
+        assert (409, "webhook_disabled") == (await caller.post(recover, {"since": 0})).problem
+    async with running_service(store=store) as app:
+        assert (404, "unknown_webhook") == (await RestClient(app).get("/v1/webhooks/operator")).problem
+        assert {"webhooks": []} == (await RestClient(app).get("/v1/webhooks")).json
+    async with running_service(store=store, webhook_url=hook.url()) as app:
+        assert {"recovered": 1} == (await RestClient(app).post(recover, {"since": 0})).json
+        await settled(RestClient(app), OPERATORS, "delivered")
+
+
+async def test_a_sessions_own_receiver_may_hear_more(caller: RestClient, hook: WebhookReceiver) -> None:
+    """`webhook.event_types` says what; a change of it counts from then on."""
+    await caller.create("s", webhook={"url": hook.url(), "event_types": [101, 112]})
+    await hook.wait(1)
+    assert 200 == (await caller.patch("/v1/sessions/s", {"webhook": {"event_types": [102]}})).status
+    await caller.end()
+
+    assert [101, 102] == [notice.json["eventType"] for notice in await hook.wait(2)]
+    refused = await caller.post("/v1/sessions", {"webhook": {"url": hook.url(), "event_types": [104]}})
+    assert (400, "invalid_field") == refused.problem
+
+
+async def test_an_idle_close_and_a_return(caller: RestClient, hook: WebhookReceiver) -> None:
+    """A session that was idle left for that; when it goes on it has started again, and each time with a new id."""
+    await add(caller, hook.url(), 101, 102)
+    await caller.create("s", idle_timeout=0.05)
+    await hook.wait(2)
+    await caller.patch("/v1/sessions/s", {"idle_timeout": 0})  # ended: nothing changes
+    await caller.send(final(1, "Still there."))
+    await caller.end()
+    notices = await hook.wait(4)
+
+    assert [101, 101, 102, 102] == sorted(notice.json["eventType"] for notice in notices)
+    assert 4 == len({notice.id for notice in notices})
+    left = [notice.payload for notice in notices if notice.json["eventType"] == 102]
+    assert {"Idle for too long"} <= {one["message"] for one in left}
+    assert {"STOPPED"} == {one["status"] for one in left}
+
+
+async def test_a_start_is_told_at_once(hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a session comes to run, its 101 does not wait for the outbox's next look."""
+    monkeypatch.setattr(outbox, "MAX_WAIT_S", 3600)
+    clock, agent = ManualClock(), {"name": "n", "properties": {"channel": "c", "idle_timeout": 0}}
+    settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
+    async with running(settings, clock) as app:
+        caller = RestClient(app)
+        await add(caller, hook.url(), 101)
+        await caller.create("created")
+        await hook.wait(1)
+        joined = (await caller.post("/api/conversational-ai-agent/v2/projects/p/join", agent)).json["agent_id"]
+        await hook.wait(2)
+        await open_over_websocket(app, "opened")
+        await hook.wait(3)
+        clock.wait(61)
+        await wait_until_closed(app, "created")
+        await wait_until_closed(app, "opened")
+        await open_over_websocket(app, "opened")
+        await hook.wait(4)
+        await caller.send(final(1, "Hi."), session_id="created")
+
+        heard = [notice.json["sid"] for notice in await hook.wait(5)]
+        assert ["created", joined, "opened", "opened", "created"] == heard
+
+
+async def test_projects_do_not_hear_each_other(serve: Serve, hook: WebhookReceiver) -> None:
+    """An endpoint hears of its own project's sessions, and no other key knows of it."""
+    app = await serve(allow_addresses=LOOPBACK)
+    one, other = (
+        await client_with_key(app, "admin", project="one"),
+        await client_with_key(app, "admin", project="other"),
+    )
+    made = await add(one, hook.url("/one"), *ALL)
+    await add(other, hook.url("/other"), 103)
+    await finish(one, "same-name")
+    await finish(other, "same-name")
+    await hook.wait(6)
+    (delivery, *_) = await settled(one, made, *["delivered"] * 5)
+
+    assert {"/one": 5, "/other": 1} == {
+        path: [notice.path for notice in hook.notices].count(path) for path in ("/one", "/other")
+    }
+    assert 1 == len((await other.get("/v1/webhooks")).json["webhooks"])
+    for answered in await everything(other, made["id"], delivery["id"]):
+        assert (404, "unknown_webhook") == answered.problem
+    assert hook.url("/one") == (await read(one, made))["url"]

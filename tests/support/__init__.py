@@ -1,0 +1,1 @@
+"""Helpers of the tests. None of them imports a test."""

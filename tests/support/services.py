@@ -1,0 +1,36 @@
+"""Running services, as tests ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from voicemem.app import App, running
+from voicemem.config.service import Address, Settings
+
+ANY_PORT = Address("127.0.0.1", 0)
+Serve = Callable[..., Coroutine[Any, Any, App]]
+"""Starts a service with these settings; it is torn down with the test."""
+
+
+@asynccontextmanager
+async def running_service(**settings: Any) -> AsyncIterator[App]:
+    """A service on free ports that ends with the block, for tests that start another on its file."""
+    free = Address("127.0.0.1", 0)
+    async with running(Settings(**{"rest": free, "ingest": free, **settings})) as app:
+        yield app
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Start a service with these settings (in memory and on free ports unless they say otherwise)."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> App:
+            chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
+            return await stack.enter_async_context(running(chosen))
+
+        yield start

@@ -1,0 +1,62 @@
+"""Short ways to write and read a SQLite store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import apsw
+
+from tests.support.stores.contract import append_batch
+from voicemem.config.session import validate_config
+from voicemem.store.admission import Offer, Outcome
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.database import Job
+
+NOW = 1_778_390_400_000
+WAIT_S = 10
+"""Longer than anything here takes: a store that leaves somebody waiting fails its test instead of hanging it."""
+
+
+@asynccontextmanager
+async def opened_session(path: str, exclusive: bool = True) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, exclusive)
+    try:
+        yield store
+    finally:
+        await store.close_store()
+
+
+def offer(seq: int, size: int = 10) -> Offer:
+    return Offer(seq, NOW, b'{"type":"metric","seq":%d,"name":"%s"}' % (seq, b"x" * size))
+
+
+async def begin(store: SqliteStore, session_id: str = "s", given: dict[str, Any] | None = None) -> int:
+    return (await store.open("p", session_id, "main", validate_config(given or {}), None, NOW)).stream.key
+
+
+async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
+    return [*(await append_batch(store, key, "main", None, batch, NOW)).outcomes]
+
+
+async def stored_seqs(store: SqliteStore, key: int) -> list[int | None]:
+    return [row.seq for row in await store.rows(key, 0, 10**6)]
+
+
+def insert(name: str) -> Job:
+    """A job that can be seen later."""
+    return lambda connection: connection.execute("insert into meta values (?, x'00')", (name,)).fetchall()
+
+
+async def inserted(store: SqliteStore) -> set[str]:
+    names: set[str] = await store.database.read(
+        lambda connection: {name for (name,) in connection.execute("select name from meta")}
+    )
+    return names - {"incarnation", "cursor_secret"}
+
+
+def set_version(path: str, change: int) -> None:
+    connection = apsw.Connection(path)
+    connection.pragma("user_version", connection.pragma("user_version") + change)
+    connection.close()

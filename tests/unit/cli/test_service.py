@@ -1,0 +1,91 @@
+"""`serve` and `check-config`, run as commands."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner, Result
+
+from voicemem.cli import main
+
+
+def check_config(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, ["check-config", *arguments], env=env)
+
+
+def test_good_settings_are_shown_without_secrets() -> None:
+    """check-config prints what serve would use; of secrets only that they are set."""
+    result = check_config("--webhook-url", "https://x.example/", "--webhook-secret", "geheim", "--store", "memory:")
+    assert result.exit_code == 0
+    assert "https://x.example/" in result.output
+    assert "geheim" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--store", "mysql://x"],
+        ["--rest", "8080"],
+        ["--ingest", "127.0.0.1:99999"],
+        ["--webhook-url", "ftp://x"],
+        ["--webhook-secret", "x"],
+        ["--admin-key", "short"],
+        ["--allow-address", "10.0.0.0/99"],
+        ["--agora-contents", "some"],
+        ["--store", "sqlite:/nowhere/at/all/x.db"],
+        ["--store", "sqlite:/tmp"],
+        ["--rest", "127.0.0.1:8080", "--ingest", "127.0.0.1:8080"],
+        ["--rest", "127.0.0.1:8080", "--ingest", "0.0.0.0:8080", "--insecure"],
+        ["--webhook-url", "https://x.example/", "--webhook-secret", "whsec_notbase64"],
+        ["--store", "memory:", "--rest", "0.0.0.0:8080"],
+        ["--llm-url", "http://u:hunter2@h/v1"],
+        ["--llm-url", "http://h/v1", "--llm-api-key", "hunter2\n"],
+        ["--llm-timeout", "0"],
+    ],
+    ids=" ".join,
+)
+def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> None:
+    """Each setting that cannot be is refused before anything starts."""
+    result = check_config(*arguments)
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert "hunter2" not in result.output
+
+
+def test_a_password_in_an_url_is_not_shown() -> None:
+    """A receiver may want one; nobody else is to see it."""
+    result = check_config("--webhook-url", "https://u:hunter2@hooks.example/x")
+    assert (result.exit_code, "hunter2" in result.output) == (0, False)
+    assert "https://hooks.example/x" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rest", "0.0.0.0:8080"], True),
+        (["--ingest", "[::]:8765"], True),
+        (["--rest", "0.0.0.0:8080", "--insecure"], False),
+        (["--rest", "0.0.0.0:8080", "--admin-key", "sixteen letters."], False),
+        (["--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"], False),
+    ],
+)
+def test_what_only_serve_can_tell_is_said(arguments: list[str], told: bool) -> None:
+    """Whether a key is in the store is not looked at; beyond loopback that is said."""
+    result = check_config(*arguments)
+    assert (result.exit_code, "only `serve` can tell" in result.output) == (0, told)
+
+
+def test_environment_variables_set_what_flags_do_not() -> None:
+    """VOICEMEM_… gives a setting; a flag goes before it."""
+    env = {"VOICEMEM_REST": "127.0.0.1:1234", "VOICEMEM_ALLOW_ADDRESS": "10.0.0.0/8 192.168.0.0/16"}
+    assert "127.0.0.1:1234" in check_config(env=env).output
+    assert "10.0.0.0/8, 192.168.0.0/16" in check_config(env=env).output
+    assert "standard" in check_config(env={"VOICEMEM_AGORA_CONTENTS": "standard"}).output
+    assert "127.0.0.1:1234" not in check_config("--rest", "127.0.0.1:4321", env=env).output
+
+
+def test_help_names_every_command() -> None:
+    """`voicemem --help` shows where to begin."""
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert "demo" in output.split("Commands:")[0]
+    assert set(main.commands) <= set(re.findall(r"^  ([a-z-]+)", output, re.MULTILINE))

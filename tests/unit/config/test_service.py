@@ -1,0 +1,150 @@
+"""The settings of the service: what is taken, what keeps it from starting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voicemem.config.service import Address, Settings, check_binding, check_service_settings, is_loopback, parse_address
+from voicemem.errors import CannotStart
+
+EVERYWHERE = Address("0.0.0.0", 0)
+ADMIN_KEY = "sixteen letters."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:65535", Address("::1", 65535)),
+        (":8080", Address("127.0.0.1", 8080)),
+        ("memory.internal:80", Address("memory.internal", 80)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, expected: Address) -> None:
+    """HOST:PORT is read, an IPv6 host in brackets; without a host it is this machine."""
+    assert expected == parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8080", "[::1]:80", "a.example:1"])
+def test_an_address_is_written_as_it_is_read(text: str) -> None:
+    """The text of an address can be read again."""
+    assert text == str(parse_address(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", "localhost", "localhost:", "localhost:x", "localhost:65536", "localhost:-1", "::1:80", "a b:1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """A mistake in an address is told with an example of a right one."""
+    with pytest.raises(CannotStart, match="HOST:PORT"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.9.1", "::1", "[::1]"])
+def test_this_machine(host: str) -> None:
+    """Loopback has several names."""
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "0.0.0.0",
+        "::",
+        "10.0.0.1",
+        "192.168.0.1",
+        "example.com",
+        "localhost.example.com",
+        "127.0.0.1.example.com",
+        "notlocalhost",
+        "localhost@example.com",
+        "2130706433",
+        "127.1",
+        "0x7f000001",
+        "①②⑦.⓪.⓪.①",
+        "127.0.0.1\0",
+        "localhost\n",
+    ],
+)
+def test_other_machines_and_spellings(host: str) -> None:
+    """What is not plainly loopback is not loopback."""
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"store": "memory:"},
+        {"store": "sqlite:/var/lib/a b.db"},
+        {"webhook_url": "http://10.0.0.1:9000/hook", "webhook_secret": "s"},
+        {"admin_key": ADMIN_KEY},
+        {"llm_url": "https://10.0.0.1:9001/v1?api-version=1", "llm_api_key": "sk-a b~", "llm_timeout": 0.5},
+        {"request_rate": 0.0, "event_rate": 0.5},
+    ],
+)
+def test_good_settings(settings: dict[str, Any]) -> None:
+    """Nothing is wrong with these; the operator's receiver may be a private address."""
+    check_service_settings(Settings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"store": "sqlite:"}, "store"),
+        ({"store": "voicemem.db"}, "store"),
+        ({"store": "mysql://x"}, "store"),
+        ({"store": ""}, "store"),
+        ({"webhook_url": "ftp://x/"}, "webhook"),
+        ({"llm_url": "ftp://x/"}, "LLM"),
+        ({"llm_url": "http://user:hunter2@x.example/v1"}, "LLM"),
+        ({"llm_url": "http://x.example/a b"}, "LLM"),
+        ({"llm_url": "http://x.example/v1\n"}, "LLM"),
+        ({"llm_url": "http://x.example", "llm_api_key": "hunter2\n"}, "key"),
+        ({"llm_url": "http://x.example", "llm_api_key": "hunter2\u20ac"}, "key"),
+        ({"llm_timeout": 0.0}, "seconds"),
+        ({"llm_timeout": float("inf")}, "seconds"),
+        ({"llm_timeout": float("nan")}, "seconds"),
+        ({"llm_api_key": "k"}, "LLM"),
+        ({"llm_model": "m"}, "LLM"),
+        ({"webhook_url": "https://"}, "webhook"),
+        ({"webhook_url": "receiver.example"}, "webhook"),
+        ({"webhook_secret": "s"}, "webhook"),
+        ({"webhook_url": "https://x.example/", "webhook_secret": "whsec_notbase64"}, "base64"),
+        ({"rest": Address("::1", 80), "ingest": Address("::1", 80)}, "port 80"),
+        ({"rest": EVERYWHERE._replace(port=80), "ingest": Address("127.0.0.1", 80)}, "port 80"),
+        ({"admin_key": "fifteen letters"}, "VOICEMEM_ADMIN_KEY"),
+        ({"admin_key": ""}, "VOICEMEM_ADMIN_KEY"),
+        ({"request_rate": -1.0}, "rate"),
+        ({"event_rate": -0.1}, "rate"),
+        ({"event_rate": float("nan")}, "rate"),
+        ({"request_rate": float("inf")}, "rate"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:
+    """The service does not start, and says which setting is wrong."""
+    with pytest.raises(CannotStart, match=word) as caught:
+        check_service_settings(Settings(**settings))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_bad_secret_is_not_shown() -> None:
+    """The sentence about a key that is too short does not hold the key."""
+    with pytest.raises(CannotStart) as caught:
+        check_service_settings(Settings(admin_key="hush hush"))
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["rest", "ingest"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "memory.internal"])
+def test_without_keys_only_loopback_is_bound(field: str, host: str) -> None:
+    """Either port beyond loopback needs keys, or the flag that takes the risk."""
+    settings: Any = {field: Address(host, 1)}
+    with pytest.raises(CannotStart, match="--insecure"):
+        check_binding(Settings(**settings), keys_needed=False)
+    check_binding(Settings(**settings), keys_needed=True)
+    check_binding(Settings(**settings, insecure=True), keys_needed=False)

@@ -1,0 +1,97 @@
+"""The newest turns that fit into a budget of tokens."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens, turn_of_tokens
+from voicemem.context.policies import Choice, Remembered
+from voicemem.context.policies.window import WindowPolicy
+from voicemem.transcript.messages import Message, ToolUse
+
+CALL = [*turn_of_tokens(1, 3, 4), *turn_of_tokens(2, 3, 4), *turn_of_tokens(3, 3, 4)]
+
+
+def chosen(budget: int, messages: list[Message], tools: list[ToolUse] | None = None) -> Choice:
+    return WindowPolicy(budget).choose(remembered(messages, tools or []))
+
+
+def shown_tools(memory: Remembered, choice: Choice) -> list[ToolUse]:
+    """Those that go with the chosen messages."""
+    if not choice.tools or not choice.kept:
+        return []
+    since = memory.messages[choice.kept[0]].turn_id if choice.kept[0] else -1
+    return [use for use in memory.tools if use.turn_id >= since]
+
+
+@given(memories(), st.integers(1, 60))
+def test_a_window_never_exceeds_its_budget(memory: Remembered, budget: int) -> None:
+    """By its own counter, tools included; but for a single newest message that is larger, which is told."""
+    choice = WindowPolicy(budget).choose(memory)
+    tokens = sum(map(memory.tokens, choice.kept)) + sum(map(memory.tool_tokens, shown_tools(memory, choice)))
+    if choice.over_budget:
+        assert [len(memory.messages) - 1] == list(choice.kept)
+        assert tokens > budget
+    else:
+        assert tokens <= budget
+
+
+@given(memories(), st.integers(1, 60))
+def test_a_window_is_the_end_of_the_call(memory: Remembered, budget: int) -> None:
+    """Nothing is left out in between, and there is always something."""
+    kept = list(WindowPolicy(budget).choose(memory).kept)
+    assert list(range(len(memory.messages)))[len(memory.messages) - len(kept) :] == kept
+    assert bool(kept) == bool(memory.messages)
+
+
+@given(memories(), st.integers(1, 60))
+def test_answers_stay_with_their_questions(memory: Remembered, budget: int) -> None:
+    """A turn is parted only when it is the newest, and larger than the whole budget."""
+    kept = list(WindowPolicy(budget).choose(memory).kept)
+    if kept and kept[0] and memory.messages[kept[0] - 1].turn_id == memory.messages[kept[0]].turn_id:
+        assert memory.messages[kept[0]].turn_id == memory.messages[-1].turn_id
+
+
+def test_whole_turns_fit() -> None:
+    """14 tokens are two turns of 7, and 13 are one."""
+    assert [2, 3, 4, 5] == list(chosen(14, CALL).kept)
+    assert [4, 5] == list(chosen(13, CALL).kept)
+    assert list(range(6)) == list(chosen(21, CALL).kept)
+
+
+def test_of_a_newest_turn_that_is_too_large_the_newest_messages_are_kept() -> None:
+    """The answer without its question, where both do not fit."""
+    assert [5] == list(chosen(6, CALL).kept)
+    assert not chosen(6, CALL).over_budget
+
+
+def test_a_newest_message_larger_than_the_budget_is_kept_alone() -> None:
+    """An LLM that is sent nothing cannot answer; the flag tells."""
+    choice = chosen(3, CALL)
+    assert ([5], True) == (list(choice.kept), choice.over_budget)
+
+
+def test_tool_calls_count_with_their_turn() -> None:
+    """A turn whose tool calls do not fit is left out with them."""
+    assert [2, 3, 4, 5] == list(chosen(16, CALL, [tool_use_of_tokens(2, 2)]).kept)
+    assert [4, 5] == list(chosen(15, CALL, [tool_use_of_tokens(2, 2)]).kept)
+
+
+def test_tool_calls_of_turns_without_messages_count_with_the_turn_before() -> None:
+    """They would be shown between its messages and the next turn's."""
+    assert [4, 5] == list(chosen(16, CALL, [tool_use_of_tokens(9, 9)]).kept)
+
+
+def test_of_a_parted_turn_no_tool_calls_are_shown() -> None:
+    """They would be over the budget."""
+    choice = chosen(
+        8, [message_of_tokens("user", 1, 3), message_of_tokens("assistant", 1, 4)], [tool_use_of_tokens(1, 5)]
+    )
+    assert ([0, 1], False) == (list(choice.kept), choice.tools)
+
+
+def test_of_nothing_there_is_nothing() -> None:
+    """An empty memory fits into any window."""
+    assert ([], False) == (list(chosen(1, []).kept), chosen(1, []).over_budget)

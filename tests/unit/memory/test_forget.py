@@ -1,0 +1,215 @@
+"""Forgetting: gone from every context, and still in the history."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.events import delta, done, final, partial, typed
+from tests.support.strategies import ANY_JOURNALS, PRODUCER_JOURNALS
+from tests.support.transcripts import closed, journaled, message_dicts
+from voicemem.config.session import parse_config, validate_config
+from voicemem.context.builder import ContextOptions, render_body, select_from
+from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.usage import left_out
+from voicemem.errors import Refused
+from voicemem.memory.forget import ForgetRequest, forgotten_event
+from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
+from voicemem.protocol.types import JsonObject
+from voicemem.sessions.read_model import ReadModel
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.history import turn_entries
+from voicemem.transcript.state import State
+
+FORGETS = st.one_of(
+    st.builds(ForgetRequest, through_turn=st.integers(0, 4)),
+    st.builds(ForgetRequest, keep_last=st.integers(0, 6)),
+    st.just(ForgetRequest()),
+    st.just(ForgetRequest(everything=True)),
+)
+
+
+def after(memory: ReadModel, *events: JournaledEvent) -> ReadModel:
+    """The memory after more events."""
+    position = memory.position
+    memory.fold([DecodedRow(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
+    return memory
+
+
+def of(*events: JsonObject | JournaledEvent) -> ReadModel:
+    """The memory of a call."""
+    return after(ReadModel(State()), *map(journaled, events))
+
+
+def forget(memory: ReadModel, wanted: ForgetRequest) -> MemoryForgotten | None:
+    """Forget as it is asked, and say what was journaled for it."""
+    event = forgotten_event(memory, wanted)
+    if event is not None:
+        after(memory, event)
+    return event
+
+
+def kept(memory: ReadModel) -> list[str]:
+    """What contexts are made of."""
+    return [message.content for message in memory.remembered_messages()]
+
+
+def exchange(turn: int) -> list[JsonObject]:
+    """A question and its answer."""
+    return [final(turn, f"Q{turn}"), delta(turn, f"A{turn}"), done(turn)]
+
+
+def orders(memory: ReadModel, places: set[int]) -> set[int]:
+    """Where these messages began in the journal."""
+    state = memory.state
+    entries = [entry for number in state.turn_numbers for entry in turn_entries(state, state.turns[number])]
+    return {entries[place].order for place in places}
+
+
+@given(ANY_JOURNALS, st.lists(FORGETS, min_size=1, max_size=3), PRODUCER_JOURNALS)
+def test_what_is_forgotten_never_comes_back(
+    before: list[JournaledEvent], forgets: list[ForgetRequest], more: list[JournaledEvent]
+) -> None:
+    """Whatever is forgotten, in whatever order, and whatever comes later, of these messages none is shown again."""
+    memory = of(*before)
+    history = message_dicts(memory.state)
+    remembered = set(memory.remembered())
+    for wanted in forgets:
+        try:
+            forget(memory, wanted)
+        except Refused:
+            continue
+        assert set(memory.remembered()) <= remembered
+        remembered = set(memory.remembered())
+    assert history == message_dicts(memory.state)
+    gone = orders(memory, set(range(len(history))) - remembered)
+    after(memory, *more)
+    assert gone.isdisjoint(orders(memory, set(memory.remembered())))
+
+
+@given(PRODUCER_JOURNALS, st.integers(0, 8))
+def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> None:
+    """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
+    memory = of(*call)
+    messages = memory.current_messages().copy()
+    forget(memory, ForgetRequest(keep_last=count))
+    assert messages[max(0, len(messages) - count) :] == memory.remembered_messages()
+
+
+def test_the_last_ten_are_kept_and_the_rest_is_cleared() -> None:
+    """Of thirty messages ten stay, and those that come later are added to them."""
+    memory = of(*(event for turn in range(1, 16) for event in exchange(turn)))
+    forget(memory, ForgetRequest(keep_last=10))
+    assert [f"{letter}{turn}" for turn in range(11, 16) for letter in "QA"] == kept(memory)
+    after(memory, *map(journaled, exchange(16)))
+    assert ["A15", "Q16", "A16"] == kept(memory)[-3:]
+    assert 12 == len(kept(memory))
+
+
+def test_a_turn_may_be_forgotten_in_part() -> None:
+    """The question is gone, its answer stays; a correction of the question does not bring it back."""
+    memory = of(*exchange(1), *exchange(2))
+    forget(memory, ForgetRequest(keep_last=1))
+    assert ["A2"] == kept(memory)
+    after(memory, journaled(final(2, "once more", item="u")), journaled(typed(2, "New")))
+    assert ["New", "A2"] == kept(memory)
+
+
+def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
+    """A transcript that was still on its way stays out."""
+    memory = of(delta(1, "A1"), done(1), *exchange(2))
+    forget(memory, ForgetRequest(through_turn=1))
+    after(memory, journaled(final(1, "Q1")))
+    assert ["Q1", "A1", "Q2", "A2"] == [message.content for message in memory.current_messages()]
+    assert ["Q2", "A2"] == kept(memory)
+
+
+def test_what_is_still_being_said_is_not_forgotten() -> None:
+    """Of the newest turn only what is a message is cleared; the reply in progress becomes one afterwards."""
+    memory = of(*exchange(1), final(2, "Forget that."), delta(2, "I have for"))
+    forget(memory, ForgetRequest(everything=True))
+    assert [] == kept(memory)
+    after(memory, journaled(delta(2, "gotten it.")), journaled(done(2)), journaled(partial(3, "Th")))
+    assert ["I have forgotten it."] == kept(memory)
+    forget(memory, ForgetRequest())
+    after(memory, closed(99))
+    assert ["Th"] == kept(memory)
+
+
+def test_a_summary_of_forgotten_turns_is_not_shown() -> None:
+    """It goes with the first of its turns, and what it stood for and is not forgotten is shown as it was."""
+    policy = MemoryConfig(policy="summary", max_tokens=10_000)
+    memory = of(*exchange(1), *exchange(2), *exchange(3), MemorySummary(through_turn=2, text="Both.", messages=4))
+    assert ["system", "user", "assistant"] == [one["role"] for one in body(memory, policy)["messages"]]
+    forget(memory, ForgetRequest(through_turn=1))
+    assert ["Q2", "A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy)["messages"]]
+
+
+def test_a_later_summary_stays_when_nothing_more_is_forgotten() -> None:
+    """Forgetting again what is forgotten journals nothing."""
+    memory = of(*exchange(1), *exchange(2))
+    assert forget(memory, ForgetRequest(through_turn=1)) is not None
+    after(memory, MemorySummary(through_turn=2, text="The second.", messages=2))
+    for again in (
+        ForgetRequest(through_turn=1),
+        ForgetRequest(through_turn=0),
+        ForgetRequest(keep_last=2),
+        ForgetRequest(keep_last=9),
+    ):
+        assert forget(memory, again) is None
+    assert memory.state.summary is not None
+
+
+TOOL: list[JsonObject] = [
+    {"type": "tool.call", "turn_id": 1, "call_id": "c", "name": "w", "arguments": {}},
+    {"type": "tool.result", "turn_id": 1, "call_id": "c", "result": 1},
+]
+POLICIES = [
+    MemoryConfig(),
+    MemoryConfig(policy="full"),
+    MemoryConfig(policy="recent", max_messages=9),
+    MemoryConfig(policy="window", max_tokens=9_999),
+    MemoryConfig(policy="summary", max_tokens=9_999),
+    MemoryConfig(policy="priority", max_messages=9),
+    MemoryConfig(policy="priority", max_tokens=9_999),
+]
+
+
+def body(memory: ReadModel, policy: MemoryConfig, **options: Any) -> JsonObject:
+    """The context under a policy."""
+    wanted = ContextOptions(memory=policy, **options)
+    return render_body(select_from(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
+    """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
+    memory = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
+    assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
+    forget(memory, ForgetRequest(keep_last=3))
+    assert ["A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy, tools=True)["messages"]]
+    choice = select_from(memory, Policies(), parse_config({}), ContextOptions(memory=policy))
+    assert [(0, 1, "forgotten"), (1, 1, "forgotten"), (2, 2, "forgotten")] == [
+        (one.index, one.turn_id, one.reason) for one in left_out(choice)
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_nothing_is_left_of_everything(policy: MemoryConfig) -> None:
+    """Every policy can choose from nothing, and no tool call is left alone."""
+    memory = of(*exchange(1), *TOOL)
+    forget(memory, ForgetRequest())
+    assert [] == body(memory, policy, tools=True)["messages"]
+    assert [] == body(memory, policy, tools=True, alternate=True)["messages"]
+
+
+def test_a_turn_that_there_is_not_cannot_be_forgotten() -> None:
+    """A call that has come to turn 2 has no turn 3."""
+    with pytest.raises(Refused, match="unknown_turn"):
+        forgotten_event(of(*exchange(2)), ForgetRequest(through_turn=3))
+    with pytest.raises(Refused, match="unknown_turn"):
+        forgotten_event(of(), ForgetRequest(through_turn=0))

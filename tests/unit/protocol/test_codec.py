@@ -1,0 +1,222 @@
+"""The codec: frames to events, and what is wrong with the others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.paths import FIXTURES
+from tests.support.samples.frames import (
+    CASES,
+    GOOD,
+    MIB,
+    OPEN,
+    STRING_CASES,
+    STRUCTURE,
+    TAKEN,
+    rejected,
+    single,
+    verdict,
+    with_number,
+    with_string,
+)
+from tests.support.strategies import PRODUCER_EVENTS
+from voicemem.errors import CODES, InvalidFrame
+from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_frame, decode_journaled, decode_lines
+from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
+from voicemem.protocol.types import JsonObject
+
+# What can still be read of a refused event
+
+
+def test_refused_event_keeps_whose_it_is() -> None:
+    """Session, producer and seq of an event that cannot be taken are readable, so that it can be answered."""
+    names = {"session_id": "s1", "producer": "asr worker", "seq": 7}
+    refused = rejected(msgspec.json.encode({"type": "nonsense", **names}))
+    assert (refused.code, refused.session_id, refused.producer, refused.seq) == ("unknown_type", "s1", "asr worker", 7)
+
+
+UNREADABLE: dict[str, list[Any]] = {
+    "seq": [0, -1, 1.0, True, "7", None, [], 2**53 + 1],
+    "session_id": ["", "a b", "x" * 129, 5, None, {}],
+    "producer": ["", "x" * 129, 5, None, []],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in UNREADABLE for value in UNREADABLE[field]])
+def test_name_that_cannot_be_read_is_none(field: str, value: Any) -> None:
+    """A field that cannot be read leaves the others readable."""
+    names = {"session_id": "s1", "producer": "p1", "seq": 7} | {field: value}
+    refused = rejected(msgspec.json.encode({"type": "nonsense", **names}))
+    expected = {"session_id": "s1", "producer": "p1", "seq": 7} | {field: None}
+    assert expected == {"session_id": refused.session_id, "producer": refused.producer, "seq": refused.seq}
+
+
+def test_events_of_a_frame_succeed_or_fail_alone() -> None:
+    """A refused event stands in its place beside those that are taken."""
+    assert verdict(b"[" + GOOD + b',{"type":"x"}, ' + GOOD + b"]") == [TAKEN, "unknown_type", TAKEN]
+
+
+def test_payload_is_what_was_sent() -> None:
+    """The bytes that are journaled are those that were validated, unknown fields included."""
+    (arrived,) = decode_frame(b" \n" + OPEN + b' , "mood" : [1.50, "\\u00fc"]}\n')
+    assert isinstance(arrived, DecodedEvent)
+    assert arrived.payload == OPEN + b' , "mood" : [1.50, "\\u00fc"]}'
+
+
+@given(PRODUCER_EVENTS)
+def test_what_is_taken_can_be_read_from_the_journal(event: JsonObject) -> None:
+    """An event that was taken decodes to the same when it is read back."""
+    (arrived,) = decode_frame(msgspec.json.encode(event))
+    assert isinstance(arrived, DecodedEvent)
+    assert decode_journaled(arrived.payload) == arrived.event
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        SessionClosed(ts=5, reason="bye"),
+        SessionReopened(ts=5),
+        SessionGap(producer="p", from_seq=1, to_seq=2),
+        RefusalMarker(code="invalid_field"),
+    ],
+)
+def test_own_events_can_be_read_from_the_journal(own: Any) -> None:
+    """What the server journals itself decodes there, and only there."""
+    payload = msgspec.json.encode(own)
+    assert decode_journaled(payload) == own
+    assert rejected(payload).code == "unknown_type"
+
+
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\0123456789.eE-+ntfasr', max_size=60).map(str.encode))
+@example(b'{"type":"asr",\xff')
+@example(b"\x0c[]")
+def test_any_bytes_give_a_verdict(frame: bytes) -> None:
+    """Whatever is sent, it is a frame of events or closes the connection with a known code."""
+    code = verdict(frame)
+    assert isinstance(code, list) or CODES[code].close in (1007, 1009)
+
+
+@given(st.lists(st.sampled_from([GOOD, b'{"type":"x"}', b"{}", b'{"seq":'])), st.sampled_from([b",", b" , ", b""]))
+def test_any_frame_is_all_or_nothing(pieces: list[bytes], comma: bytes) -> None:
+    """An array is decoded piece by piece when all of it is JSON, and not at all otherwise."""
+    frame = b"[" + comma.join(pieces) + b"]"
+    try:
+        count = len(json.loads(frame))
+    except json.JSONDecodeError:
+        assert verdict(frame) == "invalid_json"
+    else:
+        assert len(verdict(frame)) == count
+
+
+# HTTP bodies
+
+
+def lines(body: bytes) -> str | list[str]:
+    """What becomes of an HTTP body."""
+    try:
+        return [TAKEN if isinstance(one, DecodedEvent) else one.code for one in decode_lines(body)]
+    except InvalidFrame as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (GOOD, [TAKEN]),
+        (GOOD + b"\n", [TAKEN]),
+        (GOOD + b"\n" + GOOD, [TAKEN, TAKEN]),
+        (GOOD + b"\r\n\r\n" + GOOD + b"\r\n", [TAKEN, TAKEN]),
+        (b"\n\n" + GOOD + b'\n{"type":"x"}', [TAKEN, "unknown_type"]),
+        (b"[" + GOOD + b",\n" + GOOD + b"]", [TAKEN, TAKEN]),
+        (b"[]", []),
+        (b"", "invalid_json"),
+        (b"\n", "invalid_json"),
+        (GOOD + b"\nnonsense", "invalid_json"),
+        (GOOD + b"\n5", "not_events"),
+        (b"5", "not_events"),
+        (b"x" * (MIB + 1), "too_big"),
+    ],
+)
+def test_body_is_an_array_or_lines(body: bytes, expected: str | list[str]) -> None:
+    """Events come over HTTP as a JSON array, or as JSON lines."""
+    assert lines(body) == expected
+
+
+@pytest.mark.parametrize("line", [b"nonsense", b"5", b'{"type":', b'{"type":"x"} {}'])
+def test_the_line_that_is_no_event_is_named(line: bytes) -> None:
+    """Lines are counted from 1, empty ones too."""
+    with pytest.raises(InvalidFrame, match=r"Line 3 is not (JSON|a JSON object)\."):
+        decode_lines(GOOD + b"\n\n" + line + b"\n" + GOOD)
+
+
+@given(st.lists(PRODUCER_EVENTS, min_size=1, max_size=4))
+def test_array_and_lines_are_the_same_events(events: list[JsonObject]) -> None:
+    """Both forms of a body give the same events as a frame of them."""
+    encoded = [msgspec.json.encode(event) for event in events]
+    array = b"[" + b",".join(encoded) + b"]"
+    assert decode_lines(array) == decode_lines(b"\n".join(encoded)) == decode_frame(array)
+
+
+# Resends
+
+
+def test_types_of_decoded_events() -> None:
+    """An event is a record of its type."""
+    frame = b'[{"type":"llm.delta","text":"a"},{"type":"message","role":"user","text":"b","source":"message"}]'
+    assert [type(one.event) for one in decode_frame(frame) if isinstance(one, DecodedEvent)] == [LlmDelta, MessageEvent]
+
+
+# Most events: a shorter way to the same
+
+
+@given(event=PRODUCER_EVENTS, spaces=st.sampled_from(["", " ", "\n"]))
+def test_an_ordinary_event_is_what_a_closer_look_finds(event: JsonObject, spaces: str) -> None:
+    """Whatever the short way takes, the long way takes as the same."""
+    frame = json.dumps(event).encode() + spaces.encode()
+    found = decode_fast(frame)
+    if found is not None:
+        (arrived,) = decode_frame(frame)
+        assert isinstance(arrived, DecodedEvent)
+        assert found == arrived.event
+
+
+def test_most_events_are_ordinary() -> None:
+    """What streams in masses goes the short way."""
+    assert decode_fast(GOOD) is not None
+    assert (
+        decode_fast(b'{"type":"llm.delta","turn_id":1,"item":"r","text":"\xc3\xa4","ts":1750000000000,"seq":9}')
+        is not None
+    )
+
+
+@pytest.mark.parametrize("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
+def test_the_short_way_takes_nothing_bad(frame: bytes) -> None:
+    """What is refused, or is no frame, is left to the closer look."""
+    if decode_fast(frame) is not None:
+        assert single(frame) == TAKEN
+
+
+@pytest.mark.parametrize(("name", "number", "field", "expected"), CASES)
+def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, expected: str) -> None:
+    """Numbers that JSON readers cannot hold are seen there too."""
+    if decode_fast(with_number(field, number)) is not None:
+        assert expected == TAKEN, name
+
+
+CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_is_the_same_by_frame_and_by_lines(name: str) -> None:
+    """The file is a body of JSON lines, and its lines are frames; both are taken whole, byte by byte."""
+    body = (FIXTURES / f"{name}.jsonl").read_bytes()
+    lines = [arrived for line in body.splitlines() for arrived in decode_frame(line)]
+    assert lines == decode_lines(body)
+    assert all(isinstance(one, DecodedEvent) for one in lines)
+    assert b"\n".join(one.payload for one in lines if isinstance(one, DecodedEvent)) == body.strip()

@@ -1,0 +1,60 @@
+"""Why an event is refused, said without what was sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.samples.frames import rejected
+
+# No payload text in errors
+
+SECRET = "s3cret"
+LEAKS: list[bytes] = [
+    b'{"type":"%s"}',
+    b'{"type":"asr","text":"Hi.","turn_id":"%s"}',
+    b'{"type":"asr","text":"Hi.","session_id":"%s !"}',
+    b'{"type":"asr","text":{"%s":1}}',
+    b'{"type":"asr","text":"Hi.","metadata":"%s"}',
+    b'{"type":"asr","text":"Hi.","metadata":{"user":"%s"}}',
+    b'{"type":"message","role":"%s","source":"asr","text":"Hi."}',
+    b'{"type":"message","role":"user","source":"%s","text":"Hi."}',
+    b'{"type":"message","role":"assistant","source":"llm","text":"Hi.","metadata":{"interrupted":"%s"}}',
+]
+
+
+@pytest.mark.parametrize("quote", ["", "'", '\\"', "`", "''", "\\\\"])
+@pytest.mark.parametrize("template", LEAKS, ids=[template.decode() for template in LEAKS])
+def test_detail_does_not_hold_what_was_sent(template: bytes, quote: str) -> None:
+    """No sentence of a refusal tells a value, however it is quoted."""
+    text = f"{quote}{SECRET}{quote}x{quote}{SECRET}".encode()
+    assert SECRET not in rejected(template.replace(b"%s", text)).detail
+
+
+@given(
+    st.sampled_from(LEAKS),
+    st.text(alphabet="'\"`$. -[]\\xyz", max_size=6),
+    st.text(alphabet="'\"`$. -[]\\xyz", max_size=6),
+)
+def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str) -> None:
+    """Quotes and brackets around a value do not bring it into a detail."""
+    text = json.dumps(before + SECRET + after)[1:-1].encode()
+    assert SECRET not in rejected(template.replace(b"%s", text)).detail
+
+
+# Most events: a shorter way to the same
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ('"role":"x","source":"llm"', "must be one of user, assistant: `role`"),
+        ('"role":"assistant","source":"llm","metadata":{"heard":"x"}', "must be one of aligned, estimated: `heard`"),
+    ],
+)
+def test_refusal_of_a_choice_lists_what_can_be(fields: str, detail: str) -> None:
+    """Where a field is a choice, the sentence shows it."""
+    assert rejected(b'{"type":"message","turn_id":1,"text":"a",%b}' % fields.encode()).detail.endswith(detail)

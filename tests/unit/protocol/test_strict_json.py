@@ -1,0 +1,152 @@
+"""JSON that every parser agrees on: structure, numbers, strings, equality."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from tests.support.samples.frames import (
+    CASES,
+    GOOD,
+    MIB,
+    OPEN,
+    STRING_CASES,
+    STRUCTURE,
+    TAKEN,
+    single,
+    verdict,
+    with_number,
+    with_string,
+)
+from tests.support.strategies import OWN
+from voicemem.protocol.codec import DecodedEvent, decode_event
+from voicemem.protocol.strict_json import is_same_event
+from voicemem.protocol.types import JsonObject
+
+# JSON structure, 1 to 20
+
+
+@pytest.mark.parametrize(("name", "frame", "expected"), STRUCTURE, ids=[name for name, _, _ in STRUCTURE])
+def test_structure(name: str, frame: bytes, expected: str | list[str]) -> None:
+    """What is no frame of events closes the connection; one event that cannot be taken does not."""
+    assert verdict(frame) == expected, name
+
+
+# Numbers, 21 to 32
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "field", "expected"), CASES, ids=[f"{name} as {field}" for name, _, field, _ in CASES]
+)
+def test_numbers(name: str, number: str, field: str, expected: str) -> None:
+    """What is no JSON closes the connection; a number that JSON readers cannot hold refuses its event only."""
+    assert single(with_number(field, number)) == expected, name
+
+
+@pytest.mark.parametrize("field", ["seq", "producer", "session_id"])
+@pytest.mark.parametrize("number", ["1e400", "9" * 5000])
+def test_number_out_of_range_does_not_hurt_its_neighbours(field: str, number: str) -> None:
+    """The other events of a frame are taken, wherever the number stands."""
+    frame = b"[" + GOOD + b"," + with_number(field, number) + b"]"
+    assert verdict(frame) == [TAKEN, "invalid_field"]
+
+
+# Strings, 33 to 46
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place", "expected"),
+    STRING_CASES,
+    ids=[f"{name} as {place}" for name, _, place, _ in STRING_CASES],
+)
+def test_strings(name: str, text: bytes, place: str, expected: str) -> None:
+    """Text is any Unicode that is UTF-8 and JSON; no text is dangerous to take."""
+    assert single(with_string(place, text)) == expected, name
+
+
+def test_ids_are_not_normalised() -> None:
+    """42: two ids that only look alike are two."""
+    composed, decomposed = (decode_event(with_string("id", text.encode())) for text in ("\u00e9", "e\u0301"))
+    assert isinstance(composed, DecodedEvent)
+    assert isinstance(decomposed, DecodedEvent)
+    assert composed.event.id != decomposed.event.id
+
+
+def test_text_of_1_mib_is_too_big() -> None:
+    """43: with what stands around it, such a text is no frame."""
+    assert verdict(with_string("text", b"a" * MIB)) == "too_big"
+
+
+# Limits
+
+TRAPS = {
+    "quotes": b'"' * MIB,
+    "backslashes": b"\\" * MIB,
+    "quotes and backslashes": b'"\\' * (MIB // 2),
+    "brackets": b"[" * MIB,
+    "brackets and quotes": b'["' * (MIB // 2),
+    "quotes and brackets": b'"[' * (MIB // 2),
+    "objects": b'{"' * (MIB // 2),
+    "object of quotes": b'{"a":[[' + b'"' * (MIB - 10),
+    "open string of escaped quotes": b'["' + b'\\"' * (MIB // 2 - 1),
+    "open string of backslashes": b'{"type":"asr","text":"' + b"\\" * (MIB - 30),
+    "many short strings": OPEN + b',"x":[' + b'"[",' * 250_000 + b"0]}",
+    "many empty objects": b"[" + b"{}," * 300_000 + b"{}]",
+    "spaces": b" " * MIB,
+    "digits": b"1" * MIB,
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_traps_of_1_mib_end(trap: str) -> None:
+    """What could take quadratic time is decoded or refused at once."""
+    assert verdict(TRAPS[trap])
+
+
+# Resends
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        GOOD,
+        b'{ "seq":7, "text":"\\u0048i.", "turn_id":1, "type":"asr" }',
+        b'{"type":"asr","text":"Ho.","text":"Hi.","turn_id":1,"seq":7}',
+        OPEN + b',"session_id":"s","producer":"p"}',
+    ],
+)
+def test_same_event(other: bytes) -> None:
+    """Order, spelling and the fields that say where an event belongs do not make it another."""
+    assert is_same_event(GOOD, other)
+    assert is_same_event(other, GOOD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        GOOD.replace(b"Hi.", b"Ho."),
+        GOOD.replace(b"Hi.", b"hi."),
+        GOOD.replace(b'"turn_id":1', b'"turn_id":2'),
+        OPEN + b',"final":true}',
+        OPEN + b',"ts":1}',
+        OPEN + b',"metadata":{"session_id":"s"}}',
+        b'{"type":"refused","code":"invalid_field"}',
+    ],
+)
+def test_another_event(other: bytes) -> None:
+    """Any other difference makes it another event."""
+    assert not is_same_event(GOOD, other)
+    assert not is_same_event(other, GOOD)
+
+
+@given(OWN, OWN)
+def test_same_event_is_equality_of_json(one: JsonObject, other: JsonObject) -> None:
+    """Two events are the same exactly when their decoded JSON is."""
+    first, second = (json.dumps({"type": "resume", "metadata": value}).encode() for value in (one, other))
+    assert is_same_event(first, first)
+    assert is_same_event(first, second) == (
+        msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
+    )

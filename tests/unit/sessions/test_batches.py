@@ -1,0 +1,13 @@
+"""The service's own producers have names of their own."""
+
+from __future__ import annotations
+
+from voicemem.gateway import service
+from voicemem.memory import add
+from voicemem.server.agora import conversation
+from voicemem.sessions.batches import RESERVED_PRODUCERS
+
+
+def test_the_names_are_those_that_the_service_uses() -> None:
+    """One for each way in that is none of a producer's."""
+    assert {add.API_PRODUCER, service.GATEWAY_PRODUCER, conversation.AGORA_PRODUCER} == RESERVED_PRODUCERS

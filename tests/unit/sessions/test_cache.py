@@ -1,0 +1,432 @@
+"""Fold states at hand: whatever is cached, saved or forgotten, a read is the fold of its journal."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.events import LARGE_TEXT, delta, done, final
+from tests.support.profiles import examples
+from tests.support.stores.contract import append_batch as append_offers
+from tests.support.strategies import PRODUCER_EVENTS
+from voicemem.config.secrets import SessionPatch
+from voicemem.errors import StoreUnavailable
+from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.protocol.types import JsonObject
+from voicemem.runtime import Runtime
+from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.cache import FOLD_PAGE, IDLE_ROUNDS, MAX_LAG, PRESSURE_ROUNDS, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.recorder import Recorder
+from voicemem.store.admission import Offer
+from voicemem.store.records import AppendResult, Snapshot
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Stream
+from voicemem.telemetry import Telemetry
+from voicemem.transcript import history
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.messages import Message
+from voicemem.transcript.state import SNAPSHOT_VERSION, State
+
+NOW = 1_778_390_400_000
+numbers = itertools.count()
+on_one_store = examples(0.3)
+TALK = st.lists(PRODUCER_EVENTS.filter(lambda event: event["type"] != "session.end"), max_size=12)
+"""What a producer can send while a call runs."""
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    """An empty store."""
+    store = MemoryStore()
+    yield store
+    await store.close_store()
+
+
+@pytest.fixture
+def memories(store: MemoryStore) -> ReadModelCache:
+    """Nothing is cached yet."""
+    return ReadModelCache(store)
+
+
+async def begin(store: MemoryStore) -> Stream:
+    """A new session."""
+    name = f"s{next(numbers)}"
+    return (await store.open("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
+
+
+async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> AppendResult:
+    """Journal events; what is appended is not noted anywhere."""
+    offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
+    appended = await append_offers(store, stream.key, "main", None, offers, NOW)
+    assert not [outcome.code for outcome in appended.outcomes if outcome.code]
+    stream.position = appended.stream.position
+    return appended
+
+
+def note(memories: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
+    """Note entries one after the other."""
+    for entry in entries:
+        memories.note(stream.key, entry.position, entry.received_ms, [entry.event])
+
+
+async def journal(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
+    """All entries, read anew."""
+    rows = await store.rows(stream.key, 0, 100_000)
+    return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+
+
+async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
+    """The memory as the fold of the journal up to a position."""
+    given = [entry for entry in await journal(store, stream) if entry.position <= position]
+    return history.messages(fold_all(State(), given))
+
+
+def talk(count: int) -> list[JsonObject]:
+    """A call of so many events."""
+    return [final(n, f"Utterance {n}.", n) if n % 2 else delta(n, f"Reply {n}.", n) for n in range(count)]
+
+
+@on_one_store
+@given(events=TALK)
+async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events: list[JsonObject]) -> None:
+    """After each append a cached memory, a fresh one, and a fold from scratch say the same."""
+    stream, cached = await begin(store), ReadModelCache(store)
+    for event in events:
+        await append(store, stream, event)
+        expected = await from_scratch(store, stream)
+        assert expected == (await cached.at(stream)).messages()
+        assert expected == (await ReadModelCache(store).at(stream)).messages()
+
+
+@on_one_store
+@given(events=TALK)
+async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[JsonObject]) -> None:
+    """Entries folded as they are committed give the same as entries that are read later."""
+    stream, memories = await begin(store), ReadModelCache(store)
+    await memories.at(stream)
+    for event in events:
+        await append(store, stream, event)
+        note(memories, stream, (await journal(store, stream))[-1:])
+        assert stream.position == memories.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == memories.cached[stream.key].messages()
+
+
+@on_one_store
+@given(events=TALK, unfinished=st.booleans())
+async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[JsonObject], unfinished: bool) -> None:
+    """A memory that is saved and restored at any position goes on as if it had never been away."""
+    stream = await begin(store)
+    for event in events:
+        await append(store, stream, event)
+        memories = ReadModelCache(store)
+        await memories.save_snapshot_if_due(stream.key, await memories.at(stream), every=1)
+    expected = history.messages(fold_all(State(), await journal(store, stream)), unfinished)
+    assert expected == (await ReadModelCache(store).at(stream)).messages(unfinished)
+
+
+async def test_what_came_from_elsewhere_is_read(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Events that another node has committed are in the next read."""
+    stream = await begin(store)
+    assert [] == (await memories.at(stream)).messages()
+    await append(store, stream, *talk(5))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_a_long_journal_is_read_in_pages(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Nothing is lost or doubled between the pages."""
+    stream = await begin(store)
+    await append(store, stream, *talk(3 * FOLD_PAGE + 1))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Reads that meet while a journal is folded wait for each other, and fold nothing twice."""
+    stream = await begin(store)
+    await append(store, stream, *talk(FOLD_PAGE + 1))
+    found = await asyncio.gather(*(memories.at(stream) for _ in range(10)))
+    expected = await from_scratch(store, stream)
+    assert [expected] * 10 == [memory.messages() for memory in found]
+    assert 1 == len({id(memory) for memory in found})
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModelCache, seed: int) -> None:
+    """Whatever meets what, each read has at least what was stored before it, and the last has all."""
+    stream, luck = await begin(store), random.Random(seed)
+
+    async def write() -> None:
+        for event in talk(200):
+            appended = await append(store, stream, event)
+            row = (await store.rows(stream.key, appended.stream.position - 1, 1))[0]
+            await asyncio.sleep(luck.choice([0, 0, 0.001]))
+            note(memories, stream, [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload))])
+
+    async def read() -> None:
+        while stream.position < 200:
+            stored = stream.position
+            assert (await memories.at(stream)).state.position >= stored
+            await asyncio.sleep(0)
+
+    await asyncio.gather(write(), read(), read())
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+@pytest.mark.parametrize("missing", [{1}, {2}, {4}, {2, 3}])
+async def test_a_hole_is_never_folded_over(store: MemoryStore, memories: ReadModelCache, missing: set[int]) -> None:
+    """Noting entries behind a missing one folds none of them; the next read has all."""
+    stream = await begin(store)
+    await memories.at(stream)
+    await append(store, stream, *talk(5))
+    noted = [entry for entry in await journal(store, stream) if entry.position not in missing]
+    note(memories, stream, noted)
+    assert min(missing) - 1 == memories.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_what_is_noted_twice_counts_once(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Entries that a read has folded already change nothing when they are noted."""
+    stream = await begin(store)
+    await append(store, stream, delta(1, "One ", 1), delta(1, "two.", 2))
+    memory = await memories.at(stream)
+    note(memories, stream, await journal(store, stream))
+    assert ["One two."] == [message.content for message in memory.messages(unfinished=True)]
+
+
+async def test_at_most_so_many_are_kept(store: MemoryStore) -> None:
+    """The memories that were used last stay, and evicted ones are read again in full."""
+    memories = ReadModelCache(store, capacity=3)
+    streams = [await begin(store) for _ in range(6)]
+    for stream in [*streams, *streams]:
+        await append(store, stream, *talk(3))
+        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+        assert len(memories.cached) <= 3
+    assert [stream.key for stream in streams[3:]] == list(memories.cached)
+
+
+async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore) -> None:
+    """Of a long call a snapshot is kept, of a short one none."""
+    memories = ReadModelCache(store, capacity=1)
+    long, short, other = [await begin(store) for _ in range(3)]
+    for stream, count in ((long, 150), (short, 5), (other, 0)):
+        await append(store, stream, *talk(count))
+        await memories.at(stream)
+    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
+    assert [150, None] == [one and one.position for one in saved]
+    assert await from_scratch(store, long) == (await memories.at(long)).messages()
+
+
+async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories: ReadModelCache) -> None:
+    """No call is ever replayed from its start at length."""
+    stream = await begin(store)
+    for _ in range(3):
+        await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
+        await memories.at(stream)
+    saved = await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
+    assert saved is not None
+    assert SNAPSHOT_EVERY + 2 == saved.position
+
+
+async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, memories: ReadModelCache) -> None:
+    """The next process replays little."""
+    streams = [await begin(store) for _ in range(3)]
+    for stream in streams:
+        await append(store, stream, *talk(120))
+        await memories.at(stream)
+    await memories.save_all(5)
+    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
+    assert [120] * 3 == [one and one.position for one in saved]
+
+
+async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memories: ReadModelCache) -> None:
+    """What another version has saved is passed over, not misread."""
+    stream = await begin(store)
+    await append(store, stream, *talk(3))
+    await store.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+@on_one_store
+@given(events=TALK, saved=st.integers(0, 12), cached=st.booleans())
+async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], saved: int, cached: bool) -> None:
+    """As of every position the messages are the fold up to it, wherever cache and snapshot stand."""
+    stream, memories = await begin(store), ReadModelCache(store)
+    for count, event in enumerate(events, 1):
+        await append(store, stream, event)
+        if count == saved:
+            await memories.save_snapshot_if_due(stream.key, await memories.at(stream), every=1)
+    if cached:
+        await memories.at(stream)
+    for position in range(len(events), -1, -1):
+        assert await from_scratch(store, stream, position) == await memories.as_of(stream.key, position)
+
+
+async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A webhook's body of an earlier close does not take the running call back."""
+    stream = await begin(store)
+    await append(store, stream, *talk(10))
+    before = (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream, 4) == await memories.as_of(stream.key, 4)
+    assert before == (await memories.at(stream)).messages()
+
+
+async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Whatever follows a provisional close, its export says what was known then."""
+    stream = await begin(store)
+    await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
+    await store.silence(stream.key, NOW - 60_000)
+    closed = await store.close(stream.key, None, "n", NOW)
+    assert closed is not None
+    at_close = await memories.as_of(stream.key, closed.position)
+    await append(store, stream, done(1, 7, text="Let me see."))
+    await memories.at(stream)
+    assert ["Hello?", "Let me"] == [message.content for message in at_close]
+    assert at_close == await memories.as_of(stream.key, closed.position)
+
+
+async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A look back that meets new events still shows exactly its position."""
+    stream = await begin(store)
+    await append(store, stream, *talk(FOLD_PAGE * 2))
+    expected = await from_scratch(store, stream, FOLD_PAGE + 3)
+    looks = [memories.as_of(stream.key, FOLD_PAGE + 3) for _ in range(3)]
+    await asyncio.gather(memories.at(stream), *(check_equal(expected, look) for look in looks), memories.at(stream))
+
+
+async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) -> None:
+    assert expected == await found
+
+
+async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemoryStore, memories: ReadModelCache) -> None:
+    """When a commit fails every memory is forgotten, and what is read then is what was stored."""
+    stream, other = await begin(store), await begin(store)
+    await append(store, stream, *talk(3))
+    for one in (stream, other):
+        await memories.at(one)
+    recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
+    await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+    line = ProducerLease(stream, "main", None, may_call_out=False)
+    with pytest.raises(StoreUnavailable):
+        await recorder.record(line, decode_frame(msgspec.json.encode(delta(9, LARGE_TEXT))))
+    assert [] == list(memories.cached)
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+async def test_what_is_forgotten_is_read_anew(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Forgetting one session, known or not, costs only time."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    before = (await memories.at(stream)).messages()
+    memories.forget(stream.key)
+    memories.forget(stream.key)
+    assert before == (await memories.at(stream)).messages()
+
+
+async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A read that meets an erase comes to an end, with nothing."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    await store.erase(stream.key, NOW)
+    assert [] == (await memories.at(stream)).messages()
+    assert [] == await memories.as_of(stream.key, 4)
+
+
+# Packing
+
+
+@on_one_store
+@given(events=TALK, later=TALK)
+async def test_a_packed_memory_is_the_same(
+    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+) -> None:
+    """Whatever comes after its packing, what is read is the fold of the journal."""
+    stream, memories = await begin(store), ReadModelCache(store)
+    await append(store, stream, *events)
+    memory = await memories.at(stream)
+    memory.pack()
+    assert stream.position == memory.position
+    assert await from_scratch(store, stream) == memory.messages()
+    memory.pack()
+    await append(store, stream, *later)
+    note(memories, stream, (await journal(store, stream))[len(events) :])
+    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+
+
+@pytest.mark.parametrize(("in_use", "rounds"), [(1_000_000, IDLE_ROUNDS), (10, PRESSURE_ROUNDS)])
+async def test_what_is_not_used_is_packed(store: MemoryStore, in_use: int, rounds: int) -> None:
+    """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
+    memories = ReadModelCache(store, in_use=in_use)
+    idle, heard, read = [await begin(store) for _ in range(3)]
+    for stream in (idle, heard, read):
+        await append(store, stream, *talk(4))
+        await memories.at(stream)
+    for left in reversed(range(rounds)):
+        await memories.maintain()
+        await append(store, heard, *talk(1))
+        note(memories, heard, (await journal(store, heard))[-1:])
+        await memories.at(read)
+        found = [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
+        assert [left == 0, False, False] == found
+
+
+async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A few events do not unpack it; with many of them the next round folds what it has missed, and it hears again."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    memory = await memories.at(stream)
+    memory.pack()
+    for count in range(1, MAX_LAG + 2):
+        await append(store, stream, *talk(1))
+        note(memories, stream, (await journal(store, stream))[-1:])
+        assert (4, None) == (memory.position, memory.unpacked)
+        await memories.maintain()
+        assert (4 if count <= MAX_LAG else stream.position) == memory.position
+    await append(store, stream, *talk(1))
+    note(memories, stream, (await journal(store, stream))[-1:])
+    assert stream.position == memory.position
+    assert await from_scratch(store, stream) == memory.messages()
+
+
+async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
+    stream = await begin(store)
+    memory = await memories.at(stream)
+    await append(store, stream, *talk(MAX_LAG + 2))
+    note(memories, stream, (await journal(store, stream))[1:])
+    assert 0 == memory.position
+    await memories.maintain()
+    assert MAX_LAG + 2 == memory.position
+
+
+@on_one_store
+@given(events=TALK, later=TALK)
+async def test_contents_are_the_messages_as_json(
+    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+) -> None:
+    """What was encoded before is only encoded again where it has changed."""
+    stream, memories = await begin(store), ReadModelCache(store)
+    for more in (events, later):
+        await append(store, stream, *more)
+        memory = await memories.at(stream)
+        assert msgspec.json.encode(memory.messages()) == memory.contents()
+
+
+async def test_large_memories_are_let_go(store: MemoryStore) -> None:
+    """Those that were read longest ago go until the rest is within the budget; all are read again in full."""
+    memories = ReadModelCache(store, budget=3_000)
+    streams = [await begin(store) for _ in range(6)]
+    for stream in streams:
+        await append(store, stream, *talk(10))
+        await memories.at(stream)
+    await memories.maintain()
+    assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
+    assert streams[-1].key in memories.cached
+    for stream in streams:
+        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()

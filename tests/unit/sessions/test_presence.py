@@ -1,0 +1,159 @@
+"""Who is connected, who fell silent, and what an end waits for."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.lifecycle import Clock, ended, opened
+from voicemem.runtime import Runtime
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import AWAITED_MS, SWEEP_BATCH, Presence
+from voicemem.store.records import SessionFilter
+from voicemem.store.streams import END_GRACE_MS
+
+
+async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
+    """State and reason of a session."""
+    stream = await presence.sessions.get("p", session_id)
+    return stream.state, stream.reason
+
+
+async def test_a_session_falls_silent_with_its_last_connection(presence: Presence, clock: Clock) -> None:
+    """Only when all connections of all producers are gone does silence begin."""
+    lines = [await opened(presence, producer=name) for name in ("asr", "llm", "llm")]
+    for line in lines:
+        assert (await presence.sessions.get("p", "s")).silent_since_ms is None
+        await presence.disconnect(line)
+    assert clock.now == (await presence.sessions.get("p", "s")).silent_since_ms
+    assert {} == presence.connected
+
+
+async def test_an_open_that_fails_leaves_nobody_connected(presence: Presence) -> None:
+    """A connection that is noted and then taken back counts for nothing."""
+    presence.connect("p", "s", "main")
+    await presence.abandon("p", "s", "main")
+    assert {} == presence.connected
+
+
+async def test_silence_is_over_when_somebody_came_meanwhile(presence: Presence) -> None:
+    """A connection that is replaced by another of the same producer is no silence."""
+    before = await opened(presence)
+    await opened(presence)
+    await presence.disconnect(before)
+    assert (await presence.sessions.get("p", "s")).silent_since_ms is None
+
+
+async def test_an_end_waits_for_producers_that_are_connected(presence: Presence, clock: Clock) -> None:
+    """The close waits for the others, until they have ended or gone, and not longer than the grace."""
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
+    clock.now += END_GRACE_MS - 1
+    assert (0, ("running", None)) == (await presence.sweep(), await state(presence))
+    await presence.disconnect(llm)
+    assert ("ended", "left") == await state(presence)
+
+
+async def test_an_end_waits_for_producers_whose_connections_broke(presence: Presence, clock: Clock) -> None:
+    """They are probably on their way back: the close waits until they have ended, or for the grace."""
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await presence.disconnect(llm, lost=True)
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
+    assert (0, ("running", None)) == (await presence.sweep(), await state(presence))
+    back = await opened(presence, producer="llm")
+    await ended(presence, back)
+    await presence.close_when_ended(back)
+    assert ("ended", "left") == await state(presence)
+
+
+async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(presence: Presence, clock: Clock) -> None:
+    """Who did not come back in time is not expected any more."""
+    asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await presence.disconnect(llm, lost=True)
+    clock.now += AWAITED_MS
+    await ended(presence, asr)
+    await presence.close_when_ended(asr)
+    assert ("ended", "left") == await state(presence)
+    await presence.sweep()
+    assert {} == presence.awaited
+
+
+async def test_after_a_start_an_end_waits_for_all_that_were_connected(presence: Presence, clock: Clock) -> None:
+    """Their connections broke with the process before, and one of them is the first to be back."""
+    await ended(presence, await opened(presence, producer="gone"))
+    for name in ("asr", "llm"):
+        await opened(presence, producer=name)
+    await presence.sessions.store.restart(clock.now)
+    again = Presence(
+        Sessions(presence.sessions.store, Runtime(clock, presence.sessions.new_id), presence.sessions.check_settings)
+    )
+    assert 0 == await again.sweep()
+    asr = await opened(again, producer="asr")
+    await ended(again, asr)
+    await again.close_when_ended(asr)
+    assert (0, ("running", None)) == (await again.sweep(), await state(again))
+    llm = await opened(again, producer="llm")
+    await ended(again, llm)
+    await again.close_when_ended(llm)
+    assert ("ended", "left") == await state(again)
+
+
+async def test_an_end_waits_no_longer_than_its_grace(presence: Presence, clock: Clock) -> None:
+    """A producer that stays connected and never ends does not keep the session open."""
+    asr, _ = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    await ended(presence, asr)
+    clock.now += END_GRACE_MS
+    assert (1, ("ended", "left")) == (await presence.sweep(), await state(presence))
+
+
+async def test_an_end_waits_for_nobody_when_all_have_ended(presence: Presence) -> None:
+    """The last of the ends closes at once."""
+    lines = [await opened(presence, producer=name) for name in ("asr", "llm")]
+    for line in lines:
+        assert ("running", None) == await state(presence)
+        await ended(presence, line)
+        await presence.close_when_ended(line)
+    assert ("ended", "left") == await state(presence)
+
+
+async def test_a_sweep_closes_what_is_due_and_nothing_else(presence: Presence, clock: Clock) -> None:
+    """Silent presence are closed when their time is over; connected ones are not."""
+    await opened(presence, "connected")
+    await presence.disconnect(await opened(presence, "gone"))
+    clock.now += 59_999
+    assert 0 == await presence.sweep()
+    clock.now += 1
+    assert [1, 0] == [await presence.sweep(), await presence.sweep()]
+    assert [("running", None), ("ended", "idle")] == [await state(presence, name) for name in ("connected", "gone")]
+
+
+async def test_a_sweep_closes_more_than_it_takes_at_once(presence: Presence, clock: Clock) -> None:
+    """However many are due, they are closed batch by batch."""
+    for number in range(SWEEP_BATCH + 5):
+        await presence.sessions.create("p", str(number), {})
+    clock.now += 60_000
+    assert [SWEEP_BATCH, 5, 0] == [await presence.sweep() for _ in range(3)]
+
+
+async def test_two_sweepers_close_each_session_once(nodes: list[Presence], clock: Clock) -> None:
+    """Whoever comes second finds nothing to do; every journal has one close."""
+    for number in range(40):
+        await nodes[0].sessions.create("p", str(number), {})
+    clock.now += 60_000
+    counts = await asyncio.gather(*(node.sweep() for node in nodes * 3))
+    assert 40 == sum(counts)
+    streams = await nodes[1].sessions.store.streams(SessionFilter(project="p"))
+    assert [("ended", 1)] * 40 == [(stream.state, stream.position) for stream in streams]
+
+
+async def test_a_sweep_meets_a_producer_that_comes_back(nodes: list[Presence], clock: Clock) -> None:
+    """Whichever is first, the session runs and the producer can send: an idle close is provisional."""
+    for number in range(20):
+        await nodes[0].sessions.create("p", str(number), {})
+    clock.now += 60_000
+    sweeping = asyncio.create_task(nodes[0].sweep())
+    await asyncio.gather(*(opened(nodes[1], str(number)) for number in range(20)))
+    await sweeping
+    assert [("running", None)] * 20 == [await state(nodes[0], str(number)) for number in range(20)]

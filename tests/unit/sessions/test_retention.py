@@ -1,0 +1,56 @@
+"""Several workers that erase, sweep and compact do each thing once."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+from voicemem.config.session import validate_config
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.retention import SESSIONS_PER_ROUND, Retention
+from voicemem.store.admission import Batch
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import SessionEnding
+
+NOW = 1_778_390_400_000
+
+
+async def ended_sessions(store: MemoryStore, count: int, **config: object) -> list[int]:
+    """Keys of sessions with a few events each, which have ended."""
+    keys = []
+    for number in range(count):
+        opened = await store.open("p", f"s{number}", "main", validate_config(config), None, NOW)
+        keys.append(opened.stream.key)
+        await store.append([Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW)
+        assert await store.close(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
+    return keys
+
+
+async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
+    """More sessions than one batch; the counts of both workers add up to all of them."""
+    store = MemoryStore()
+    keys = await ended_sessions(store, SESSIONS_PER_ROUND + 5, ttl_seconds=10, reopen_window=0)
+    times = iter([NOW] * 2 + [NOW + 10_000] * 100)
+    workers = [Retention(store, ReadModelCache(store), lambda: next(times)) for _ in range(2)]
+    assert [0, 0] == [await worker.expire() for worker in workers]
+    counts = await asyncio.gather(*(worker.expire() for worker in workers))
+    counts += await asyncio.gather(*(worker.expire() for worker in workers))
+    assert len(keys) == sum(counts)
+    await asyncio.gather(*(worker.sweep() for worker in workers))
+    assert ([], True) == (await store.erased(1000), await store.finish_erased())
+    assert [[]] * len(keys) == [await store.rows(key, 0, 10) for key in keys]
+    await store.close_store()
+
+
+async def test_an_erased_memory_is_forgotten() -> None:
+    """The sweep takes it out of the process too."""
+    store = MemoryStore()
+    (key,) = await ended_sessions(store, 1)
+    memories = ReadModelCache(store)
+    retention = Retention(store, memories, lambda: NOW)
+    stream = await store.stream("p", "s0")
+    assert stream is not None
+    await memories.at(stream)
+    await store.erase(key, NOW)
+    assert (1, {}) == (await retention.sweep(), dict(memories.cached))
+    await store.close_store()

@@ -1,0 +1,69 @@
+"""The schema of a database: older ones are migrated, newer ones are refused."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.stores.sqlite import begin, offer, opened_session, send, set_version, stored_seqs
+from voicemem.errors import CannotStart
+from voicemem.store.sqlite import SqliteStore, schema
+from voicemem.store.sqlite.database_files import lock_file
+from voicemem.store.sqlite.schema import Migration, migrations, newest_version
+
+
+async def test_a_newer_schema_is_refused(path: str) -> None:
+    """A database that a newer program has written is refused."""
+    async with opened_session(path):
+        pass
+    set_version(path, +1)
+
+    with pytest.raises(CannotStart, match=r"schema version \d+, newer than this program's version \d+\."):
+        SqliteStore(path)
+
+
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes this program a newer one, whose schema has two more versions."""
+    steps = [
+        *migrations(),
+        Migration(newest_version() + 1, "create table added (name text) strict"),
+        Migration(newest_version() + 2, "alter table added add column more text; insert into added values ('a', 'b')"),
+    ]
+    return lambda: monkeypatch.setattr(schema, "migrations", lambda: steps)
+
+
+async def test_an_older_schema_is_migrated(path: str, newer_program: Callable[[], None]) -> None:
+    """What the file holds stays, and each migration is made once, in order."""
+    version = newest_version()
+    async with opened_session(path) as store:
+        await send(store, await begin(store), offer(1))
+    newer_program()
+    for _ in range(2):
+        async with opened_session(path) as store:
+            writer = store.database.writer
+            assert version + 2 == writer.pragma("user_version")
+            assert [("a", "b")] == writer.execute("select name, more from added").fetchall()
+            assert [1] == await stored_seqs(store, 1)
+
+
+def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program: Callable[[], None]) -> None:
+    """A command that opens an older file while its server runs is refused; without a server the file is migrated."""
+    version = newest_version()
+    SqliteStore(path).database.close()
+    newer_program()
+    lock = lock_file(path)
+    try:
+        with pytest.raises(CannotStart, match="older version"):
+            SqliteStore(path, exclusive=False)
+    finally:
+        os.close(lock)
+    store = SqliteStore(path, exclusive=False)
+    try:
+        assert version + 2 == store.database.writer.pragma("user_version")
+        os.close(lock_file(path))
+    finally:
+        store.database.close()

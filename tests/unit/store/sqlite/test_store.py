@@ -1,0 +1,200 @@
+"""A SQLite store as a whole: its file, its schema, one writer, and what is refused."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.support.stores.sqlite import (
+    NOW,
+    begin,
+    insert,
+    inserted,
+    offer,
+    opened_session,
+    send,
+    set_version,
+    stored_seqs,
+)
+from voicemem.config.session import validate_config
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.admission import Offer, Outcome
+from voicemem.store.records import ApiKey, Attempt
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import SessionEnding
+
+
+async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store in memory leaves no file where it runs."""
+    monkeypatch.chdir(tmp_path)
+    store = MemoryStore()
+    await store.open("p", "s", "main", validate_config({}), None, 1_000)
+    await store.close_store()
+
+    assert not os.listdir(tmp_path)
+
+
+async def test_each_store_is_its_own() -> None:
+    """Two stores in memory share neither their sessions nor their identity."""
+    one, other = MemoryStore(), MemoryStore()
+    await one.create("p", "s", validate_config({}), 1_000)
+    found = await other.stream("p", "s")
+    incarnations = {one.incarnation, other.incarnation}
+    await one.close_store()
+    await other.close_store()
+
+    assert found is None
+    assert len(incarnations) == 2
+
+
+async def test_every_commit_is_synced(sqlite: SqliteStore) -> None:
+    """The file is in WAL mode and its writer syncs every commit, as it reads them back itself."""
+    writer = sqlite.database.writer
+
+    assert (2, "wal") == (writer.pragma("synchronous"), writer.pragma("journal_mode"))
+
+
+async def test_a_reader_never_writes(sqlite: SqliteStore) -> None:
+    """The reading connection can neither write nor checkpoint."""
+    with pytest.raises(StoreUnavailable):
+        await sqlite.database.read(insert("written"))
+
+    assert 0 == sqlite.database.reader.pragma("wal_autocheckpoint")
+    assert set() == await inserted(sqlite)
+
+
+async def test_a_second_server_is_refused(sqlite: SqliteStore, path: str) -> None:
+    """One server per file: a second one does not start, and leaves the first as it is."""
+    with pytest.raises(CannotStart, match="Another server"):
+        SqliteStore(path)
+
+    assert [Outcome(1)] == await send(sqlite, await begin(sqlite), offer(1))
+
+
+async def test_commands_work_beside_a_server(sqlite: SqliteStore, path: str) -> None:
+    """A store that is not exclusive opens beside a server, and each sees what the other wrote."""
+    async with opened_session(path, exclusive=False) as beside:
+        await beside.add_key(ApiKey("k", "p", "name", b"\0", ("read",), NOW))
+        key = await begin(sqlite)
+        await send(sqlite, key, offer(1))
+
+        assert await sqlite.key("k") is not None
+        assert [1] == await stored_seqs(beside, key)
+
+
+async def test_a_closed_store_lets_go_of_its_file(path: str) -> None:
+    """After a close another server may start, and all is in the one file."""
+    async with opened_session(path) as store:
+        await send(store, await begin(store), offer(1))
+    assert {"voicemem.db", "voicemem.db.lock"} == set(os.listdir(os.path.dirname(path)))
+
+    async with opened_session(path) as store:
+        assert store.healthy
+
+
+async def test_a_reopened_store_is_the_same(path: str) -> None:
+    """After a restart the store has its incarnation, its secrets and all of its data."""
+    async with opened_session(path) as store:
+        identity = (store.incarnation, store.cursor_secret)
+        key = await begin(store, given={"name": "joker", "llm": {"api_key": "k"}})
+        await send(store, key, offer(1), offer(2))
+        stream, rows = await store.stream("p", "s"), await store.rows(key, 0, 10)
+
+    async with opened_session(path) as store:
+        assert identity == (store.incarnation, store.cursor_secret)
+        assert (stream, rows) == (await store.stream("p", "s"), await store.rows(key, 0, 10))
+        assert (
+            "same"
+            == (await store.create("p", "s", validate_config({"name": "joker", "llm": {"api_key": "k"}}), NOW))[1]
+        )
+        assert [Outcome(duplicate=True), Outcome(3)] == await send(store, key, offer(2), offer(3))
+
+
+async def test_stores_are_not_each_other(path: str) -> None:
+    """Every new file has an incarnation and a cursor secret of its own."""
+    async with opened_session(path) as one, opened_session(path + "2") as other:
+        assert one.incarnation != other.incarnation
+        assert one.cursor_secret != other.cursor_secret
+
+
+def test_what_is_no_database_is_refused(path: str) -> None:
+    """A file of something else is refused and left as it is."""
+    other = b"These are no pages of a database. " * 1000
+    Path(path).write_bytes(other)
+
+    with pytest.raises(CannotStart):
+        SqliteStore(path)
+    assert other == Path(path).read_bytes()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_database_of_another_program_is_refused(path: str, exclusive: bool) -> None:
+    """Whatever its version says, nothing is written into it."""
+    other = apsw.Connection(path)
+    other.execute("create table calls (id integer); pragma user_version = 3")
+    other.close()
+    before = Path(path).read_bytes()
+    with pytest.raises(CannotStart, match="another program"):
+        SqliteStore(path, exclusive)
+    assert before == Path(path).read_bytes()
+
+
+async def test_what_is_refused_is_let_go(path: str) -> None:
+    """A file that was refused is held by nobody, and opens once it is right."""
+    async with opened_session(path):
+        pass
+    set_version(path, +1)
+    with pytest.raises(CannotStart):
+        SqliteStore(path)
+    set_version(path, -1)
+
+    async with opened_session(path) as store:
+        assert store.healthy
+
+
+@pytest.mark.parametrize("name", ["missing/voicemem.db", "."])
+def test_a_place_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    """A path that cannot be a file does not start."""
+    with pytest.raises(CannotStart):
+        SqliteStore(str(tmp_path / name))
+
+
+async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> None:
+    """After an erase and its sweep no table holds anything that the session's user or producers said."""
+    given = {"name": "MARK", "llm": {"api_key": "MARK"}, "webhook": {"url": "https://MARK.example/", "secret": "MARK"}}
+    closed, ended = await begin(sqlite, "s1", given), await begin(sqlite, "s2", given)
+    for key in (closed, ended):
+        end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=SessionEnding(NOW, "MARK"))
+        await send(sqlite, key, end)
+    await sqlite.close_if_ended(closed, [], None, "n", NOW)
+    (export,) = await sqlite.claim_deliveries(NOW, 1000, [], 1)
+    await sqlite.freeze(export, b"MARK")
+    await sqlite.finish_delivery(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
+    assert len(marked(sqlite)) > 10
+    for key in (closed, ended):
+        await sqlite.erase(key, NOW)
+    while await sqlite.delete_erased([closed, ended]):
+        pass
+
+    assert [] == marked(sqlite)
+
+
+def marked(store: SqliteStore) -> list[str]:
+    """Every value in the database that holds the mark, with its table."""
+    connection = store.database.writer
+    tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
+    rows = [(table, value) for table in tables for row in connection.execute(f"select * from {table}") for value in row]
+    return [f"{table}: {value}" for table, value in rows if "MARK" in str(value)]
+
+
+def test_others_cannot_read_the_file(path: str) -> None:
+    """The file holds the secrets of webhooks, so a new one and its log are their owner's alone."""
+    store = SqliteStore(path)
+    assert [0o600] * 2 == [os.stat(name).st_mode & 0o777 for name in (path, f"{path}-wal")]
+    asyncio.run(store.close_store())

@@ -1,0 +1,79 @@
+"""Messages with keys: a reader who applies the changes has the history, whatever happens in the call."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.events import done, final, partial
+from tests.support.samples.history_reader import HistoryReader, exact_json
+from tests.support.strategies import ANY_JOURNALS
+from tests.support.transcripts import entries, messages_after
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.diff import Changes, MessageDiff, upserts
+from voicemem.transcript.fold import fold
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State, decode_state, encode_state
+
+
+def data_of(changes: Changes) -> JsonObject:
+    """Changes as they arrive."""
+    return {"session_id": "s", **json.loads(msgspec.json.encode(changes))}
+
+
+def history_of(state: State, unfinished: bool) -> list[JsonObject]:
+    return list(json.loads(msgspec.json.encode(messages(state, unfinished))))
+
+
+@given(ANY_JOURNALS, st.booleans(), st.data())
+def test_a_reader_has_the_history(journal: Any, unfinished: bool, data: st.DataObject) -> None:
+    """After any journal, told in pieces of any size, the reader's messages are those of the history, in its order."""
+    keyed, reader = MessageDiff(State(), unfinished), HistoryReader()
+    for entry in entries(journal):
+        fold(keyed.state, entry)
+        if data.draw(st.booleans()):
+            reader.take(data_of(keyed.changes()))
+            assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
+            assert not keyed.changes()
+
+
+@given(ANY_JOURNALS, st.booleans(), st.data())
+def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, data: st.DataObject) -> None:
+    """Keys are the same when the state is restored or folded anew: a reader of one server goes on with the next."""
+    keyed, reader = MessageDiff(State(), unfinished), HistoryReader()
+    for place, entry in enumerate(entries(journal)):
+        fold(keyed.state, entry)
+        reader.take(data_of(keyed.changes()))
+        if data.draw(st.booleans()):
+            anew = State()
+            for one in entries(journal)[: place + 1]:
+                fold(anew, one)
+            keyed = MessageDiff(
+                decode_state(encode_state(keyed.state)) if data.draw(st.booleans()) else anew, unfinished
+            )
+            keyed.changes()
+    assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
+
+
+def test_only_what_has_changed_is_told() -> None:
+    """A message that is as it was is not told again, nor are those around one that comes between them."""
+    events = [final(1, "One.", 1), final(3, "Three.", 3), final(2, "Two.", 4), partial(2, "Two a", 5), done(2, 6)]
+    keyed, told = MessageDiff(State(), unfinished=False), []
+    for entry in entries(events):
+        fold(keyed.state, entry)
+        told.append([(one.key, one.after) for one in keyed.changes().upserts])
+    assert [[("1", None)], [("2", "1")], [("3", "1")], [], []] == told
+    assert ["One.", "Two.", "Three."] == [one["content"] for one in messages_after(*events)]
+
+
+def test_only_what_has_moved_is_told() -> None:
+    """Of messages that change their order, those are told that others do not make room for."""
+    before = {"a": b"1", "b": b"2", "c": b"3"}
+    for order, told in {"abc": "", "bac": "b", "cab": "c", "cba": "cb", "ac": "", "acb": "c"}.items():
+        now = {key: before[key] for key in order}
+        assert told == "".join(one.key for one in upserts(before, now, None))

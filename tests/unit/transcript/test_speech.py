@@ -1,0 +1,299 @@
+"""User speech: rule 1 of the fold, and the flow of utterances without turn numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.events import EventLike, delta, final, partial, typed, word
+from tests.support.transcripts import closed, messages_after, only_message, texts
+from voicemem.protocol.types import JsonObject
+
+
+def said(*given: EventLike, unfinished: bool = False) -> list[tuple[int, str | None, str]]:
+    """Turn, user and text of each user message."""
+    memory = messages_after(*given, unfinished=unfinished)
+    users = [one for one in memory if one["role"] == "user"]
+    return [(one["turn_id"], one["metadata"].get("user"), one["content"]) for one in users]
+
+
+def test_finals_of_a_user_in_a_turn_are_one_message() -> None:
+    """There is one message per turn and user."""
+    assert said(final(1, "One.", user="ann"), final(1, "Two.", user="ann")) == [(1, "ann", "One. Two.")]
+
+
+def test_users_of_a_turn_have_their_own_messages() -> None:
+    """Two users who speak in one turn are two messages."""
+    assert said(final(1, "Me!", user="ann"), final(1, "No, me!", user="bob")) == [
+        (1, "ann", "Me!"),
+        (1, "bob", "No, me!"),
+    ]
+
+
+def test_turns_of_a_user_have_their_own_messages() -> None:
+    """What one user says in two turns is two messages."""
+    assert said(final(1, "One.", user="ann"), final(2, "Two.", user="ann")) == [(1, "ann", "One."), (2, "ann", "Two.")]
+
+
+def test_speech_is_a_user_message_of_source_asr() -> None:
+    """A message of speech says its role, turn, begin and source, and nothing that was not said."""
+    expected = {"role": "user", "content": "Hi.", "turn_id": 3, "timestamp": 70, "metadata": {"source": "asr"}}
+    assert expected == only_message(final(3, "Hi.", 70))
+
+
+def test_speech_enters_with_its_first_final() -> None:
+    """Partials alone are not in the history."""
+    assert texts(partial(1, "Hel"), partial(1, "Hello")) == []
+    assert texts(partial(1, "Hel"), partial(1, "Hello"), final(1, "Hello.")) == ["Hello."]
+
+
+def test_speech_shows_its_finals_while_another_segment_is_open() -> None:
+    """A segment without final is not in the history, even beside one that has it."""
+    call = [final(1, "One.", segment=0), partial(1, "Two", segment=1)]
+    assert texts(*call) == ["One."]
+    assert texts(*call, unfinished=True) == ["One. Two"]
+
+
+def test_partial_replaces_the_partial_of_its_segment() -> None:
+    """The newest partial of a segment is its text; those of other segments stay."""
+    call = [partial(1, "Won", segment=0), partial(1, "Two", segment=1), partial(1, "One", segment=0)]
+    assert texts(*call, unfinished=True) == ["One Two"]
+
+
+def test_final_replaces_what_its_segment_said() -> None:
+    """A later final of a segment corrects an earlier one."""
+    assert texts(final(1, "Ice cream.", segment=0), final(1, "I scream.", segment=0)) == ["I scream."]
+
+
+def test_late_partial_does_not_replace_a_final() -> None:
+    """A partial replaces partials only."""
+    call = [final(1, "Hello there.", segment=0), partial(1, "Hell", segment=0)]
+    assert texts(*call) == ["Hello there."]
+    assert texts(*call, unfinished=True) == ["Hello there."]
+
+
+def test_empty_final_withdraws_a_segment() -> None:
+    """A final without text takes back what the segment said."""
+    assert texts(final(1, "One.", segment=0), final(1, "Hm.", segment=1), final(1, "", segment=1)) == ["One."]
+
+
+def test_empty_final_withdraws_a_whole_utterance() -> None:
+    """An utterance whose only segment is withdrawn is no message, even at the close."""
+    assert texts(partial(1, "Hm", segment=0), final(1, "Hm.", segment=0), final(1, "", segment=0), closed(9000)) == []
+
+
+def test_empty_final_withdraws_the_open_partial() -> None:
+    """Without keys, an empty final takes back the partial that it closes."""
+    assert texts(partial(1, "Hm"), final(1, ""), closed(9000)) == []
+
+
+def test_segments_are_joined_by_one_space() -> None:
+    """White space around segments does not add up."""
+    assert texts(final(1, "One. "), final(1, " Two."), final(1, "Three.")) == ["One. Two. Three."]
+
+
+def test_segments_are_joined_in_their_order() -> None:
+    """The segment's number decides, not its arrival."""
+    assert texts(final(1, "Three.", segment=7), final(1, "One.", segment=0), final(1, "Two.", segment=3)) == [
+        "One. Two. Three."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "joined"),
+    [
+        ("你好，", "我想订一张票。", "你好，我想订一张票。"),
+        ("これは", "ペンです", "これはペンです"),
+        ("你好", "OK", "你好 OK"),
+        ("OK", "你好", "OK 你好"),
+        ("안녕", "하세요", "안녕 하세요"),
+    ],
+)
+def test_segments_of_cjk_are_joined_without_space(left: str, right: str, joined: str) -> None:
+    """Between two CJK characters of scripts without spaces there is none; beside any other script there is one."""
+    assert [joined] == texts(final(1, left), final(1, right))
+
+
+def test_segments_are_keyed_by_item_and_number() -> None:
+    """The same number in another item is another segment."""
+    call = [final(1, "One.", item="a", segment=0), final(1, "Two.", item="b", segment=0)]
+    assert texts(*call) == ["One. Two."]
+    assert texts(*call, final(1, "One!", item="a", segment=0)) == ["One! Two."]
+
+
+def test_segment_without_item_is_another_than_one_with_it() -> None:
+    """A number alone is a key of its own."""
+    assert texts(final(1, "One.", segment=0), final(1, "Two.", item="x", segment=0)) == ["One. Two."]
+
+
+def test_item_alone_means_its_segment_zero() -> None:
+    """With an item and no number, the segment is 0."""
+    assert texts(final(1, "Hi.", item="a"), final(1, "Hi!", item="a", segment=0)) == ["Hi!"]
+
+
+def test_number_alone_is_a_key() -> None:
+    """With a number and no item, later events of that number are about the same segment."""
+    assert texts(partial(1, "H", segment=2), final(1, "Hi.", segment=2), final(1, "Hi!", segment=2)) == ["Hi!"]
+
+
+def test_final_without_key_closes_its_segment() -> None:
+    """Without item and number, what comes after a final is another segment."""
+    assert texts(final(1, "Yes."), final(1, "Yes.")) == ["Yes. Yes."]
+
+
+def test_text_after_a_final_without_key_opens_a_segment() -> None:
+    """The next partial after a final does not replace it."""
+    assert texts(partial(1, "One"), final(1, "One."), partial(1, "Two"), unfinished=True) == ["One. Two"]
+
+
+def test_partial_that_the_final_contains_is_dropped() -> None:
+    """A partial that was overtaken by its final opens no segment."""
+    call = [partial(1, "I want"), final(1, "I want some tea."), partial(1, "I want some")]
+    assert texts(*call, unfinished=True) == ["I want some tea."]
+    assert "partial" not in only_message(*call, closed(9000))["metadata"]
+
+
+def test_partial_that_a_keyed_final_contains_is_kept() -> None:
+    """Only segments without key drop a partial for what it says."""
+    call = [final(1, "Yes, yes.", segment=0), partial(1, "yes", segment=1)]
+    assert texts(*call, unfinished=True) == ["Yes, yes. yes"]
+
+
+def test_event_without_user_updates_whoever_spoke() -> None:
+    """A final that names nobody settles the partial of the user who was named."""
+    assert said(partial(1, "Hell", user="ann"), final(1, "Hello.")) == [(1, "ann", "Hello.")]
+
+
+def test_event_without_user_updates_a_segment_by_its_key() -> None:
+    """Its key says whose segment it is about, when several users speak."""
+    assert said(
+        partial(1, "One", item="a", user="ann"), final(1, "Two.", item="b", user="bob"), final(1, "One!", item="a")
+    ) == [(1, "ann", "One!"), (1, "bob", "Two.")]
+
+
+def test_first_event_to_name_a_user_gives_the_segment() -> None:
+    """A segment that nobody owned belongs to the first user who is named for it."""
+    assert said(partial(1, "Hell"), final(1, "Hello.", user="ann")) == [(1, "ann", "Hello.")]
+
+
+def test_first_event_to_name_a_user_gives_a_finished_segment() -> None:
+    """An owner may be named after the final, by the segment's key."""
+    assert said(final(1, "Hello.", item="a"), final(1, "Hello.", item="a", user="ann")) == [(1, "ann", "Hello.")]
+
+
+def test_given_segment_joins_what_its_user_said_before() -> None:
+    """A segment that is given to a user becomes part of that user's one message of the turn."""
+    assert said(
+        final(1, "One.", segment=0, user="ann"), partial(1, "Tw", segment=1), final(1, "Two.", segment=1, user="ann")
+    ) == [(1, "ann", "One. Two.")]
+
+
+def test_segments_of_one_user_are_not_those_of_another() -> None:
+    """The same number is a segment of each user."""
+    assert said(final(1, "One.", segment=0, user="ann"), final(1, "Two.", segment=0, user="bob")) == [
+        (1, "ann", "One."),
+        (1, "bob", "Two."),
+    ]
+
+
+def test_empty_text_opens_a_slot() -> None:
+    """A slot is no message, but fixes turn and begin of the transcript that comes late."""
+    slot = partial(1, "", 10, item="u")
+    assert texts(slot, closed(9000)) == []
+    assert tuple(
+        only_message(slot, final(2, "Late.", 99, item="u"))[key] for key in ("turn_id", "timestamp", "content")
+    ) == (
+        1,
+        10,
+        "Late.",
+    )
+
+
+def test_item_stays_in_the_turn_where_it_began() -> None:
+    """A later event of an utterance's item is about that utterance, whatever turn it names."""
+    assert said(final(1, "One.", item="u"), final(5, "One!", item="u")) == [(1, None, "One!")]
+
+
+def test_speech_begins_at_its_earliest_time() -> None:
+    """The message's time is that of its first word, not of its final or of its arrival."""
+    assert only_message(partial(1, "He", 20), partial(1, "H", 10), final(1, "Hello.", 30))["timestamp"] == 10
+
+
+def test_withdrawn_segment_does_not_date_the_message() -> None:
+    """What was taken back is not when the message began."""
+    assert (
+        only_message(final(1, "Hm.", 10, segment=0), final(1, "", 20, segment=0), final(1, "Hi.", 30))["timestamp"]
+        == 30
+    )
+
+
+def test_metadata_of_speech_goes_into_its_message() -> None:
+    """Metadata of partials and finals is all kept; the newest value of a key stays."""
+    call = [partial(1, "H", metadata={"room": "a", "mic": 1}), final(1, "Hi.", metadata={"mic": 2})]
+    assert only_message(*call)["metadata"] == {"source": "asr", "room": "a", "mic": 2}
+
+
+def test_recogniser_fields_are_not_metadata() -> None:
+    """Language, confidence, times and words stay in the journal."""
+    more: JsonObject = {"language": "en", "confidence": 0.5, "start_ms": 0, "end_ms": 9, "words": [word("Hi.", 0, 9)]}
+    assert only_message(final(1, "Hi.", **more))["metadata"] == {"source": "asr"}
+
+
+# Without turn numbers (the end of section 3)
+
+
+def test_first_utterance_is_turn_one() -> None:
+    """Without turn numbers the first utterance takes turn 1."""
+    assert said(partial(None, "He"), partial(None, "Hello"), final(None, "Hello.")) == [(1, None, "Hello.")]
+
+
+def test_utterance_after_a_final_takes_the_next_turn() -> None:
+    """An utterance is new after a final."""
+    assert said(final(None, "One."), partial(None, "Tw"), final(None, "Two.")) == [(1, None, "One."), (2, None, "Two.")]
+
+
+def test_utterance_after_numbered_turns_takes_the_next() -> None:
+    """The next turn is the one after the newest that there is."""
+    assert said(final(7, "One.", user="ann"), final(None, "Two.")) == [(7, "ann", "One."), (8, None, "Two.")]
+
+
+def test_typed_message_takes_the_next_turn() -> None:
+    """A whole user message is an utterance, too."""
+    assert said(final(None, "One."), typed(None, "Typed."), final(None, "Three.")) == [
+        (1, None, "One."),
+        (2, None, "Typed."),
+        (3, None, "Three."),
+    ]
+
+
+def test_item_takes_the_turn_where_it_began() -> None:
+    """A late transcript finds its turn by its item, and another item takes the next turn."""
+    assert said(partial(None, "", item="a"), final(None, "Two.", item="b"), final(None, "One.", item="a")) == [
+        (1, None, "One."),
+        (2, None, "Two."),
+    ]
+
+
+def test_late_partial_of_the_final_opens_no_turn() -> None:
+    """A partial that the final already contains is dropped, and takes no turn number."""
+    call = [final(None, "I want tea."), partial(None, "I want"), final(None, "Now.")]
+    assert said(*call) == [(1, None, "I want tea."), (2, None, "Now.")]
+
+
+def test_users_speak_at_once_in_turns_of_their_own() -> None:
+    """Two open utterances of two users are two, each updated by its own user's events."""
+    call = [partial(None, "On", user="ann"), partial(None, "Tw", user="bob")]
+    assert said(*call, final(None, "One.", user="ann"), final(None, "Two.", user="bob")) == [
+        (1, "ann", "One."),
+        (2, "bob", "Two."),
+    ]
+
+
+def test_partial_that_another_users_final_contains_is_kept() -> None:
+    """What one user says is not dropped because another has said it: the last words of a call are never lost."""
+    call = [final(None, "Yes please.", user="ann"), partial(None, "Yes", user="bob")]
+    assert said(*call, closed(9000)) == [(1, "ann", "Yes please."), (2, "bob", "Yes")]
+
+
+def test_utterance_does_not_end_with_a_reply() -> None:
+    """An utterance is new after a final only."""
+    assert said(partial(None, "One"), delta(None, "Hm."), final(None, "One two.")) == [(1, None, "One two.")]
