@@ -9,10 +9,18 @@ import pytest
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support import profiles  # noqa: E402
+from tests.support.needs import needs  # noqa: E402
 
 profiles.register()
 
 ADDRESS = re.compile("0x[0-9a-f]{9,}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ask for what a test needs before its fixtures start anything."""
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            needs(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

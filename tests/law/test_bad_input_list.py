@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
-HERE = Path(__file__).parent
+from tests.support.paths import TESTS
+
+FOLDERS = ("service/hostile", "process/hostile")
 
 
 def test_every_number_is_in_one_place() -> None:
     """Of the 132 bad inputs each is in one file."""
     places: dict[int, set[str]] = {}
-    for file, name in collected():
-        for number in numbers(name):
-            places.setdefault(number, set()).add(file)
+    for folder in FOLDERS:
+        for path in sorted((TESTS / folder).glob("test_*.py")):
+            for number in numbers(ast.parse(path.read_text("utf-8"))):
+                places.setdefault(number, set()).add(path.name)
     assert sorted(places) == list(range(1, 133))
     assert {number: files for number, files in places.items() if len(files) > 1} == {}
 
 
-def collected() -> list[tuple[str, str]]:
-    """The file and the name of each test of this folder, as pytest finds them."""
-    command = (sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", str(HERE))
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return re.findall(r"^\S*?(\w+\.py)::(.+)$", found, re.MULTILINE)
-
-
-def numbers(name: str) -> list[int]:
-    """The numbers of a test: at the beginning of its name, or of the name of its case."""
-    function, _, case = name.partition("[")
-    found = re.findall(r"(?<=test_)\d+|(?<=\d_)\d+", function) + re.findall(r"^\d+(?= )", case)
-    return [int(number) for number in found]
+def numbers(tree: ast.AST) -> Iterator[int]:
+    """The numbers in the names of a file's tests, and those that the names of its cases begin with."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield from map(int, re.findall(r"(?<=test_)\d+|(?<=\d_)\d+", node.name))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield from map(int, re.findall(r"^(\d+) (?!\d+$)", node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "host":
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, int))

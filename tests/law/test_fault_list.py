@@ -1,7 +1,7 @@
 """The list of faults that voicemem is tested against, and which tests show what becomes of each.
 
-A test says so by `@pytest.mark.fault(number)`, by its name (`test_a7_…`) or, in this folder, by its docstring
-(`30, 32: …`). `python tests/faults/test_list.py` prints the table.
+A test says so by `@pytest.mark.fault(number)`, by its name (`test_a7_…`) or, in a folder `faults`, by its docstring
+(`30, 32: …`). `python -m tests.law.test_fault_list` prints the table.
 """
 
 from __future__ import annotations

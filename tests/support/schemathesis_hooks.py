@@ -1,6 +1,6 @@
 """What Schemathesis has to be told of this API: JSON lines, and what no JSON Schema can say.
 
-Loaded by its command line through `SCHEMATHESIS_HOOKS`; `tests/test_schemathesis.py` runs it.
+Loaded by its command line through `SCHEMATHESIS_HOOKS`; `tests/process/programs/test_schemathesis.py` runs it.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.callers.browser import CHROMIUM, Page, browser_page
+from tests.support.callers.browser import Page, browser_page
 from tests.support.callers.rest import RestClient, make_key
-from tests.support.processes.doc_programs import node_command, printed_programs, running_program, save_programs
+from tests.support.processes.doc_programs import printed_programs, running_program, save_programs
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from voicemem.app import App
@@ -22,10 +22,7 @@ KEY = "an operator's own key"
 FOREIGN = "calls.example"
 SHOWN = printed_programs(PAGE, "text")[1].splitlines()
 LINES = "[...document.querySelectorAll('#call li')].map((line) => line.textContent)"
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
-    pytest.mark.skipif(not node_command(), reason="there is no Node (20.10 or newer) here"),
-]
+pytestmark = pytest.mark.needs("chromium", "node")
 
 
 @asynccontextmanager

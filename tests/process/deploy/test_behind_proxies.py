@@ -7,7 +7,6 @@ import asyncio
 import io
 import json
 import os
-import shutil
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -25,6 +24,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.support.callers.rest import client_with_key, make_key
 from tests.support.events import delta, done, final
+from tests.support.needs import needs
 from tests.support.paths import DEPLOY
 from tests.support.processes.ports import free_ports
 from tests.support.services import Serve
@@ -54,12 +54,6 @@ class Proxy(NamedTuple):
             proxy=None,
             additional_headers={"Authorization": f"Bearer {key}"},
         )
-
-
-def program(name: str) -> str:
-    """Where a program is; the test is skipped where it is not."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    return found or pytest.skip(f"{name} is not installed (Debian: apt-get install {name})")
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -111,7 +105,7 @@ async def running(command: list[str], port: int) -> AsyncIterator[None]:
 @asynccontextmanager
 async def nginx(app: App, folder: Path) -> AsyncIterator[Proxy]:
     """nginx with deploy/nginx.conf, checked by nginx itself before."""
-    binary = program("nginx")
+    binary = needs("nginx")
     (port,) = free_ports(1)
     cert, key = certificate(folder)
     user = "user root;\n" if os.geteuid() == 0 else ""  # else nobody's, who may not enter the folder of a test
@@ -144,7 +138,7 @@ async def nginx(app: App, folder: Path) -> AsyncIterator[Proxy]:
 @asynccontextmanager
 async def caddy(app: App, folder: Path) -> AsyncIterator[Proxy]:
     """Caddy with deploy/Caddyfile, in plain HTTP since its certificates come from outside."""
-    binary = program("caddy")
+    binary = needs("caddy")
     (port,) = free_ports(1)
     changes = {
         f"{NAME} {{": "{\n\tadmin off\n\tauto_https off\n}\n" + f"http://:{port} {{\n\tbind 127.0.0.1",

@@ -6,23 +6,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.deploy_files import UNIT, instruction
+from tests.support.needs import needs
 from tests.support.processes.service_process import running_process
 from tests.support.services import Serve
 
 
 def analyze(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What systemd says of the unit, with a program in it that exists."""
-    binary = shutil.which("systemd-analyze") or pytest.skip("systemd-analyze is not installed")
+    binary = needs("systemd-analyze")
     unit = tmp_path / "voicemem.service"
     unit.write_text(UNIT.replace("/opt/voicemem/bin/voicemem", sys.executable))
     return subprocess.run([binary, *arguments, str(unit)], capture_output=True, text=True, timeout=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.support.processes.service_process import running_process
 CONTEXT_PAGE = "context.md"
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.needs("curl")
 async def test_the_page_runs(tmp_path: Path) -> None:
     """Its commands answer, its policy is taken, and chooses as the page says."""
     save_programs(CONTEXT_PAGE, tmp_path, {})

@@ -16,14 +16,14 @@ from websockets.asyncio.client import connect
 from tests.support.callers.producer import key_over_its_rate
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
-from tests.support.processes.doc_programs import Program, node_command, printed_programs, running_program, save_programs
+from tests.support.processes.doc_programs import Program, printed_programs, running_program, save_programs
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from voicemem.config.service import Address
 
-node = pytest.mark.skipif(not node_command(), reason="there is no Node (20.10 or newer) here")
+node = pytest.mark.needs("node")
 PYTHON = ("first-client-python.md", "call.py")
 NODE = ("first-client-javascript.md", "call.mjs")
 clients = pytest.mark.parametrize("client", [PYTHON, pytest.param(NODE, marks=node)], ids=lambda client: client[1])

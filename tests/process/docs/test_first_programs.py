@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tests.support.processes.service_process import running_process
 from tests.support.services import Serve
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.needs("curl")
 async def test_the_call_of_the_readme_goes_as_shown(tmp_path: Path) -> None:
     """Service, receiver, program and requests as the README gives them: they print what it shows, times apart."""
     readme, commands = TEXTS["README.md"], code_blocks(TEXTS["README.md"], "sh")

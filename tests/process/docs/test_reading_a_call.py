@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.support.processes.doc_programs import fenced, run_shell, save_program
 from tests.support.processes.service_process import running_process
 
 PAGE = "reading-a-call.md"
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+pytestmark = pytest.mark.needs("curl")
 
 
 async def test_the_commands_answer_what_the_page_shows(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from tests.support.processes.doc_programs import (
     END_S,
     Program,
-    node_command,
     printed_programs,
     run_shell,
     running_program,
@@ -28,7 +27,7 @@ from voicemem.webhooks.signing import signature_headers
 
 PAGE = "first-webhook-receiver.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-node = pytest.mark.skipif(not node_command(), reason="there is no Node (20.10 or newer) here")
+node = pytest.mark.needs("node")
 receivers = pytest.mark.parametrize("file", ["receiver.py", pytest.param("receiver.mjs", marks=node)])
 SHOWN = printed_programs(PAGE, "text")[0]
 BODY = orjson.dumps(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.support.processes.service_process import running_process
 WORKING_MEMORY_PAGE = "working-memory.md"
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.needs("curl")
 async def test_the_commands_answer_what_the_page_shows(tmp_path: Path) -> None:
     """Each command runs, and the JSON below it is the last answer."""
     compared = 0

@@ -17,7 +17,6 @@ from tests.support.processes.faulty_disks import (
     Server,
     failing_syscalls,
     fill_disk,
-    needs_strace,
     serving,
     start,
     tmpfs,
@@ -76,7 +75,7 @@ async def lives_through(server: Server, fault: str) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-@needs_strace
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -116,7 +115,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
             assert "Traceback" not in server.log.read_text()
 
 
-@needs_strace
+@pytest.mark.needs("strace")
 async def test_a_sync_that_fails_acknowledges_nothing(path: str) -> None:
     """31: what could not be synced is not acknowledged, whatever the next sync says."""
     async with serving(path) as server:
@@ -132,7 +131,7 @@ async def test_a_sync_that_fails_acknowledges_nothing(path: str) -> None:
         await resume(server, 8)
 
 
-@needs_strace
+@pytest.mark.needs("strace")
 async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
     """31: the kernel forgets what it could not sync, so the server says so and exits; the next one goes on."""
     async with serving(path) as server:
@@ -147,7 +146,7 @@ async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
         await resume(server, 8)
 
 
-@needs_strace
+@pytest.mark.needs("strace")
 async def test_a_slow_sync(path: str) -> None:
     """33: while a sync takes 5 s nothing is acknowledged, probes and reads answer; then the ack comes."""
     async with serving(path) as server, open_producer(server) as producer:

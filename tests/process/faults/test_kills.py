@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -91,7 +90,7 @@ def traced(process: ServiceProcess, fault: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.fault(18)
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.needs("strace")
 async def test_a_kill_between_commit_and_ack(store: Path) -> None:
     """What was on disk and not acknowledged is there once; its resend is acknowledged and changes nothing."""
     async with running_process(store) as process, open_producer(process) as producer:

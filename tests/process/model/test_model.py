@@ -1,36 +1,27 @@
 """The service does what design section 5 says, whatever happens in whatever order.
 
 A hypothesis state machine does to the real service, on real sockets and a real file, what it does to a simple model
-(`model.py`), and after every step both must have the same journals, states and histories. In the suite the examples
-are always the same. A long run has others every time, and prints how to repeat what it finds::
+(`tests/support/model/reference_model.py`), and after every step both must have the same journals, states and histories.
+A failure prints how to repeat it. A long run::
 
-    VOICEMEM_MODEL_EXAMPLES=500 python -m pytest tests/model -k Timed
-
-`VOICEMEM_MODEL_STEPS` (50) bounds the length of an example, `--hypothesis-seed=N` gives the same run again.
+    python -m pytest tests/process/model -k Timed --hypothesis-profile=thorough
 """
 
 from __future__ import annotations
-
-import os
 
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.model.killed_service import KilledService
 from tests.support.model.timed_service import TimedService
-
-EXAMPLES = int(os.environ.get("VOICEMEM_MODEL_EXAMPLES", "0"))
-STEPS = int(os.environ.get("VOICEMEM_MODEL_STEPS", "50"))
+from tests.support.profiles import examples, is_thorough
 
 
-def bounded(examples: int, steps: int) -> settings:
-    """So many examples in the suite, which are the same every time; or as many as were asked for."""
+def bounded(fraction: float, steps: int) -> settings:
+    """Each example starts a service on a file, so a part of the profile's number is enough; steps bound its length."""
     return settings(
-        max_examples=EXAMPLES or examples,
-        stateful_step_count=STEPS if EXAMPLES else steps,
-        derandomize=not EXAMPLES,
+        examples(fraction, least=3),
+        stateful_step_count=50 if is_thorough() else steps,
         database=None,
-        deadline=None,
-        print_blob=True,
         report_multiple_bugs=False,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
@@ -38,6 +29,6 @@ def bounded(examples: int, steps: int) -> settings:
 
 
 TestTimed = TimedService.TestCase
-TestTimed.settings = bounded(examples=40, steps=15)
+TestTimed.settings = bounded(0.4, steps=15)
 TestKilled = KilledService.TestCase
-TestKilled.settings = bounded(examples=3, steps=10)
+TestKilled.settings = bounded(0.03, steps=10)

@@ -1,4 +1,4 @@
-"""The fuzzers run, here for a moment, and find what is wrong; for long runs see `fuzz/__init__.py`."""
+"""The fuzzers run, here for a moment, and find what is wrong; for long runs see `tests/fuzz/__init__.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-pytest.importorskip("atheris", reason="there is no atheris for this Python")
+pytestmark = pytest.mark.needs("atheris")
 
 
 def fuzz(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def fuzz(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("target", "runs"), [("wire", 4_000), ("fold", 600)])
+@pytest.mark.parametrize(("target", "runs"), [("codec", 4_000), ("fold", 600)])
 def test_a_short_run_finds_nothing(tmp_path: Path, target: str, runs: int) -> None:
     """A few thousand inputs, the same in every run, none of which breaks a rule."""
     done = fuzz(tmp_path, "-m", f"tests.fuzz.{target}", f"-runs={runs}", "-seed=1")
@@ -38,8 +38,8 @@ def test_a_short_run_finds_nothing(tmp_path: Path, target: str, runs: int) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-RAISING = "from fuzz import wire as it; it.decode_lines = lambda data: 1 / 0"
-DISORDERED = """from fuzz import fold as it
+RAISING = "from tests.fuzz import codec as it; it.decode_lines = lambda data: 1 / 0"
+DISORDERED = """from tests.fuzz import fold as it
 real = it.history.messages
 it.history.messages = lambda *state, **how: real(*state, **how)[::-1]"""
 

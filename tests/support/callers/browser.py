@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -15,7 +14,8 @@ from typing import Any
 import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from tests.support.needs import needs
+
 START_S = 60.0
 PAGE_S = 30.0
 
@@ -61,9 +61,15 @@ class Page:
 @asynccontextmanager
 async def browser_page(profile: Path, *arguments: str) -> AsyncIterator[Page]:
     """A page of a browser that knows nothing yet; `profile` is a new folder for what it keeps."""
-    assert CHROMIUM is not None
     process = await asyncio.create_subprocess_exec(
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+        *(
+            needs("chromium"),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+        ),
         *("--no-proxy-server", "--disable-background-networking", "--disable-component-update"),
         *(f"--user-data-dir={profile}", "--remote-debugging-port=0", *arguments, "about:blank"),
         stdout=asyncio.subprocess.DEVNULL,

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from pathlib import Path
 
+from tests.support.needs import needs, node_version
 from tests.support.paths import DOCS
 
-NODE = shutil.which("node")
 FILE_NAME = re.compile(r"`([\w-]+\.(?:py|mjs|html|jsonl))`")
 ENDINGS = {"python": ".py", "js": ".mjs", "html": ".html", "jsonl": ".jsonl"}
 END_S = 60.0
@@ -41,16 +38,9 @@ def save_programs(page: str, folder: Path, changes: Mapping[str, str]) -> None:
             (folder / names[-1]).write_text(text)
 
 
-@cache
 def node_command() -> list[str]:
-    """What runs Node with a global `WebSocket`; empty where there is no Node that has one."""
-    if NODE is None:
-        return []
-    asked = subprocess.run([NODE, "--version"], capture_output=True, text=True, check=True)
-    major, minor = map(int, asked.stdout.strip().lstrip("v").split(".")[:2])
-    if major >= 22:
-        return [NODE]
-    return [NODE, "--experimental-websocket"] if (major, minor) >= (20, 10) else []
+    """What runs Node with a global `WebSocket`."""
+    return [needs("node"), *(() if node_version() >= (22, 0) else ("--experimental-websocket",))]
 
 
 def command(file: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,9 +11,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.support.callers.rest import RestClient
+from tests.support.needs import missing
 from voicemem.config.service import Address, parse_address
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
@@ -72,18 +70,6 @@ async def start(path: str, log: Path) -> asyncio.subprocess.Process:
         )
 
 
-def why_no_strace() -> str | None:
-    """Why system calls cannot be made to fail here; None when they can."""
-    if shutil.which("strace") is None:
-        return "strace is not installed (Debian: apt-get install strace)"
-    tried = subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, text=True, timeout=30)
-    return None if tried.returncode == 0 else f"strace may not trace here: {tried.stderr.strip()}"
-
-
-NO_STRACE = why_no_strace()
-needs_strace = pytest.mark.skipif(NO_STRACE is not None, reason=NO_STRACE or "")
-
-
 @asynccontextmanager
 async def failing_syscalls(server: Server, *faults: str) -> AsyncIterator[None]:
     """Until the block ends these calls on the database and its log fail, each as strace's `inject` has it."""
@@ -115,7 +101,7 @@ def tmpfs(folder: Path, size: str) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
     )
     if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted: {mounted.stderr.strip()}")
+        missing(f"a small file system cannot be mounted: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.lifecycle import Clock, anything
+from tests.support.stores.engines import engine as engine
+from tests.support.stores.engines import open_handle as open_handle
+from tests.support.stores.engines import two_handles as two_handles
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import MemoryStore
 
 
 @pytest.fixture
@@ -22,25 +21,11 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory:", "sqlite:"])
-async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
-    """Two handles on one store, as two nodes have them."""
-    path = f"{tmp_path}/db"
-    stores: list[Store]
-    if request.param == "memory:":
-        stores = [MemoryStore()] * 2
-    else:
-        stores = [SqliteStore(path, exclusive=False) for _ in range(2)]
-    yield stores[0], stores[1]
-    for store in dict.fromkeys(stores):
-        await store.close_store()
-
-
 @pytest.fixture
-def nodes(both: tuple[Store, Store], clock: Clock) -> list[Presence]:
+def nodes(two_handles: tuple[Store, Store], clock: Clock) -> list[Presence]:
     """Two nodes on one store."""
     numbers = itertools.count()
-    return [Presence(Sessions(store, Runtime(clock, lambda: f"id{next(numbers)}"), anything)) for store in both]
+    return [Presence(Sessions(store, Runtime(clock, lambda: f"id{next(numbers)}"), anything)) for store in two_handles]
 
 
 @pytest.fixture

@@ -40,8 +40,10 @@ def disk() -> Iterator[Disk]:
     disk.unregister()
 
 
+@pytest.mark.fault(27)
+@pytest.mark.fault(31)
 async def test_a_restart_after_a_failed_sync(disk: Disk, tmp_path: Path) -> None:
-    """27 and 31: what a process acknowledges after one whose sync failed is there after a power cut."""
+    """What a process acknowledges after one whose sync failed is there after a power cut."""
     path = tmp_path / "calls.db"
     store = SqliteStore(str(path))
     key = (await store.open("p", "s", "main", validate_config({}), None, 1)).stream.key
@@ -125,8 +127,9 @@ async def stored(path: str, key: int) -> list[bytes]:
         await store.close_store()
 
 
+@pytest.mark.fault(28)
 def test_a_torn_log_at_every_byte(files: Files, tmp_path: Path) -> None:
-    """28: wherever in its last commit the log ends, exactly the commits before are there; the last needs every byte.
+    """Wherever in its last commit the log ends, exactly the commits before are there; the last needs every byte.
 
     With TORN_LOG_STEP=1 in the environment at every byte, which takes a while.
     """
@@ -140,16 +143,18 @@ def test_a_torn_log_at_every_byte(files: Files, tmp_path: Path) -> None:
         assert earlier == tables(path), size
 
 
+@pytest.mark.fault(28)
 async def test_a_torn_log_under_a_store(files: Files, tmp_path: Path) -> None:
-    """28: a store opens on a log that ends anywhere, or in garbage, and goes on after the last whole commit."""
+    """A store opens on a log that ends anywhere, or in garbage, and goes on after the last whole commit."""
     choice = random.Random(28)
     for number in range(40):
         log = files.log[: choice.randrange(files.before, len(files.log))] + choice.randbytes(5_000 * (number % 2))
         assert EVENTS[:-1] == await stored(files.lay(tmp_path, log=log), files.key), number
 
 
+@pytest.mark.fault(29)
 async def test_a_flipped_bit_in_the_log(files: Files, tmp_path: Path) -> None:
-    """29: the log's checksums end it before the damage: what is served is true, though less."""
+    """The log's checksums end it before the damage: what is served is true, though less."""
     choice = random.Random(29)
     for _ in range(40):
         found = await stored(files.lay(tmp_path, log=flipped(files.log, choice)), files.key)

@@ -18,7 +18,6 @@ from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
-from voicemem.store.sqlite.store import MemoryStore
 
 
 async def together(database: Database, *jobs: Job) -> list[Any]:
@@ -168,19 +167,6 @@ async def test_resends_are_looked_up_together(sqlite: SqliteStore) -> None:
 
     assert [Outcome(duplicate=True)] * 100 + [Outcome(code="seq_conflict")] * 200 == outcomes
     assert len(queries) < 50
-
-
-@pytest.mark.parametrize("in_memory", [False, True])
-async def test_a_closed_store_answers(path: str, in_memory: bool) -> None:
-    """Reads and writes after the close are told that the store is not there, and nobody is left waiting."""
-    store = MemoryStore() if in_memory else SqliteStore(path)
-    key = await begin(store)
-    await store.close_store()
-
-    with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(send(store, key, offer(1)), 0.2)
-    with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(store.stream("p", "s"), 0.2)
 
 
 # Faults
