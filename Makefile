@@ -1,34 +1,63 @@
-# Two commands do all the set-up: `make demo` shows what voicemem does, `make test` runs every test.
+# `make demo` shows what voicemem does, `make quick` is for every change, `make test-all` before a release.
 PYTHON ?= python3
 BIN = .venv/bin
+PYTEST = $(BIN)/pytest --dist worksteal
+SEED ?= 1
+ROUNDS ?= 50
 
-.PHONY: demo test check bench fuzz schemathesis asyncapi clean
+.DEFAULT_GOAL := help
+.PHONY: help demo quick check test test-all soak bench fuzz schemathesis asyncapi clean
+
+help:
+	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
+	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
+	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 6 minutes'
+	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
+	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
+	@echo 'check         linters and types alone'
+	@echo 'bench         how fast the fold and the ingest are'
+	@echo 'fuzz          the fuzzers, ten minutes each'
+	@echo 'schemathesis  ten minutes of requests made from the OpenAPI document (SEED=1)'
+	@echo 'asyncapi      what the AsyncAPI parser of npm says of the document; needs Node'
+	@echo 'clean         remove .venv and everything that was built'
 
 demo: .venv/installed
 	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
 
-test: .venv/installed-tests
-	$(BIN)/pytest
+# The first time is slower: mypy has no cache yet.
+quick: check
+	$(PYTEST) -n 2 --hypothesis-profile=quick tests/law tests/unit
 
-# What is checked besides the tests: lint, format, types.
 check: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# More workers than cores: many tests wait.
+test: .venv/installed-tests
+	$(PYTEST) -n 4 tests/law tests/unit tests/contract tests/service
+
+test-all: .venv/installed-tests
+	$(PYTEST) -n 4 tests
+
+soak: .venv/installed-tests
+	$(BIN)/python -m bench.crash --rounds $(ROUNDS) --seed $(SEED)
+	$(BIN)/python -m bench.powercut --rounds $(ROUNDS)0 --seed $(SEED)
+	TORN_LOG_STEP=1 $(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract tests/service/ingest tests/service/tails
+	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/process/model
+	$(MAKE) schemathesis fuzz
+
 bench: .venv/installed-tests
 	$(BIN)/python -m bench.fold
 	$(BIN)/python -m bench.ingest
 
-# Ten minutes each; they stop at what they find. Longer: .venv/bin/python -m fuzz.wire -max_total_time=SECONDS
+# They stop at what they find. Longer: .venv/bin/python -m tests.fuzz.codec -max_total_time=SECONDS
 fuzz: .venv/installed-tests
-	$(BIN)/python -m fuzz.wire -max_total_time=600
-	$(BIN)/python -m fuzz.fold -max_total_time=600
+	$(BIN)/python -m tests.fuzz.codec -max_total_time=600
+	$(BIN)/python -m tests.fuzz.fold -max_total_time=600
 
-# Calls every REST route as /openapi.json says, and as it does not, for ten minutes. Other calls: make schemathesis SEED=2
-SEED ?= 1
 schemathesis: .venv/installed-tests
-	SCHEMATHESIS_SECONDS=300 SCHEMATHESIS_SEED=$(SEED) $(BIN)/pytest tests/test_schemathesis.py
+	SCHEMATHESIS_SECONDS=300 SCHEMATHESIS_SEED=$(SEED) $(BIN)/pytest tests/process/programs/test_schemathesis.py
 
 # Asks the AsyncAPI parser (npm) what it thinks of /asyncapi.json; needs node.
 asyncapi: .venv/installed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 from tests.support.paths import PACKAGE
@@ -40,14 +41,23 @@ CLIENT = ("errors", "version", "backoff", "protocol", "client")
 """All that the client imports from; it runs where the server is not installed."""
 ENGINES = ("sqlite", "postgres")
 """Folders of `store` that know nothing of each other."""
-IMPURE = """
+IMPURE = frozenset(
+    """
     asyncio concurrent http logging multiprocessing os queue random secrets select selectors signal socket ssl
     subprocess tempfile threading time uuid
     aiohttp apsw asyncpg httpx openai requests uvloop websockets
-"""
-CLOCKS = "now utcnow today time time_ns monotonic perf_counter localtime gmtime"
+""".split()  # noqa: SIM905 (a list would be a page long)
+)
+CLOCKS = ("now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
 
 
+@cache
+def nodes_of(source: str) -> list[ast.AST]:
+    """Everything in a file, read once for all tests."""
+    return [*ast.walk(ast.parse(source))]
+
+
+@cache
 def sources() -> dict[str, str]:
     """Each file of the package by its dotted name, `store.sqlite.row_cache`."""
     paths = PACKAGE.rglob("*.py")
@@ -60,7 +70,7 @@ def package_of(name: str) -> str:
 
 def imports_of(name: str, source: str, files: set[str]) -> Iterator[str]:
     """The files of the package that a file imports, wherever in it the import stands."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -118,8 +128,8 @@ def is_forbidden(name: str, other: str) -> bool:
 
 def impurities(files: dict[str, str]) -> list[str]:
     """What in the pure packages waits, reads a clock, or reaches outside."""
-    pure = {name: ast.parse(source) for name, source in files.items() if package_of(name) in PURE}
-    return [f"{name}: {what}" for name, tree in pure.items() for node in ast.walk(tree) for what in impure(node)]
+    pure = {name: nodes_of(source) for name, source in files.items() if package_of(name) in PURE}
+    return [f"{name}: {what}" for name, nodes in pure.items() for node in nodes for what in impure(node)]
 
 
 def impure(node: ast.AST) -> Iterator[str]:
@@ -128,10 +138,10 @@ def impure(node: ast.AST) -> Iterator[str]:
         case ast.AsyncFunctionDef() | ast.AsyncFor() | ast.AsyncWith() | ast.Await() | ast.comprehension(is_async=1):
             yield "async"
         case ast.Import(names=names):
-            yield from (f"import {alias.name}" for alias in names if alias.name.split(".")[0] in IMPURE.split())
-        case ast.ImportFrom(module=str() as module, level=0) if module.split(".")[0] in IMPURE.split():
+            yield from (f"import {alias.name}" for alias in names if alias.name.split(".")[0] in IMPURE)
+        case ast.ImportFrom(module=str() as module, level=0) if module.split(".")[0] in IMPURE:
             yield f"import {module}"
-        case ast.Call(func=ast.Attribute(attr=clock)) if clock in CLOCKS.split():
+        case ast.Call(func=ast.Attribute(attr=clock)) if clock in CLOCKS:
             yield f"call of {clock}"
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document is served, and is what really happens."""
+"""The OpenAPI document is valid, is served, and is what really happens."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.checks.openapi import component, openapi_document
@@ -15,6 +17,7 @@ from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
 from voicemem.server import agora
 from voicemem.server.rest import ROUTES
+from voicemem.version import __version__
 
 CALLS = sorted(FIXTURES.glob("*.jsonl"))
 QUERIES = (
@@ -31,6 +34,14 @@ QUERIES = (
 
 def events_of(call: Path) -> list[JsonObject]:
     return [json.loads(line) for line in call.read_text("utf-8").splitlines()]
+
+
+def test_the_document_is_valid() -> None:
+    """It is OpenAPI 3.1, and each of its schemas JSON Schema 2020-12."""
+    assert [] == list(OpenAPIV31SpecValidator(openapi_document()).iter_errors())
+    assert ("3.1.0", __version__) == (openapi_document()["openapi"], openapi_document()["info"]["version"])
+    for schema in openapi_document()["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
 
 
 async def test_it_is_served_to_everybody(serve: Serve) -> None:

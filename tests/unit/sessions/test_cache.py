@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.events import LARGE_TEXT, delta, done, final
-from tests.support.profiles import examples
+from tests.support.profiles import examples, seeds
 from tests.support.stores.contract import append_batch as append_offers
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.secrets import SessionPatch
@@ -157,7 +157,7 @@ async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: 
     assert 1 == len({id(memory) for memory in found})
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModelCache, seed: int) -> None:
     """Whatever meets what, each read has at least what was stored before it, and the last has all."""
     stream, luck = await begin(store), random.Random(seed)

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.support.events import LARGE_TEXT, final_transcript, session_end, unknown_event
+from tests.support.profiles import seeds
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_frame, decode_journaled
@@ -354,7 +355,7 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
     assert await nodes[0].from_scratch() == (await nodes[1].memories.at(await nodes[1].stream())).messages()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 async def test_nothing_is_lost_or_doubled(nodes: list[Node], seed: int) -> None:
     """Producers that append, resend and read on both nodes at once leave each of their seqs once, in order."""
     luck = random.Random(seed)
@@ -383,7 +384,7 @@ async def test_nothing_is_lost_or_doubled(nodes: list[Node], seed: int) -> None:
         assert await node.from_scratch() == (await node.memories.at(await node.stream())).messages()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 async def test_one_producer_on_both_nodes_at_once(nodes: list[Node], seed: int) -> None:
     """Two requests with the same events at the same time store them once, and both are acknowledged."""
     luck = random.Random(seed)

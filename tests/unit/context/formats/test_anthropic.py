@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from anthropic.types import MessageParam
-from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from hypothesis import given
 from pydantic import TypeAdapter
 
@@ -17,8 +16,21 @@ from tests.support.samples.formats import SEED_CALL, exhausted, memories, messag
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
 
-MESSAGES: TypeAdapter[list[MessageParam]] = TypeAdapter(list[MessageParam])
-BODY: TypeAdapter[MessageCreateParamsNonStreaming] = TypeAdapter(MessageCreateParamsNonStreaming)
+
+@cache
+def message_type() -> TypeAdapter[Any]:
+    """The type of a list of messages; the package takes a second to import, so only these tests pay for it."""
+    from anthropic.types import MessageParam
+
+    return TypeAdapter(list[MessageParam])
+
+
+@cache
+def body_type() -> TypeAdapter[Any]:
+    """The type of a whole body."""
+    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+    return TypeAdapter(MessageCreateParamsNonStreaming)
 
 
 def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dict[str, Any]:
@@ -36,7 +48,7 @@ def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 def test_messages_are_anthropics(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """Anthropic's types take whatever was said and called."""
     for vendor in (None, "custom"):
-        exhausted(MESSAGES.validate_python(body(memory, *tools, vendor=vendor)["messages"]))
+        exhausted(message_type().validate_python(body(memory, *tools, vendor=vendor)["messages"]))
 
 
 @given(memories, tool_uses)
@@ -55,7 +67,7 @@ def test_body_is_anthropics() -> None:
     """The whole body is one that Anthropic's package would send."""
     system = {"role": "system", "content": "Be brief."}
     found = body(SEED_CALL, tool_use_of({"city": "Rome"}, turn_id=3), model="claude", system_messages=(system,))
-    exhausted(BODY.validate_python(found))
+    exhausted(body_type().validate_python(found))
     assert [*found] == ["messages", "system", "model", "max_tokens"]
     assert found["system"] == "Be brief."
 

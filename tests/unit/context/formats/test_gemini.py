@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from google.genai.types import Content, GenerationConfig
 from hypothesis import given
 
 from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
+
+
+def google_types() -> Any:
+    """Google's types; only the process that runs these tests imports the package."""
+    from google.genai import types
+
+    return types
 
 
 def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dict[str, Any]:
@@ -23,7 +29,7 @@ def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dic
 def test_contents_are_googles(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """Google's types, which refuse unknown keys, take whatever was said and called."""
     for content in body(memory, *tools)["contents"]:
-        Content.model_validate(content)
+        google_types().Content.model_validate(content)
 
 
 @given(memories, tool_uses)
@@ -53,8 +59,8 @@ def test_body() -> None:
 def test_parts_of_the_body_are_googles() -> None:
     """Google's types take the system instruction and the settings."""
     found = body(params={"maxOutputTokens": 50}, system_messages=({"content": "Be brief."},))
-    assert Content.model_validate(found["systemInstruction"]).parts
-    assert GenerationConfig.model_validate(found["generationConfig"]).max_output_tokens == 50
+    assert google_types().Content.model_validate(found["systemInstruction"]).parts
+    assert google_types().GenerationConfig.model_validate(found["generationConfig"]).max_output_tokens == 50
 
 
 def test_params_of_the_request_stand_at_the_top() -> None:

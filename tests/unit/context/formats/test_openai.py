@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from hypothesis import given
-from openai.types.chat import ChatCompletionMessageParam
-from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
 from tests.support.samples.formats import SEED_CALL, exhausted, memories, message_of, tool_use_of, tool_uses
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
 
-MESSAGES: TypeAdapter[list[ChatCompletionMessageParam]] = TypeAdapter(list[ChatCompletionMessageParam])
-BODY: TypeAdapter[CompletionCreateParamsNonStreaming] = TypeAdapter(CompletionCreateParamsNonStreaming)
 SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@cache
+def message_type() -> TypeAdapter[Any]:
+    """The type of a list of messages; only the process that runs these tests imports the package."""
+    from openai.types.chat import ChatCompletionMessageParam
+
+    return TypeAdapter(list[ChatCompletionMessageParam])
+
+
+@cache
+def body_type() -> TypeAdapter[Any]:
+    """The type of a whole body."""
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+
+    return TypeAdapter(CompletionCreateParamsNonStreaming)
 
 
 def messages(memory: Sequence[Message], *tools: ToolUse, **options: Any) -> list[dict[str, Any]]:
@@ -31,14 +44,14 @@ def test_messages_are_openais(memory: Sequence[Message], tools: Sequence[ToolUse
     """OpenAI's types take whatever was said and called, alternating or not, for every vendor."""
     for vendor in (None, "custom"):
         for alternate in (False, True):
-            exhausted(MESSAGES.validate_python(messages(memory, *tools, vendor=vendor, alternate=alternate)))
+            exhausted(message_type().validate_python(messages(memory, *tools, vendor=vendor, alternate=alternate)))
 
 
 def test_body_is_openais() -> None:
     """The whole body is one that OpenAI's package would send."""
     format = RequestFormat(model="gpt-4.1", params={"temperature": 0.2}, system_messages=(SYSTEM,), tools=True)
     body = request_body(SEED_CALL, [tool_use_of({"city": "Rome"}, turn_id=3)], format)
-    exhausted(BODY.validate_python(body))
+    exhausted(body_type().validate_python(body))
     assert [*body] == ["messages", "model", "temperature"]
 
 

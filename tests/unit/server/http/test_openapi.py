@@ -1,6 +1,5 @@
-"""The OpenAPI document is valid and whole."""
+"""The OpenAPI document is whole."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
 import json
@@ -8,9 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema_rs
 import pytest
-from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.support.checks.openapi import check_response, component, openapi_document
 from voicemem.config.secrets import SECRETS
@@ -20,21 +17,12 @@ from voicemem.server import agora
 from voicemem.server.http.openapi import codes_of, document
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import ROUTES
-from voicemem.version import __version__
 
 EVERY = (*ROUTES, *agora.DOCUMENTED)
 
 
 def operation(route: Route[Any]) -> JsonObject:
     return dict(openapi_document()["paths"][route.path][route.method.lower()])
-
-
-def test_the_document_is_valid() -> None:
-    """It is OpenAPI 3.1, and each of its schemas JSON Schema 2020-12."""
-    assert [] == list(OpenAPIV31SpecValidator(openapi_document()).iter_errors())
-    assert ("3.1.0", __version__) == (openapi_document()["openapi"], openapi_document()["info"]["version"])
-    for schema in openapi_document()["components"]["schemas"].values():
-        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
 
 
 @pytest.mark.parametrize("route", EVERY, ids=lambda route: f"{route.method} {route.path}")

@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.support.profiles import seeds
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
@@ -260,7 +261,7 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
 # Many sessions beside each other
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: str, seed: int) -> None:
     """Sessions that grow beside others, whose rows SQLite moves from page to page meanwhile, and are then erased."""
     chance = random.Random(seed)
