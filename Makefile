@@ -6,7 +6,7 @@ SEED ?= 1
 ROUNDS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick check test test-all soak bench fuzz schemathesis asyncapi clean
+.PHONY: help demo quick check test test-all soak packaging bench fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -15,6 +15,7 @@ help:
 	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
+	@echo 'packaging     the wheel in clean environments, beside the frameworks; minutes, and it asks the package index'
 	@echo 'bench         how fast the fold and the ingest are'
 	@echo 'fuzz          the fuzzers, ten minutes each'
 	@echo 'schemathesis  ten minutes of requests made from the OpenAPI document (SEED=1)'
@@ -46,6 +47,9 @@ soak: .venv/installed-tests
 	TORN_LOG_STEP=1 $(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract tests/service/ingest tests/service/tails
 	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/process/model
 	$(MAKE) schemathesis fuzz
+
+packaging: .venv/installed-tests
+	$(BIN)/python tests/process/packaging/matrix.py
 
 bench: .venv/installed-tests
 	$(BIN)/python -m bench.fold

@@ -3,28 +3,15 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from voicemem.config.session import validate_config
+from voicemem.store.port import Store
 from voicemem.store.records import Attempt, ClaimedDelivery
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import SessionEnding
 
 OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    """An empty store on a file."""
-    store = SqliteStore(str(tmp_path / "calls.db"))
-    yield store
-    await store.close_store()
-
-
-async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
+async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
     """A closed session's key, and its export, claimed."""
     key = (await store.open("p", session_id, "main", validate_config(OWN), None, at)).stream.key
     await store.close(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
@@ -32,7 +19,7 @@ async def closed(store: SqliteStore, session_id: str, at: int) -> tuple[int, Cla
     return key, export
 
 
-async def erase(store: SqliteStore, key: int) -> None:
+async def erase(store: Store, key: int) -> None:
     """Erase a session, and take its content out of the store."""
     await store.erase(key, 2)
     while await store.delete_erased([key]):
@@ -40,7 +27,7 @@ async def erase(store: SqliteStore, key: int) -> None:
     assert await store.finish_erased()
 
 
-async def test_a_body_of_an_erased_session_goes_nowhere(store: SqliteStore) -> None:
+async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:
     """A body that was made before the erase, and frozen after it, does not become another session's."""
     key, export = await closed(store, "erased", 1)
     await erase(store, key)
@@ -49,7 +36,7 @@ async def test_a_body_of_an_erased_session_goes_nowhere(store: SqliteStore) -> N
     assert b"its own" == await store.freeze(other, b"its own")
 
 
-async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: SqliteStore) -> None:
+async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -> None:
     """An attempt that ends after the erase does not finish another session's export."""
     key, export = await closed(store, "erased", 1)
     await erase(store, key)
@@ -58,7 +45,7 @@ async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: SqliteSt
     assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]
 
 
-async def test_a_receiver_of_an_erased_session_disables_nobody(store: SqliteStore) -> None:
+async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> None:
     """A 410 that comes after the erase does not disable another session's receiver."""
     key, export = await closed(store, "erased", 1)
     await erase(store, key)

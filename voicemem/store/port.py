@@ -23,7 +23,7 @@ What holds for every method of every engine:
 - Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
   then change each row only where it is as it was seen.
 
-One contract suite runs on all engines: `tests/store/test_contract.py`.
+One contract suite runs on all engines: `tests/contract`.
 """
 
 from __future__ import annotations

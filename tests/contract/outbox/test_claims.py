@@ -20,7 +20,9 @@ from tests.support.stores.contract import (
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
-from voicemem.store.sqlite.outbox import FRONT_ROWS
+
+MANY = 220
+"""More exports than an engine looks at to find those of receivers that are not busy."""
 
 
 async def test_a_claim_is_a_lease(store: Store) -> None:
@@ -152,7 +154,7 @@ async def test_when_the_next_export_is_due(store: Store) -> None:
 async def test_busy_receivers_hide_nobody(store: Store) -> None:
     """However much waits for receivers that are busy, or were taken away, what is due for others is found."""
     await store.set_operator_endpoint(OPERATOR, None)
-    for number in range(FRONT_ROWS + 20):
+    for number in range(MANY):
         await closed_session(store, f"s{number}", hook=None, now_ms=NOW + number)
     await closed_session(store, "late", HOOK + "/late", now_ms=NOW + 10**6)
     await closed_session(store, "own", HOOK, now_ms=NOW + 10**6 + 1)

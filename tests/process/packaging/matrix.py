@@ -24,11 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = ROOT
+ROOT = Path(__file__).resolve().parents[3]
 RECORD_CALL = Path(__file__).with_name("record_call.py")
 WEBSOCKET_TESTS = (
-    *(f"tests/server/test_{name}.py" for name in ("websocket", "plain", "connection", "ingest")),
-    "tests/test_packaging.py::test_the_parts_of_websockets_that_are_used_are_there",
+    "tests/unit/server/ingest",
+    *(f"tests/service/ingest/test_{name}.py" for name in ("websocket", "connection", "handshake", "opening", "seqs")),
+    "tests/law/test_packaging.py::test_the_parts_of_websockets_that_are_used_are_there",
 )
 TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis")
 """What these tests and their helpers import."""

@@ -8,7 +8,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +26,6 @@ from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import SessionEnding, Stream
 from voicemem.telemetry import Telemetry
@@ -92,18 +90,10 @@ def node(store: Store) -> Node:
     return Node(store, memories, Recorder(store, memories, Runtime(lambda: NOW), anything, Telemetry.untraced()))
 
 
-@pytest.fixture(params=["memory:", "sqlite:"])
-async def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Node]]:
+@pytest.fixture
+def nodes(two_handles: tuple[Store, Store]) -> list[Node]:
     """Two nodes on one store."""
-    path = f"{tmp_path}/db"
-    stores: list[Store]
-    if request.param == "memory:":
-        stores = [MemoryStore()] * 2
-    else:
-        stores = [SqliteStore(path, exclusive=False) for _ in range(2)]
-    yield [node(store) for store in stores]
-    for store in dict.fromkeys(stores):
-        await store.close_store()
+    return [node(store) for store in two_handles]
 
 
 @pytest.fixture

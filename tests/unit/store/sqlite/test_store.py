@@ -40,19 +40,6 @@ async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not os.listdir(tmp_path)
 
 
-async def test_each_store_is_its_own() -> None:
-    """Two stores in memory share neither their sessions nor their identity."""
-    one, other = MemoryStore(), MemoryStore()
-    await one.create("p", "s", validate_config({}), 1_000)
-    found = await other.stream("p", "s")
-    incarnations = {one.incarnation, other.incarnation}
-    await one.close_store()
-    await other.close_store()
-
-    assert found is None
-    assert len(incarnations) == 2
-
-
 async def test_every_commit_is_synced(sqlite: SqliteStore) -> None:
     """The file is in WAL mode and its writer syncs every commit, as it reads them back itself."""
     writer = sqlite.database.writer
@@ -96,31 +83,6 @@ async def test_a_closed_store_lets_go_of_its_file(path: str) -> None:
 
     async with opened_session(path) as store:
         assert store.healthy
-
-
-async def test_a_reopened_store_is_the_same(path: str) -> None:
-    """After a restart the store has its incarnation, its secrets and all of its data."""
-    async with opened_session(path) as store:
-        identity = (store.incarnation, store.cursor_secret)
-        key = await begin(store, given={"name": "joker", "llm": {"api_key": "k"}})
-        await send(store, key, offer(1), offer(2))
-        stream, rows = await store.stream("p", "s"), await store.rows(key, 0, 10)
-
-    async with opened_session(path) as store:
-        assert identity == (store.incarnation, store.cursor_secret)
-        assert (stream, rows) == (await store.stream("p", "s"), await store.rows(key, 0, 10))
-        assert (
-            "same"
-            == (await store.create("p", "s", validate_config({"name": "joker", "llm": {"api_key": "k"}}), NOW))[1]
-        )
-        assert [Outcome(duplicate=True), Outcome(3)] == await send(store, key, offer(2), offer(3))
-
-
-async def test_stores_are_not_each_other(path: str) -> None:
-    """Every new file has an incarnation and a cursor secret of its own."""
-    async with opened_session(path) as one, opened_session(path + "2") as other:
-        assert one.incarnation != other.incarnation
-        assert one.cursor_secret != other.cursor_secret
 
 
 def test_what_is_no_database_is_refused(path: str) -> None:

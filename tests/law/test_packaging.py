@@ -23,10 +23,10 @@ from packaging.utils import canonicalize_name
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.server import ServerProtocol
 
+from tests.support.paths import ROOT
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
 
-ROOT = ROOT
 PACKAGE = ROOT / "voicemem"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
