@@ -25,7 +25,7 @@ from voicemem.sessions.cache import ReadModelCache, maintain_forever
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.recorder import Recorder
-from voicemem.sessions.retention import Retention, compact_forever, erase_forever
+from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.port import Store
@@ -75,7 +75,7 @@ class Services:
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
         self.tails = TailHub(TailSources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
-        self.retention = Retention(store, self.memories, runtime.clock)
+        self.retention = RetentionWorker(store, self.memories, runtime.clock)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)

@@ -10,8 +10,14 @@ import click
 from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path, store_option
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, opened, refuse_existing
-from voicemem.store.sqlite.backup import restore as restore_copy
+from voicemem.store.sqlite.backup import (
+    CopyFailed,
+    Progress,
+    back_up,
+    open_backup_source,
+    refuse_existing,
+    restore_backup,
+)
 
 FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
 
@@ -30,7 +36,7 @@ def backup(store: str, force: bool, file: str) -> None:
     Example:
       voicemem backup --store sqlite:calls.db calls-2026-11-21.db
     """
-    path = store_path(store)
+    path = copied_store_path(store)
     copy_with_progress("copying", lambda progress: back_up(path, file, force, progress))
     audit("backup", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{file} is a backup of {path}")
@@ -49,20 +55,22 @@ def restore(store: str, force: bool, file: str) -> None:
     Example:
       voicemem restore --store sqlite:calls.db --force calls-2026-11-21.db
     """
-    path = store_path(store)
+    path = copied_store_path(store)
 
     def work(progress: Progress) -> None:
         refuse_existing(path, force)
-        with opened(file):  # refuses what is not a backup; locking the store, which comes next, creates a file
+        with open_backup_source(
+            file
+        ):  # refuses what is not a backup; locking the store, which comes next, creates a file
             pass
-        restore_copy(file, path, force, progress)
+        restore_backup(file, path, force, progress)
 
     copy_with_progress("restoring", work)
     audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 
 
-def store_path(store: str) -> str:
+def copied_store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH.")
 
 

@@ -58,7 +58,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
     Example:
       voicemem keys create --store sqlite:calls.db --scope read --name dashboard
     """
-    path = store_path(store)
+    path = keys_store_path(store)
     if not os.path.exists(path):
         click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
 
@@ -116,13 +116,13 @@ def revoke_key(store: str, key_id: str) -> None:
     click.echo(f"key {key_id} is revoked")
 
 
-def store_path(store: str) -> str:
+def keys_store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
 
 
 def existing_path(store: str) -> str:
     """The path of an existing store: opening a mistyped one would create it."""
-    path = store_path(store)
+    path = keys_store_path(store)
     if not os.path.exists(path):
         raise CommandFailed(f"There is no store {path}.")
     return path

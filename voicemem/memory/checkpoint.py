@@ -106,7 +106,7 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
         rows = await journal.rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
-        entries = [msgspec.json.encode(entry_of(row)) for row in rows]
+        entries = [msgspec.json.encode(checkpoint_entry(row)) for row in rows]
         for entry in entries:
             digest.add(entry)
         yield head + b",".join(entries)
@@ -114,7 +114,7 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
     yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
 
 
-def entry_of(row: JournalRow) -> CheckpointEntry:
+def checkpoint_entry(row: JournalRow) -> CheckpointEntry:
     return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(row.payload))
 
 

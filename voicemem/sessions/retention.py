@@ -29,7 +29,7 @@ PAUSE_FACTOR = 2
 """A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
-class Retention:
+class RetentionWorker:
     """Erases and compacts. `clock` returns Unix ms."""
 
     def __init__(self, store: Store, memories: ReadModelCache, clock: Callable[[], int]) -> None:
@@ -89,7 +89,7 @@ async def paced(step: Awaitable[bool]) -> bool:
     return answer
 
 
-async def erase_forever(retention: Retention) -> None:
+async def erase_forever(retention: RetentionWorker) -> None:
     """Background task: erase what has expired, and delete the content of what is erased."""
     while True:
         done = 0
@@ -99,7 +99,7 @@ async def erase_forever(retention: Retention) -> None:
             await asyncio.sleep(IDLE_PAUSE_S)
 
 
-async def compact_forever(retention: Retention) -> None:
+async def compact_forever(retention: RetentionWorker) -> None:
     """Background task: compact the journals of sessions that can no longer be reopened."""
     while True:
         done = 0

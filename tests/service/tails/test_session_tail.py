@@ -23,7 +23,7 @@ from tests.support.strategies import PRODUCER_EVENTS
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite.backup import back_up, restore
+from voicemem.store.sqlite.backup import back_up, restore_backup
 
 CALL = [
     partial(1, "Tell", 1), final(1, "Tell me a joke.", 2), delta(1, "Why did ", 3), delta(1, "the scarecrow", 4),
@@ -211,7 +211,7 @@ async def test_places_of_another_incarnation_are_told_apart(tmp_path: Path) -> N
             async with open_tail(api, where) as tail:
                 places.append((await tail.some(len(CALL)))[3].id)
     back_up(path, copy, False, lambda *_: None)
-    restore(copy, path, True, lambda *_: None)
+    restore_backup(copy, path, True, lambda *_: None)
     async with running_service(store=f"sqlite:{path}") as app:
         api = RestClient(app)
         assert [(409, "other_incarnation")] * 2 == [

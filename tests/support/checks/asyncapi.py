@@ -6,12 +6,12 @@ import json
 from functools import cache
 
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest.asyncapi import document
+from voicemem.server.rest.asyncapi import asyncapi_json
 
 
 @cache
 def described() -> JsonObject:
-    return dict(json.loads(document()))
+    return dict(json.loads(asyncapi_json()))
 
 
 def messages_of(*operations: str, answers: bool = False) -> list[str]:

@@ -12,14 +12,14 @@ import jsonschema_rs
 
 from voicemem.protocol.types import JsonObject
 from voicemem.server import agora
-from voicemem.server.http.openapi import document
+from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
 
 
 @cache
 def openapi_document() -> JsonObject:
     """The document of this package."""
-    return dict(json.loads(document([*ROUTES, *agora.DOCUMENTED])))
+    return dict(json.loads(openapi_json([*ROUTES, *agora.DOCUMENTED])))
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.protocol.types import PATTERN_SENTENCES
-from voicemem.server.http.openapi import document
+from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
 
 
@@ -25,6 +25,6 @@ def test_every_pattern_of_the_api_has_its_sentence() -> None:
         said.split("regex ", 1)[1][1:-1].replace("\\\\", "\\").removesuffix("\\Z").removesuffix("$")
         for said in PATTERN_SENTENCES
     }
-    shown = set(patterns(json.loads(document(ROUTES)))) - {"^[0-9]+"}  # of answers
+    shown = set(patterns(json.loads(openapi_json(ROUTES)))) - {"^[0-9]+"}  # of answers
     assert len(shown) > 5
     assert shown - known == set()

@@ -7,7 +7,7 @@ import asyncio
 
 from voicemem.config.session import validate_config
 from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.retention import SESSIONS_PER_ROUND, Retention
+from voicemem.sessions.retention import SESSIONS_PER_ROUND, RetentionWorker
 from voicemem.store.admission import Batch
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import SessionEnding
@@ -31,7 +31,7 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     store = MemoryStore()
     keys = await ended_sessions(store, SESSIONS_PER_ROUND + 5, ttl_seconds=10, reopen_window=0)
     times = iter([NOW] * 2 + [NOW + 10_000] * 100)
-    workers = [Retention(store, ReadModelCache(store), lambda: next(times)) for _ in range(2)]
+    workers = [RetentionWorker(store, ReadModelCache(store), lambda: next(times)) for _ in range(2)]
     assert [0, 0] == [await worker.expire() for worker in workers]
     counts = await asyncio.gather(*(worker.expire() for worker in workers))
     counts += await asyncio.gather(*(worker.expire() for worker in workers))
@@ -47,7 +47,7 @@ async def test_an_erased_memory_is_forgotten() -> None:
     store = MemoryStore()
     (key,) = await ended_sessions(store, 1)
     memories = ReadModelCache(store)
-    retention = Retention(store, memories, lambda: NOW)
+    retention = RetentionWorker(store, memories, lambda: NOW)
     stream = await store.stream("p", "s0")
     assert stream is not None
     await memories.at(stream)

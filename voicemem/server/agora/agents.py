@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from voicemem.config.session import parse_config
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
-from voicemem.server.agora.requests import Join, Update, body_as, session_config, update_patch
+from voicemem.server.agora.requests import Join, Update, agora_update_patch, body_as, session_config
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
@@ -150,7 +150,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
-    changes: JsonObject = update_patch(await body_as(request, Update), parse_config(stream.config).llm)
+    changes: JsonObject = agora_update_patch(await body_as(request, Update), parse_config(stream.config).llm)
     if changes:
         stream = await services_of(request).sessions.change(stream, changes)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))

@@ -161,7 +161,7 @@ def text_of_parts(message: JsonObject) -> str:
         raise Refused("invalid_field", "The parts of a system message must be texts.") from None
 
 
-def update_patch(update: Update, now: LlmConfig) -> JsonObject:
+def agora_update_patch(update: Update, now: LlmConfig) -> JsonObject:
     """Return an update as a merge patch of the configuration."""
     llm: JsonObject = {}
     changes = update.properties.llm

@@ -78,7 +78,7 @@ IF_MATCH = {
 }
 
 
-def document(routes: Iterable[Route[Any]]) -> bytes:
+def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
     """Return the document as JSON."""
     routes = list(routes)
     schemas = Schemas()
@@ -145,12 +145,12 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> J
     if route.body is not None:
         described["requestBody"] = {
             "required": route.body.required,
-            "content": contents(route.body, schemas),
+            "content": describe_contents(route.body, schemas),
         }
     return {key: value for key, value in described.items() if value or key == "security"}
 
 
-def contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
+def describe_contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
     """Describe a body or an answer by media type."""
     return {media_type: {"schema": schemas.of(kind)} for media_type, kind in spec.contents.items()}
 
@@ -179,7 +179,7 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
         response = {
             "description": HTTPStatus(status).phrase,
             "headers": {name: HEADERS[name] for name in answer.headers},
-            "content": contents(answer, schemas),
+            "content": describe_contents(answer, schemas),
             "links": links_of(answer, below),
         }
         responses[str(status)] = {key: value for key, value in response.items() if value}

@@ -13,7 +13,7 @@ from voicemem.security.gate import Gate
 from voicemem.server.http.guard import guard_route, name_server
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.observe import observe_requests
-from voicemem.server.http.openapi import document
+from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
 from voicemem.server.http.request import ASYNCAPI_DOCUMENT, OPENAPI_DOCUMENT, SERVICES
 from voicemem.server.http.routes import Route
@@ -60,9 +60,9 @@ def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = (
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    openapi_json: Callable[[], bytes] = cache(partial(document, (*ROUTES, *others)))
-    asyncapi_json: Callable[[], bytes] = cache(asyncapi.document)
-    app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi_json, asyncapi_json
+    openapi: Callable[[], bytes] = cache(partial(openapi_json, (*ROUTES, *others)))
+    async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)
+    app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi, async_api
     for route in ROUTES:
         app.router.add_route(route.method, route.path, guard_route(route, gate), expect_handler=answer_expect)
     return app

@@ -38,12 +38,12 @@ REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = 
 SENT: tuple[type[Struct], ...] = (Ready, Ack, Error, GoAway)
 
 
-def document() -> bytes:
+def asyncapi_json() -> bytes:
     """Return the document as JSON."""
     schemas = Schemas(unions={})
     received: list[type[Struct]] = [kind for kinds, _ in REPLIES.values() for kind in kinds]
-    messages = {tag_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
-    messages[BATCH] = batch([messages[tag_of(kind)]["payload"] for kind in received])
+    messages = {event_type_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
+    messages[BATCH] = batch([messages[event_type_of(kind)]["payload"] for kind in received])
     refine_configuration(schemas)
     return msgspec.json.encode(
         {
@@ -74,13 +74,13 @@ def document() -> bytes:
     )
 
 
-def tag_of(kind: type[Struct]) -> str:
+def event_type_of(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
 def message(kind: type[Struct], schemas: Schemas) -> JsonObject:
     """Describe one type of frame."""
-    return {"name": tag_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
+    return {"name": event_type_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
 
 
 def batch(payloads: list[Any]) -> JsonObject:
@@ -105,12 +105,12 @@ def operations() -> JsonObject:
     """Describe the operations, from the server's side: it receives."""
     described: JsonObject = {}
     for name, (kinds, answers) in REPLIES.items():
-        names = [*map(tag_of, kinds), *([BATCH] if kinds is EVENTS else [])]
+        names = [*map(event_type_of, kinds), *([BATCH] if kinds is EVENTS else [])]
         described[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
         if answers:
-            answered = references([tag_of(kind) for kind in answers])
+            answered = references([event_type_of(kind) for kind in answers])
             described[name]["reply"] = {"channel": {"$ref": "#/channels/ingest"}, "messages": answered}
-    going = references([tag_of(GoAway)])
+    going = references([event_type_of(GoAway)])
     described["drain"] = {"action": "send", "channel": {"$ref": "#/channels/ingest"}, "messages": going}
     return described
 

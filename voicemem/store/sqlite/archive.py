@@ -18,7 +18,7 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal_runs import check
+from voicemem.store.sqlite.journal_runs import verify_checksum
 from voicemem.store.sqlite.retention import Portion
 from voicemem.store.sqlite.row_cache import one
 
@@ -90,7 +90,7 @@ def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[Ru
 def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
     """The run of a row of `COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     run = RunRow(*row[:-1])
-    check(key, run.position, run.payload, row[-1])
+    verify_checksum(key, run.position, run.payload, row[-1])
     return run
 
 

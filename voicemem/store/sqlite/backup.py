@@ -40,12 +40,12 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
     """
     refuse_existing(file, force)
     with replacing(file) as partial:
-        with opened(database) as source:
+        with open_backup_source(database) as source:
             copy(source, partial, progress)
-        check(partial)
+        verify_backup(partial)
 
 
-def restore(file: str, database: str, force: bool, progress: Progress) -> None:
+def restore_backup(file: str, database: str, force: bool, progress: Progress) -> None:
     """Make a database from a backup, under a new incarnation.
 
     Raises `CopyFailed`, and `CannotStart` while a server holds the database.
@@ -54,9 +54,9 @@ def restore(file: str, database: str, force: bool, progress: Progress) -> None:
     lock = lock_file(database)
     try:
         with replacing(database) as partial:
-            with opened(file) as source:
+            with open_backup_source(file) as source:
                 copy(source, partial, progress)
-            check(partial)
+            verify_backup(partial)
             renew_incarnation(partial)
             remove_side_files(database)
     finally:
@@ -101,7 +101,7 @@ def sync_folder(folder: str) -> None:
 
 
 @contextmanager
-def opened(file: str) -> Iterator[apsw.Connection]:
+def open_backup_source(file: str) -> Iterator[apsw.Connection]:
     """Open an existing database for reading; during the block it stays as it was at one moment.
 
     Raises `CopyFailed`.
@@ -146,7 +146,7 @@ def copy(source: apsw.Connection, target: str, progress: Progress) -> None:
         connection.close()
 
 
-def check(file: str) -> None:
+def verify_backup(file: str) -> None:
     """Raise `CopyFailed` when a copy is damaged, which it is when its source is."""
     connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)
     try:

@@ -78,7 +78,7 @@ def rewrite_log(path: str) -> None:
         copy.execute(REDO_SCHEMA).fetchall()
         if not copy.execute(HAS_COPY).get:
             with copy:
-                for content in contents(log):
+                for content in read_log(log):
                     copy.execute(INSERT_CHUNK, (content,))
         if copy.execute(HAS_COPY).get:
             write(log, copy)
@@ -86,16 +86,16 @@ def rewrite_log(path: str) -> None:
     os.unlink(redo)
 
 
-def opened(log: str) -> apsw.VFSFile:
+def open_log(log: str) -> apsw.VFSFile:
     """Open the log through SQLite's own system interface, as all files of the store are."""
     return apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
 
 
-def contents(log: str) -> Iterator[bytes]:
+def read_log(log: str) -> Iterator[bytes]:
     """The log in chunks; nothing when there is no log."""
     if not os.path.exists(log):
         return
-    file = opened(log)
+    file = open_log(log)
     try:
         size = file.xFileSize()
         for start in range(0, size, CHUNK_BYTES):
@@ -106,7 +106,7 @@ def contents(log: str) -> Iterator[bytes]:
 
 def write(log: str, copy: apsw.Connection) -> None:
     """Write the copy over the log, and sync it."""
-    file, end = opened(log), 0
+    file, end = open_log(log), 0
     try:
         for (content,) in copy.execute(SELECT_CHUNKS):
             file.xWrite(content, end)

@@ -175,7 +175,7 @@ class SqliteJournal(SqliteJournalReads):
             stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running" or stream.ending is None:
                 return None
-            unseen = [] if seen is None else [name for name in opened(connection, key) if name not in seen]
+            unseen = [] if seen is None else [name for name in connected_producers(connection, key) if name not in seen]
             if not all(self.database.rows.producer(key, name).ended for name in (*connected, *unseen)):
                 return None
             return close_stream(self.database.rows, stream, stream.ending, notice_id, now_ms)
@@ -194,7 +194,7 @@ class SqliteJournal(SqliteJournalReads):
         await self.database.write(lambda connection: connection.execute(SAVE_SNAPSHOT, values).fetchall())
 
 
-def opened(connection: apsw.Connection, key: int) -> list[str]:
+def connected_producers(connection: apsw.Connection, key: int) -> list[str]:
     """The producers of a session that were connected at some time."""
     return [name for (name,) in connection.execute(SELECT_CONNECTED_PRODUCERS, (key,))]
 

@@ -85,7 +85,7 @@ def checksum(stream: int, position: int, payload: bytes) -> int:
     return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
 
 
-def check(stream: int, position: int, payload: bytes, stored: int | None) -> None:
+def verify_checksum(stream: int, position: int, payload: bytes, stored: int | None) -> None:
     """Raise `StoreUnavailable` for a run that is not what was written."""
     if stored is not None and stored != checksum(stream, position, payload):
         raise StoreUnavailable("An entry of the journal is damaged in the store.")
@@ -106,7 +106,7 @@ def find_run(connection: apsw.Connection, stream: int, producer: str, seq: int) 
         return None
     *values, position, checked = row
     run = StoredRun(*values)
-    check(stream, position, run.payload, checked)
+    verify_checksum(stream, position, run.payload, checked)
     return run
 
 

@@ -14,7 +14,7 @@ from voicemem.config.secrets import SECRETS
 from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.types import JsonObject
 from voicemem.server import agora
-from voicemem.server.http.openapi import codes_of, document
+from voicemem.server.http.openapi import codes_of, openapi_json
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import ROUTES
 
@@ -61,8 +61,8 @@ def test_operations_are_told_apart() -> None:
 
 def test_no_type_hides_another() -> None:
     """Types of the same name would be one component: REST's are the same with Agora's beside them."""
-    alone = json.loads(document(ROUTES))["components"]["schemas"]
-    agoras = json.loads(document(agora.DOCUMENTED))["components"]["schemas"]
+    alone = json.loads(openapi_json(ROUTES))["components"]["schemas"]
+    agoras = json.loads(openapi_json(agora.DOCUMENTED))["components"]["schemas"]
     both = openapi_document()["components"]["schemas"]
     assert alone == {name: both[name] for name in alone}
     assert agoras == {name: both[name] for name in agoras}
