@@ -14,15 +14,14 @@ with atheris.instrument_imports(include=["voicemem"]):
     import msgspec
     import orjson
 
+    from tests.support.frames import decode_frame, decode_lines
     from voicemem.config.secrets import SECRETS
     from voicemem.errors import CODES, InvalidFrame, Refused
     from voicemem.protocol.codec import (
         DecodedEvent,
         RejectedEvent,
         decode_event,
-        decode_frame,
         decode_journaled,
-        decode_lines,
     )
     from voicemem.protocol.events import Auth, IncomingEvent, SessionOpen, SessionUpdate
     from voicemem.protocol.strict_json import is_same_event

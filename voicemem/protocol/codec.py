@@ -69,11 +69,6 @@ class EventHeader(msgspec.Struct, frozen=True):
 HEADER_DECODER = msgspec.json.Decoder(EventHeader)
 
 
-def decode_frame(frame: bytes) -> list[DecodedEvent | RejectedEvent]:
-    """The events of one frame, which is a JSON object or an array of objects. Raises `InvalidFrame`."""
-    return [decode_event(piece) for piece in map(bytes, split_frame(frame))]
-
-
 def split_frame(frame: bytes) -> Sequence[RawJson]:
     """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
     check_frame(frame)
@@ -87,11 +82,6 @@ def split_frame(frame: bytes) -> Sequence[RawJson]:
     if not all(bytes(piece).startswith(b"{") for piece in pieces):
         raise InvalidFrame("not_events")
     return pieces
-
-
-def decode_lines(body: bytes) -> list[DecodedEvent | RejectedEvent]:
-    """The events of an HTTP body: a JSON array, or JSON lines. Raises `InvalidFrame`."""
-    return [decode_event(piece) for piece in map(bytes, split_lines(body))]
 
 
 def split_lines(body: bytes) -> Sequence[RawJson]:

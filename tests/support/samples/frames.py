@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from tests.support.frames import decode_frame
 from voicemem.errors import InvalidFrame
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_frame
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 
 GOOD = b'{"type":"asr","turn_id":1,"seq":7,"text":"Hi."}'
 OPEN = GOOD[:-1]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.frames import decode_frame, decode_lines
 from tests.support.paths import FIXTURES
 from tests.support.samples.frames import (
     CASES,
@@ -27,7 +28,7 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
-from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_frame, decode_journaled, decode_lines
+from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_journaled
 from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
 from voicemem.protocol.types import JsonObject
 

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.events import LARGE_TEXT, delta, done, final
+from tests.support.frames import decode_frame
 from tests.support.profiles import examples, seeds
 from tests.support.stores.contract import append_batch as append_offers
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import StoreUnavailable
-from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import ProducerLease

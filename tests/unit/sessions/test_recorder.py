@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 from tests.support.events import LARGE_TEXT, final_transcript, session_end, unknown_event
+from tests.support.frames import decode_frame
 from tests.support.profiles import seeds
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.protocol.codec import decode_frame, decode_journaled
+from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
