@@ -218,7 +218,12 @@ async def test_an_end_waits_for_a_connected_producer(serve: Serve) -> None:
         assert "running" == (await api.session())["state"]
         await socket.send('{"type":"session.end","seq":1}')
         await socket.recv()
-    assert "ended" == (await api.session())["state"]
+        await eventually("ended", lambda: state(api))
+
+
+async def state(api: RestClient) -> str:
+    """State of session "s"."""
+    return str((await api.session())["state"])
 
 
 async def test_a_new_event_reopens_after_an_idle_close(api: RestClient) -> None:
