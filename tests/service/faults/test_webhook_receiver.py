@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tests.support.callers.rest import LOOPBACK
 from tests.support.clock import NOW, ManualClock
 from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import abort_connection, read_body, tcp_receiver
+from tests.support.servers.resolver import FakeResolver
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, body_without_send_time, webhook_receiver
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.security.address_guard import allowed_networks
@@ -236,28 +236,10 @@ async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
     assert 1 == len(bodies)
 
 
-class Names(AbstractResolver):
-    """A name server that gives one answer after the other, the last for ever; None for a name that does not exist."""
-
-    def __init__(self, *addresses: str | None) -> None:
-        self.addresses = list(addresses)
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        address = self.addresses.pop(0) if len(self.addresses) > 1 else self.addresses[0]
-        if address is None:
-            raise OSError("no such name")
-        return [ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0)]
-
-    async def close(self) -> None:
-        return
-
-
 @pytest.mark.fault(48)
 async def test_a_name_that_does_not_resolve(office: OutboxRig) -> None:
     """A name server that fails is a failed attempt; the notice comes when it is back."""
-    async with webhook_receiver() as hook, WebhookSender(resolver=Names(None, "127.0.0.1")) as sender:
+    async with webhook_receiver() as hook, WebhookSender(resolver=FakeResolver([], ["127.0.0.1"])) as sender:
         await office.store.set_operator_endpoint(hook.url(host="receiver.example"), SECRET)
         key = await office.closed()
         outbox = office.another(sender=sender)
@@ -309,8 +291,8 @@ async def test_a_name_that_moves_inside_between_two_attempts(office: OutboxRig) 
     allowed = allowed_networks(["127.0.0.9"])  # where nobody listens
     async with (
         webhook_receiver() as inside,
-        WebhookSender(resolver=Names("127.0.0.9"), allowed=allowed, timeout_s=TIMEOUT_S) as before,
-        WebhookSender(resolver=Names("127.0.0.1"), allowed=allowed, timeout_s=TIMEOUT_S) as after_it_moved,
+        WebhookSender(resolver=FakeResolver(["127.0.0.9"]), allowed=allowed, timeout_s=TIMEOUT_S) as before,
+        WebhookSender(resolver=FakeResolver(["127.0.0.1"]), allowed=allowed, timeout_s=TIMEOUT_S) as after_it_moved,
     ):
         key = await office.closed(webhook={"url": inside.url(host="rebinding.example")})
         assert 1 == await office.attempt(office.another(sender=before))

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 from openai import APIError, APIStatusError, AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,6 +25,7 @@ from tests.support.callers.gateway import (
 from tests.support.callers.rest import LOOPBACK, RestClient
 from tests.support.processes.ports import free_ports
 from tests.support.servers.llm_server import Script, llm_server
+from tests.support.servers.resolver import FakeResolver
 from tests.support.services import Serve, running_service
 from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
@@ -341,18 +340,6 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(tmp_path: Path, serve:
 # Whom it may call
 
 
-class Here(AbstractResolver):
-    """Every name leads to this machine."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        known = {"family": socket.AF_INET, "proto": 0, "flags": socket.AI_NUMERICHOST}
-        return [ResolveResult(hostname=host, host="127.0.0.1", port=port, **known)]  # type: ignore[typeddict-item]
-
-    async def close(self) -> None: ...
-
-
 async def test_an_llm_of_a_session_must_be_public(serve: Serve) -> None:
     """By its text where that shows it; by the address that its name leads to when it is called."""
     async with llm_server() as llm:
@@ -365,7 +352,7 @@ async def test_an_llm_of_a_session_must_be_public(serve: Serve) -> None:
         ).problem
         await api.create(llm={"url": llm.url.replace("127.0.0.1", "llm.example"), "failure_message": ""})
         assert (400, "address_not_allowed") == (await api.patch("/v1/sessions/s", {"llm": {"url": llm.url}})).problem
-        app.services.llm.resolver = Here()
+        app.services.llm.resolver = FakeResolver(["127.0.0.1"])
         await reopened(app)
         async with openai_client(app) as client:
             error = await failed(client)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.callers.ingest import ADMIN_KEY, UPGRADE, S, bearer, refusal, status
+from tests.support.callers.ingest import ADMIN_KEY, UPGRADE, S, refusal, status
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key
 from tests.support.events import final_transcript
 from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
@@ -93,7 +93,7 @@ async def test_without_keys_foreign_pages_may_not(app: App, caplog: pytest.LogCa
 
 async def test_with_keys_the_key_decides(locked: App) -> None:
     """Where keys are needed, host and origin do not count."""
-    headers = bearer(ADMIN_KEY)
+    headers = bearer_header(ADMIN_KEY)
     assert await refusal(locked, host="voice.example", origin="https://a.example", additional_headers=headers) is None
 
 
@@ -108,7 +108,7 @@ async def test_insecure_lets_everybody_in(serve: Serve) -> None:
 
 async def test_a_key_in_the_header(locked: App) -> None:
     """A key with the scope ingest is all that a producer needs."""
-    async with connected_producer(locked, bearer(await make_key(locked, "ingest"))) as producer:
+    async with connected_producer(locked, bearer_header(await make_key(locked, "ingest"))) as producer:
         await producer.open()
         await producer.store(final_transcript(1))
 
@@ -159,13 +159,13 @@ async def test_a_revoked_key(locked: App) -> None:
     """A key that was taken back opens nothing any more."""
     key = await make_key(locked, "ingest")
     assert await locked.services.store.revoke_key(key.split("_")[1], 1)
-    assert (401, "unauthorized") == await refusal(locked, additional_headers=bearer(key))
+    assert (401, "unauthorized") == await refusal(locked, additional_headers=bearer_header(key))
 
 
 async def test_a_key_without_the_scope(locked: App) -> None:
     """A reader's key does not send events, on either way in."""
     key = await make_key(locked, "read")
-    assert (403, "forbidden") == await refusal(locked, additional_headers=bearer(key))
+    assert (403, "forbidden") == await refusal(locked, additional_headers=bearer_header(key))
     async with connected_producer(locked) as producer:
         await producer.send({"type": "auth", "token": key})
         code, frames = await producer.closed()
@@ -219,7 +219,7 @@ async def test_no_key_in_the_query(locked: App, caplog: pytest.LogCaptureFixture
 async def test_what_calls_out_needs_admin_in_an_open(locked: App, settings: JsonObject) -> None:
     """A producer's key cannot make the server call anybody; no session is made, the connection lives on."""
     key = await make_key(locked, "ingest", "read")
-    async with connected_producer(locked, bearer(key)) as producer:
+    async with connected_producer(locked, bearer_header(key)) as producer:
         await producer.send({"type": "session.open", "session_id": "s", "session": settings})
         await producer.expect_error("forbidden", session_id="s")
         assert 404 == (await RestClient(locked, key).get("/v1/sessions/s")).status
@@ -231,7 +231,7 @@ async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: Js
     """An update that may not be made is refused like any event, and changes nothing."""
     config: JsonObject = {"webhook": {"url": HOOK, "contents": "standard"}}
     await RestClient(locked, ADMIN_KEY).create(**config)
-    async with connected_producer(locked, bearer(await make_key(locked, "ingest"))) as producer:
+    async with connected_producer(locked, bearer_header(await make_key(locked, "ingest"))) as producer:
         await producer.open()
         await producer.send({"type": "session.update", "seq": 1, **settings})
         await producer.expect_error("forbidden", seq=1)
@@ -241,7 +241,7 @@ async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: Js
 
 async def test_an_admin_may_set_what_calls_out(locked: App) -> None:
     """With the scope admin the same settings are taken, and their secrets are shown to nobody."""
-    async with connected_producer(locked, bearer(await make_key(locked, "admin"))) as producer:
+    async with connected_producer(locked, bearer_header(await make_key(locked, "admin"))) as producer:
         await producer.open(session={"webhook": {"url": HOOK, "secret": "hush"}})
         await producer.store({"type": "session.update", "seq": 1, "llm": {"url": HOOK, "api_key": "hush"}})
     config = (await RestClient(locked, ADMIN_KEY).session())["config"]
@@ -250,7 +250,7 @@ async def test_an_admin_may_set_what_calls_out(locked: App) -> None:
 
 async def test_a_producer_may_set_what_does_not_call_out(locked: App) -> None:
     """All other settings are a producer's own."""
-    async with connected_producer(locked, bearer(await make_key(locked, "ingest"))) as producer:
+    async with connected_producer(locked, bearer_header(await make_key(locked, "ingest"))) as producer:
         await producer.open(session={"name": "Call", "llm": {"model": "m"}})
         await producer.store({"type": "session.update", "seq": 1, "system_messages": [], "labels": {"a": "b"}})
 
@@ -258,7 +258,10 @@ async def test_a_producer_may_set_what_does_not_call_out(locked: App) -> None:
 async def test_projects_do_not_meet(locked: App) -> None:
     """The same id in another project is another session, and supersedes nobody."""
     one, other = [await make_key(locked, "ingest", "read", project=name) for name in ("one", "other")]
-    async with connected_producer(locked, bearer(one)) as first, connected_producer(locked, bearer(other)) as second:
+    async with (
+        connected_producer(locked, bearer_header(one)) as first,
+        connected_producer(locked, bearer_header(other)) as second,
+    ):
         assert [1, 1] == [(await producer.open())["epoch"] for producer in (first, second)]
         await first.store(final_transcript(1, text="One."))
         await second.store(final_transcript(1, text="Other."), final_transcript(2))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.callers.ingest import ADMIN_KEY, bearer, clogged, refusal
+from tests.support.callers.ingest import ADMIN_KEY, clogged, refusal
 from tests.support.callers.producer import connected_producer, open_producer
+from tests.support.callers.rest import bearer_header
 from tests.support.events import final_transcript, unknown_event
 from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
@@ -51,7 +52,7 @@ async def test_drain_says_goodbye_and_flushes_the_acks(serve: Serve, tmp_path: P
 
 async def test_drain_sends_everybody_home(locked: App) -> None:
     """Goaway and 1012 reach those who opened nothing, or have not said who they are."""
-    async with connected_producer(locked, bearer(ADMIN_KEY)) as one, connected_producer(locked) as other:
+    async with connected_producer(locked, bearer_header(ADMIN_KEY)) as one, connected_producer(locked) as other:
         await one.rest()
         await other.socket.ping()
         await asyncio.gather(locked.ingest.drain(), one.closed(), other.closed())

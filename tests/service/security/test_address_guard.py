@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import AddressNotAllowedError, allowed_networks, guarded_connector
-
-
-class FixedResolver(AbstractResolver):
-    """Answers each query for any name with the next list of addresses, the last one for ever."""
-
-    def __init__(self, *answers: list[str]) -> None:
-        self.answers = list(answers)
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0)
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        pass
 
 
 @asynccontextmanager
@@ -63,7 +43,7 @@ async def get(url: str, connector: aiohttp.TCPConnector) -> int:
 
 
 def resolves_to(*addresses: str) -> Callable[[], aiohttp.TCPConnector]:
-    return lambda: guarded_connector(resolver=FixedResolver(list(addresses)))
+    return lambda: guarded_connector(resolver=FakeResolver(list(addresses)))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +74,7 @@ async def test_no_connection_is_made_to_a_blocked_address(
 async def test_a_mixed_name_reaches_its_open_addresses_only() -> None:
     """Of a name with blocked and open addresses the blocked ones are never called."""
     async with server("127.0.0.1") as (port, inside), server("127.0.0.2", port) as (_, outside):
-        resolver = FixedResolver(["127.0.0.1", "127.0.0.2"])
+        resolver = FakeResolver(["127.0.0.1", "127.0.0.2"])
         connector = guarded_connector(allowed=allowed_networks(["127.0.0.2"]), resolver=resolver)
         assert await get(f"http://mixed.example:{port}/", connector) == 200
     assert (inside, outside) == ([], ["/"])
@@ -104,7 +84,7 @@ async def test_a_mixed_name_reaches_its_open_addresses_only() -> None:
 async def test_a_name_that_changes_between_two_calls_is_stopped() -> None:
     """DNS rebinding does not help: the address of every single connection counts."""
     async with server("127.0.0.1") as (port, inside), server("127.0.0.2", port) as (_, outside):
-        resolver = FixedResolver(["127.0.0.2"], ["127.0.0.1"])
+        resolver = FakeResolver(["127.0.0.2"], ["127.0.0.1"])
         allowed = allowed_networks(["127.0.0.2"])
         assert await get(f"http://rebinding.example:{port}/1", guarded_connector(allowed=allowed, resolver=resolver))
         with pytest.raises(aiohttp.ClientConnectorError):

@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from tests.support.callers.producer import Producer, connected_producer
-from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key
 from tests.support.events import final_transcript
 from tests.support.services import ANY_PORT, Serve
 from voicemem.app import running
@@ -21,10 +21,6 @@ from voicemem.client import Client
 from voicemem.client.connection import WebsocketConnection
 from voicemem.config.service import Settings
 from voicemem.protocol.types import JsonObject
-
-
-def bearer(text: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {text}"}
 
 
 async def test_requests_over_the_rate_are_told_when_to_come_back(serve: Serve) -> None:
@@ -44,10 +40,10 @@ async def test_handshakes_are_requests(serve: Serve) -> None:
     """A client that connects in a loop is held off before the upgrade."""
     app = await serve(request_rate=0.1)
     key = await make_key(app, "ingest")
-    async with connected_producer(app, bearer(key)):
+    async with connected_producer(app, bearer_header(key)):
         pass
     with pytest.raises(InvalidStatus) as refused:
-        async with connected_producer(app, bearer(key)):
+        async with connected_producer(app, bearer_header(key)):
             pass
     response = refused.value.response
     assert (429, True) == (response.status_code, 1 <= int(response.headers["Retry-After"]) <= 10)
@@ -70,7 +66,7 @@ async def test_events_over_the_rate_wait_and_are_not_lost(serve: Serve, together
     app = await serve(event_rate=400.0)
     key = await make_key(app, "ingest", "read")
     frames: list[JsonObject] = []
-    async with connected_producer(app, bearer(key)) as producer:
+    async with connected_producer(app, bearer_header(key)) as producer:
         await producer.open("s")
         began = asyncio.get_running_loop().time()
         for last in range(200, 1601, 200):  # what has come to the server at once is taken, and waited for afterwards
@@ -94,7 +90,7 @@ async def test_a_time_takes_what_the_rate_allows(tmp_path: Path, sends: str) -> 
     settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT, event_rate=20.0)
     async with running(settings, lambda: clock[0]) as app:
         key = await make_key(app, "ingest", "read")
-        async with connected_producer(app, bearer(key)) as producer:
+        async with connected_producer(app, bearer_header(key)) as producer:
             await producer.open("s")
             events = [final_transcript(seq) for seq in range(1, 3001)]
             lots = [events[at : at + 20] for at in range(0, 3000, 20)] if sends == "arrays" else []
@@ -129,7 +125,7 @@ async def test_what_had_to_wait_is_stored_when_the_service_stops(tmp_path: Path)
     settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT, event_rate=2.0)
     async with running(settings) as app:
         key = await make_key(app, "ingest", "read")
-        async with connected_producer(app, bearer(key)) as producer:
+        async with connected_producer(app, bearer_header(key)) as producer:
             await producer.open("s")
             frames = b"".join(plain_frame(final_transcript(seq)) for seq in range(1, 31))
             producer.socket.transport.write(frames)
@@ -150,8 +146,8 @@ async def test_nobody_else_waits(serve: Serve) -> None:
     """While one key is held back, another's events are acknowledged."""
     app = await serve(event_rate=5.0)
     async with (
-        connected_producer(app, bearer(await make_key(app, "ingest"))) as busy,
-        connected_producer(app, bearer(await make_key(app, "ingest"))) as other,
+        connected_producer(app, bearer_header(await make_key(app, "ingest"))) as busy,
+        connected_producer(app, bearer_header(await make_key(app, "ingest"))) as other,
     ):
         await busy.open("busy")
         await other.open("other")
@@ -165,7 +161,7 @@ async def test_the_connection_of_a_held_key_can_be_closed(serve: Serve) -> None:
     """A revoked key does not hide behind its rate."""
     app = await serve(event_rate=0.5)
     admin, key = await client_with_key(app, "admin"), await make_key(app, "ingest")
-    async with connected_producer(app, bearer(key)) as producer:
+    async with connected_producer(app, bearer_header(key)) as producer:
         await producer.open("s")
         await producer.send(*(final_transcript(seq) for seq in range(1, 20)))
         while (await producer.next()).get("code") != "rate_limited":

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.callers.producer import Producer, connected_producer
-from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key
 from tests.support.events import final_transcript
 from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
@@ -31,10 +31,6 @@ SOON_S = 1.0
 async def app(serve: Serve, tmp_path: Path) -> App:
     """A service on a file."""
     return await serve(store=f"sqlite:{tmp_path}/v.db")
-
-
-def bearer(text: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {text}"}
 
 
 async def revoke_beside(tmp_path: Path, key: str) -> None:
@@ -66,7 +62,7 @@ async def test_a_key_that_is_revoked_in_the_middle_of_a_stream(app: App, tmp_pat
     """The connection is closed with 1008 within a second, and the journal has what was acknowledged, in order."""
     admin = await client_with_key(app, "admin")
     key = await make_key(app, "ingest")
-    async with connected_producer(app, bearer(key) if first == "header" else {}) as producer:
+    async with connected_producer(app, bearer_header(key) if first == "header" else {}) as producer:
         if first == "frame":
             await producer.send({"type": "auth", "token": key})
         await producer.open("s")
@@ -95,9 +91,9 @@ async def test_the_connections_of_other_keys_go_on(app: App, tmp_path: Path) -> 
     claims = {"sub": "s", "exp": int(time.time()) + 600}
     token = jwt.encode(claims, hashlib.sha256(secret.encode()).digest(), "HS256", headers={"kid": key_id})
     async with (
-        connected_producer(app, bearer(revoked)) as one,
-        connected_producer(app, bearer(token)) as two,
-        connected_producer(app, bearer(kept)) as other,
+        connected_producer(app, bearer_header(revoked)) as one,
+        connected_producer(app, bearer_header(token)) as two,
+        connected_producer(app, bearer_header(kept)) as other,
     ):
         for name, producer in (("one", one), ("two", two), ("other", other)):
             await producer.open("s", producer=name)
@@ -109,7 +105,7 @@ async def test_the_connections_of_other_keys_go_on(app: App, tmp_path: Path) -> 
 async def test_a_store_that_hangs_holds_up_no_closing(app: App, tmp_path: Path) -> None:
     """What cannot be committed is not acknowledged; the connection is closed all the same."""
     key = await make_key(app, "ingest")
-    async with connected_producer(app, bearer(key)) as producer:
+    async with connected_producer(app, bearer_header(key)) as producer:
         await producer.open("s")
         app.services.access.directory = Revoked(key.split("_")[1])  # type: ignore[assignment]
         with locked_database(f"{tmp_path}/v.db"):

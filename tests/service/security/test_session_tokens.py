@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, client_with_key, make_key, wait_until_closed
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key, wait_until_closed
 from tests.support.events import final_transcript, session_end
 from tests.support.paths import DOCS
 from tests.support.services import Serve
@@ -53,10 +53,6 @@ def sign(key: str, session_id: str = "s", lasts_s: float = 600, **more: Any) -> 
     _, key_id, secret = key.split("_")
     claims = {"sub": session_id, "exp": time.time() + lasts_s, **more}
     return jwt.encode(claims, hashlib.sha256(secret.encode()).digest(), "HS256", headers={"kid": key_id})
-
-
-def bearer(text: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {text}"}
 
 
 @pytest.fixture
@@ -136,7 +132,7 @@ async def test_a_token_reads_and_writes_its_session_on_both_ports(app: App) -> N
     """In the header, in a frame, and over HTTP; the session need not even be named on the websocket."""
     for number, text in enumerate(await made_and_signed(app)):
         names = [f"{number}{way}" for way in ("header", "frame", "http")]
-        async with connected_producer(app, bearer(text)) as producer:
+        async with connected_producer(app, bearer_header(text)) as producer:
             assert "s" == (await producer.open("s", producer=names[0]))["session_id"]
             await producer.store(final_transcript(1, names[0]))
         async with connected_producer(app) as producer:
@@ -168,7 +164,7 @@ async def test_every_other_route_is_closed_to_a_token(app: App, method: str, pat
 async def test_a_token_opens_no_other_session_on_the_websocket(app: App) -> None:
     """Another session is refused, whether it is there or not; the connection goes on with its own."""
     for text in await made_and_signed(app):
-        async with connected_producer(app, bearer(text)) as producer:
+        async with connected_producer(app, bearer_header(text)) as producer:
             for session_id in ("other", "nobody"):
                 await producer.send({"type": "session.open", "session_id": session_id})
                 await producer.expect_error("forbidden")
@@ -181,7 +177,7 @@ async def test_a_token_opens_no_other_session_on_the_websocket(app: App) -> None
 
 async def test_a_token_makes_no_session(app: App) -> None:
     """Whoever signs makes the session first, with a key."""
-    async with connected_producer(app, bearer(sign(await make_key(app, "admin"), "new"))) as producer:
+    async with connected_producer(app, bearer_header(sign(await make_key(app, "admin"), "new"))) as producer:
         await producer.send({"type": "session.open", "session_id": "new", "session": {"name": "x"}})
         await producer.expect_error("unknown_session")
     assert 404 == (await RestClient(app, ADMIN_KEY).get("/v1/sessions/new")).status
@@ -192,7 +188,7 @@ async def test_a_token_sets_nothing(app: App, change: JsonObject) -> None:
     """No update of the configuration is taken, on either port; events beside it are."""
     text = await token(app)
     update = {"type": "session.update", "seq": 1, **change}
-    async with connected_producer(app, bearer(text)) as producer:
+    async with connected_producer(app, bearer_header(text)) as producer:
         await producer.open("s", session=change)
         await producer.send(update, final_transcript(2))
         await producer.expect_error("forbidden", seq=1)
@@ -216,7 +212,7 @@ async def test_another_projects_key_signs_for_its_own_project_only(app: App) -> 
     """Its token finds no session there; under the name of our key, or of none, it is no token."""
     theirs, ours = await make_key(app, "admin", project="theirs"), await make_key(app, "admin")
     assert (404, "unknown_session") == (await RestClient(app, sign(theirs)).get("/v1/sessions/s")).problem
-    async with connected_producer(app, bearer(sign(theirs))) as producer:
+    async with connected_producer(app, bearer_header(sign(theirs))) as producer:
         await producer.send({"type": "session.open", "session_id": "s"})
         await producer.expect_error("unknown_session")
     _, key_id, _ = ours.split("_")
@@ -225,7 +221,7 @@ async def test_another_projects_key_signs_for_its_own_project_only(app: App) -> 
         forged = sign(f"vm_{kid}_{secret}")
         assert (401, "unauthorized") == (await RestClient(app, forged).get("/v1/sessions/s")).problem
         with pytest.raises(InvalidStatus):
-            async with connected_producer(app, bearer(forged)):
+            async with connected_producer(app, bearer_header(forged)):
                 pass
         async with connected_producer(app) as producer:
             await producer.send({"type": "auth", "token": forged})
@@ -244,7 +240,7 @@ async def test_a_token_goes_with_its_key(app: App) -> None:
 
 async def test_an_expired_token_closes_its_connection(app: App) -> None:
     """What was sent before is acknowledged, then the connection is closed with the code's close code."""
-    async with connected_producer(app, bearer(sign(await make_key(app, "admin"), lasts_s=1.5))) as producer:
+    async with connected_producer(app, bearer_header(sign(await make_key(app, "admin"), lasts_s=1.5))) as producer:
         await producer.open("s")
         await producer.store(final_transcript(1))
         code, frames = await producer.closed()
@@ -255,7 +251,7 @@ async def test_an_expired_token_closes_its_connection(app: App) -> None:
 async def test_a_newer_token_in_a_frame_keeps_the_connection(app: App) -> None:
     """Before a token is over the client sends the next one; one for less does not do."""
     key = await make_key(app, "admin")
-    async with connected_producer(app, bearer(sign(key, lasts_s=1))) as producer:
+    async with connected_producer(app, bearer_header(sign(key, lasts_s=1))) as producer:
         await producer.open("s")
         await producer.send({"type": "auth", "token": sign(key, lasts_s=600)})
         await producer.store(final_transcript(1))
@@ -269,7 +265,7 @@ async def test_a_newer_token_in_a_frame_keeps_the_connection(app: App) -> None:
 
 async def test_a_token_may_end_its_session(app: App) -> None:
     """The end of a call is an event like others."""
-    async with connected_producer(app, bearer(await token(app))) as producer:
+    async with connected_producer(app, bearer_header(await token(app))) as producer:
         await producer.open("s")
         await producer.store(final_transcript(1), session_end(2))
     await wait_until_closed(app)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tests.support.callers.rest import LOOPBACK
 from tests.support.clock import NOW, ManualClock
 from tests.support.events import delta, final
+from tests.support.servers.resolver import FakeResolver
 from tests.support.servers.webhook_receiver import Notice, Reply, WebhookReceiver, webhook_receiver
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.config.session import validate_config
@@ -547,36 +547,12 @@ async def until_unhealthy(store: Store, wake: asyncio.Event) -> None:
 # Whom it may call
 
 
-class Names(AbstractResolver):
-    """Every name leads to this machine, and is counted."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        self.asked.append(host)
-        result: ResolveResult = {
-            "hostname": host,
-            "host": "127.0.0.1",
-            "port": port,
-            "family": socket.AF_INET,
-            "proto": 0,
-            "flags": socket.AI_NUMERICHOST,
-        }
-        return [result]
-
-    async def close(self) -> None:
-        return
-
-
 @pytest.mark.fault(59)
 async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
     await office.store.set_operator_endpoint(None, None)
     key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
-    async with WebhookSender(resolver=Names()) as guard_route:
+    async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         assert 1 == await office.attempt(office.another(sender=guard_route))
     assert [] == hook.notices
     delivery = await office.delivery(key)
@@ -595,7 +571,7 @@ async def test_a_literal_that_came_into_the_store_is_not_called(office: OutboxRi
 async def test_an_allowed_network_is_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """What the operator has put on the list is called for sessions, too."""
     await office.closed(webhook={"url": hook.url("/own", host="receiver.example")})
-    async with WebhookSender(resolver=Names(), allowed=allowed_networks(LOOPBACK)) as sender:
+    async with WebhookSender(resolver=FakeResolver(["127.0.0.1"]), allowed=allowed_networks(LOOPBACK)) as sender:
         await office.attempt(office.another(sender=sender))
     assert ["/hook", "/own"] == sorted(notice.path for notice in hook.notices)
 
@@ -604,6 +580,6 @@ async def test_the_operators_receiver_may_be_private(office: OutboxRig, hook: We
     """The operator knows the house."""
     await office.store.set_operator_endpoint(hook.url(host="receiver.internal"), SECRET)
     await office.closed()
-    async with WebhookSender(resolver=Names()) as guard_route:
+    async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         await office.attempt(office.another(sender=guard_route))
     assert 1 == len(hook.notices)

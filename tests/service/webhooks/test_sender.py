@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
-import ssl
-import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook
 
+from tests.support.servers.certificates import self_signed_tls
+from tests.support.servers.faulty_receivers import Handler, abort_connection, tcp_receiver, web_receiver
+from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import allowed_networks
 from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, next_delay_s, verdict
 from voicemem.webhooks.sender import WebhookSender
@@ -27,9 +25,6 @@ from voicemem.webhooks.signing import verify
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"noticeId":"n1","payload":{}}'
 TIMEOUT_S = 0.3
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def shipment(url: str, **changes: Any) -> AttemptRequest:
@@ -49,46 +44,8 @@ async def send(url: str, sender: WebhookSender | None = None, **changes: Any) ->
         return await opened.send(shipment(url, **changes))
 
 
-@asynccontextmanager
-async def web_receiver(handle: Handler) -> AsyncIterator[str]:
-    """A real web server on a free port; gives its URL."""
-    app = web.Application(client_max_size=2**24)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def raw_receiver(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A TCP server that calls `talk` for every connection and then closes it; gives its http URL."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await talk(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the sender has gone, as it may
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-    await asyncio.sleep(0.01)  # lets the last `serve` see its closed connection
-
-
 async def read_request(reader: asyncio.StreamReader) -> None:
     await reader.readuntil(BODY)
-
-
-def abort_connection(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection with a TCP reset."""
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
 
 
 def answering(status: int, **options: Any) -> Handler:
@@ -100,24 +57,6 @@ def answering(status: int, **options: Any) -> Handler:
 
 async def never_called(_: web.Request) -> web.Response:
     raise AssertionError("this address must not be called")
-
-
-class NameTable(AbstractResolver):
-    """Resolves the names that it was given, and none else."""
-
-    def __init__(self, **addresses: str) -> None:
-        self.addresses = addresses
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        if host not in self.addresses:
-            raise OSError("no such name")
-        address = self.addresses[host]
-        return [ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0)]
-
-    async def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
@@ -201,7 +140,7 @@ async def test_retry_after_is_handed_on(value: bytes, given: str, delay_s: float
         writer.write(b"HTTP/1.1 503 Busy\r\nRetry-After: " + value + b"\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.retry_after) == (503, given)
     assert next_delay_s(1, answer, 0.0, time.time()) == delay_s
@@ -214,7 +153,7 @@ async def test_a_receiver_that_never_answers_times_out() -> None:
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read(-1)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.error) == (None, "timeout")
     assert TIMEOUT_S * 1000 <= answer.duration_ms < 1500
@@ -233,7 +172,7 @@ async def test_a_receiver_that_drips_its_head_times_out(endless: bytes) -> None:
             await writer.drain()
             await asyncio.sleep(0.15)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.error) == (None, "timeout")
     assert answer.duration_ms < 1500
@@ -251,7 +190,7 @@ async def test_a_receiver_that_drips_its_body_has_answered() -> None:
             await writer.drain()
             await asyncio.sleep(0.1)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.error) == (200, None)
     assert set(answer.excerpt) == {"x"}
@@ -282,7 +221,7 @@ async def test_a_connection_that_breaks_before_the_answer(sent: bytes, reset: bo
         if reset:
             abort_connection(writer)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.error, calls) == (None, "reset", 1)
 
@@ -297,7 +236,7 @@ async def test_a_reset_in_the_body_leaves_the_answer() -> None:
         await asyncio.sleep(0.05)
         abort_connection(writer)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url)
     assert (answer.status, answer.error, answer.excerpt) == (200, None, "half")
 
@@ -311,7 +250,7 @@ async def test_what_is_no_http_is_a_bad_answer(noise: bytes) -> None:
         writer.write(noise)
         await writer.drain()
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         assert (await send(url)).error == "bad_answer"
 
 
@@ -369,7 +308,7 @@ async def test_a_receiver_that_reads_nothing_but_answers() -> None:
         await writer.drain()
         await asyncio.sleep(0.1)
 
-    async with raw_receiver(talk) as url:
+    async with tcp_receiver(talk) as url:
         answer = await send(url, body=b"x" * 8_000_000)
     assert (answer.status, answer.excerpt) == (413, "no")
 
@@ -386,7 +325,7 @@ async def test_public_only_shipments_never_reach_inside(host: str) -> None:
 @pytest.mark.fault(59)
 async def test_public_only_looks_at_what_a_name_resolves_to() -> None:
     """A public name with a private address is stopped; on the operator's allow-list, or his own, it is called."""
-    names = NameTable(**{"hook.example": "127.0.0.1"})
+    names = FakeResolver(["127.0.0.1"])
     async with web_receiver(answering(200)) as url:
         named = url.replace("127.0.0.1", "hook.example")
         stopped = await send(named, WebhookSender(resolver=names), public_only=True)
@@ -408,7 +347,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
 @pytest.mark.fault(48)
 async def test_an_unknown_name() -> None:
     """A name that does not resolve has its own word."""
-    assert (await send("http://nowhere.example/", WebhookSender(resolver=NameTable()))).error == "dns"
+    assert (await send("http://nowhere.example/", WebhookSender(resolver=FakeResolver([])))).error == "dns"
 
 
 @pytest.mark.parametrize("url", ["", "http://", "ftp://example.com/", "http://[::1", f"http://{'a' * 64}.example/"])
@@ -432,27 +371,9 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         got.extend(await reader.read(-1))
 
-    async with raw_receiver(talk, self_signed(tmp_path)) as url:
+    async with tcp_receiver(talk, self_signed_tls(tmp_path)) as url:
         answer = await send(url.replace("http:", "https:"))
     assert (answer.status, answer.error, bytes(got)) == (None, "tls", b"")
-
-
-def self_signed(folder: Path) -> ssl.SSLContext:
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, datetime(2020, 1, 1), datetime(2120, 1, 1))
-    certificate = builder.sign(key, hashes.SHA256())
-    plain = serialization.NoEncryption()
-    pem = serialization.Encoding.PEM
-    file = folder / "server.pem"
-    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(pem))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    return context
 
 
 async def test_connections_are_used_again_and_dead_ones_are_no_failure() -> None:
@@ -468,7 +389,7 @@ async def test_connections_are_used_again_and_dead_ones_are_no_failure() -> None
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             await writer.drain()
 
-    async with raw_receiver(talk) as url, WebhookSender(timeout_s=TIMEOUT_S) as sender:
+    async with tcp_receiver(talk) as url, WebhookSender(timeout_s=TIMEOUT_S) as sender:
         answers = [await sender.send(shipment(url)) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
     assert served == [0, 1, 0, 1]

@@ -64,10 +64,6 @@ async def status(app: App, *lines: str) -> int:
         await writer.wait_closed()
 
 
-def bearer(key: str) -> JsonObject:
-    return {"Authorization": f"Bearer {key}"}
-
-
 LONG = {"session_id": "s" * 128, "producer": "p" * 128}
 """Names that make every answer long."""
 

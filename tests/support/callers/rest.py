@@ -131,6 +131,10 @@ def context_texts(body: JsonObject) -> list[str]:
     return [message["content"] for message in body["messages"]]
 
 
+def bearer_header(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
 async def make_key(app: App, *scopes: str, project: str = "default") -> str:
     """The text of a new key."""
     _, text = await app.services.access.create_key(project, "test", scopes)
