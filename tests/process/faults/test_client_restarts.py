@@ -17,7 +17,7 @@ from tests.support.callers.client_sessions import (
     stored_transcripts,
     transcripts_up_to,
 )
-from tests.support.processes.served import serving
+from tests.support.processes.service_process import running_process
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import running_service
 from voicemem.config.service import Address
@@ -33,7 +33,7 @@ async def test_kills_at_random_points(tmp_path: Path) -> None:
         acks: dict[str, list[Any]] = {name: [] for name in names}
         acked = dict.fromkeys(names, 0)
         for _ in range(3):
-            async with serving(str(tmp_path / "db")) as process:
+            async with running_process(tmp_path / "calls.db") as process:
                 proxy.target = process.ingest_address
                 sessions = await asyncio.wait_for(opening, 20)
                 for session, name in zip(sessions, names, strict=True):
@@ -42,10 +42,9 @@ async def test_kills_at_random_points(tmp_path: Path) -> None:
                     assert acked[name] <= len(held)
                     acks[name] += send_transcripts(session, range(session.next_seq, session.next_seq + 100))
                 await asyncio.sleep(random.uniform(0, 0.15))
-                process.kill()
-                await process.ended()
+                await process.kill()
                 acked = {name: sum(ack.done() for ack in acks[name]) for name in names}
-        async with serving(str(tmp_path / "db")) as process:
+        async with running_process(tmp_path / "calls.db") as process:
             proxy.target = process.ingest_address
             assert [*range(1, 301)] * 8 == await acknowledged_seqs(ack for name in names for ack in acks[name])
             for name in names:
@@ -56,15 +55,15 @@ async def test_kills_at_random_points(tmp_path: Path) -> None:
 async def test_a_drain_is_a_change_of_servers(tmp_path: Path) -> None:
     """On SIGTERM what was received is acknowledged, and the client goes on with the next process by itself."""
     async with NetworkProxy(UNUSED) as proxy, client_for(proxy.address) as client:
-        async with serving(str(tmp_path / "db")) as process:
+        async with running_process(tmp_path / "calls.db") as process:
             proxy.target = process.ingest_address
             session = await client.open("s")
             acks = send_transcripts(session, range(1, 1001))
             await acks[0]
-            process.process.send_signal(signal.SIGTERM)
+            process.signal(signal.SIGTERM)
             acks += send_transcripts(session, range(1001, 1101))
             assert 0 == await process.ended()
-        async with serving(str(tmp_path / "db")) as process:
+        async with running_process(tmp_path / "calls.db") as process:
             proxy.target = process.ingest_address
             assert [*range(1, 1101)] == await acknowledged_seqs(acks)
             rows = await process.api.journal()

@@ -14,13 +14,11 @@ import pytest
 from tests.support.callers.producer import connected_producer, open_producer
 from tests.support.events import LARGE_TEXT, final_transcript
 from tests.support.processes.faulty_disks import (
-    Server,
     failing_syscalls,
     fill_disk,
-    serving,
-    start,
     tmpfs,
 )
+from tests.support.processes.service_process import ServiceProcess, running_process, start_process
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
 
@@ -29,9 +27,9 @@ SYNC = "fdatasync:error=EIO:when=1"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path: Path) -> Path:
     """Where a database may be made."""
-    return str(tmp_path / "calls.db")
+    return tmp_path / "calls.db"
 
 
 def seqs(rows: list[JsonObject]) -> list[int]:
@@ -39,7 +37,12 @@ def seqs(rows: list[JsonObject]) -> list[int]:
     return [row["seq"] for row in rows if row["seq"] is not None]
 
 
-async def resume(server: Server, last: int) -> None:
+async def status(server: ServiceProcess, path: str) -> int:
+    """What one of its probes answers."""
+    return (await server.api.get(path)).status
+
+
+async def resume(server: ServiceProcess, last: int) -> None:
     """A producer comes back, sends what is missing up to this seq, and all is there once."""
     async with open_producer(server, "again") as other:
         await other.store(final_transcript(1))
@@ -49,7 +52,7 @@ async def resume(server: Server, last: int) -> None:
     assert [*range(1, last + 1)] == seqs(await server.api.journal())
 
 
-async def refuses(server: Server, seq: int) -> None:
+async def refuses(server: ServiceProcess, seq: int) -> None:
     """It acknowledges nothing, neither on a websocket nor over HTTP, and is alive but not ready."""
     async with connected_producer(server) as producer:
         await producer.send({"type": "session.open", "session_id": "s"})
@@ -57,10 +60,10 @@ async def refuses(server: Server, seq: int) -> None:
         assert (1013, ["store_unavailable"]) == (code, [frame.get("code") for frame in frames])
     answered = await server.api.post("/v1/sessions/s/events", [final_transcript(seq)])
     assert (503, "store_unavailable") == answered.problem
-    assert [503, 200] == [await server.status("/readyz"), await server.status("/livez")]
+    assert [503, 200] == [await status(server, "/readyz"), await status(server, "/livez")]
 
 
-async def lives_through(server: Server, fault: str) -> None:
+async def lives_through(server: ServiceProcess, fault: str) -> None:
     """A producer in the middle of its call while this fault begins and ends."""
     async with open_producer(server) as producer:
         await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
@@ -70,7 +73,7 @@ async def lives_through(server: Server, fault: str) -> None:
             assert (1013, ["error"]) == (code, [frame["type"] for frame in frames])
             await refuses(server, 6)
             assert [*range(1, 6)] == seqs(await server.api.journal())
-    await eventually(200, lambda: server.status("/readyz"))
+    await eventually(200, lambda: status(server, "/readyz"))
     await resume(server, 8)
     assert "Traceback" not in server.log.read_text()
 
@@ -84,18 +87,18 @@ async def lives_through(server: Server, fault: str) -> None:
         pytest.param("pwrite64:error=EROFS", id="34 read-only"),
     ],
 )
-async def test_writes_that_fail(path: str, fault: str) -> None:
+async def test_writes_that_fail(path: Path, fault: str) -> None:
     """30, 32, 34: nothing more is acknowledged, `readyz` says so, and all goes on when the disk does."""
-    async with serving(path) as server:
+    async with running_process(path) as server:
         await lives_through(server, fault)
-    async with serving(path) as server:
+    async with running_process(path) as server:
         assert [*range(1, 9)] == seqs(await server.api.journal())
 
 
 async def test_a_full_disk(tmp_path: Path) -> None:
     """30: on a file system that is full, and has room again later, nothing acknowledged is lost."""
     with tmpfs(tmp_path / "disk", "4m") as folder:
-        async with serving(str(folder / "calls.db")) as server:
+        async with running_process(folder / "calls.db", log=tmp_path / "stderr") as server:
             async with open_producer(server) as producer:
                 await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
                 filler = fill_disk(folder)
@@ -108,33 +111,32 @@ async def test_a_full_disk(tmp_path: Path) -> None:
                         break
                     acked = frame["seq"]
             assert [*range(1, acked + 1)] == seqs(await server.api.journal())
-            assert [503, 200] == [await server.status("/readyz"), await server.status("/livez")]
+            assert [503, 200] == [await status(server, "/readyz"), await status(server, "/livez")]
             filler.unlink()
-            await eventually(200, lambda: server.status("/readyz"))
+            await eventually(200, lambda: status(server, "/readyz"))
             await resume(server, acked + 3)
             assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.needs("strace")
-async def test_a_sync_that_fails_acknowledges_nothing(path: str) -> None:
+async def test_a_sync_that_fails_acknowledges_nothing(path: Path) -> None:
     """31: what could not be synced is not acknowledged, whatever the next sync says."""
-    async with serving(path) as server:
+    async with running_process(path) as server:
         async with open_producer(server) as producer:
             await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
             async with failing_syscalls(server, SYNC):
                 await producer.send(final_transcript(6))
                 _, frames = await producer.closed()
                 assert "ack" not in [frame["type"] for frame in frames]
-        server.process.kill()
-        await server.ended(10)
-    async with serving(path) as server:
+        await server.kill()
+    async with running_process(path) as server:
         await resume(server, 8)
 
 
 @pytest.mark.needs("strace")
-async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
+async def test_a_sync_that_fails_ends_the_server(path: Path) -> None:
     """31: the kernel forgets what it could not sync, so the server says so and exits; the next one goes on."""
-    async with serving(path) as server:
+    async with running_process(path) as server:
         async with open_producer(server) as producer:
             await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
             async with failing_syscalls(server, SYNC):
@@ -142,50 +144,50 @@ async def test_a_sync_that_fails_ends_the_server(path: str) -> None:
                 assert 1 == await server.ended(3)
         assert "sync" in server.log.read_text()
         assert "Traceback" not in server.log.read_text()
-    async with serving(path) as server:
+    async with running_process(path) as server:
         await resume(server, 8)
 
 
 @pytest.mark.needs("strace")
-async def test_a_slow_sync(path: str) -> None:
+async def test_a_slow_sync(path: Path) -> None:
     """33: while a sync takes 5 s nothing is acknowledged, probes and reads answer; then the ack comes."""
-    async with serving(path) as server, open_producer(server) as producer:
+    async with running_process(path) as server, open_producer(server) as producer:
         await producer.store(*(final_transcript(seq) for seq in range(1, 6)))
         async with failing_syscalls(server, "fdatasync:delay_enter=5000000:when=1"):
             await producer.send(final_transcript(6))
             acking = asyncio.create_task(producer.expect_ack(6))
             for _ in range(5):
-                assert [200, 200] == [await server.status("/livez"), await server.status("/readyz")]
+                assert [200, 200] == [await status(server, "/livez"), await status(server, "/readyz")]
                 assert [*range(1, 6)] == seqs(await server.api.journal())
             assert not acking.done()
             await acking
         assert [*range(1, 7)] == seqs(await server.api.journal())
 
 
-async def test_a_long_reader(path: str) -> None:
+async def test_a_long_reader(path: Path) -> None:
     """35: a reader in another process that never ends holds up nobody, and the log is used again after it."""
-    async with serving(path) as server, open_producer(server) as producer:
+    async with running_process(path) as server, open_producer(server) as producer:
         await producer.store(final_transcript(1))
-        reader = apsw.Connection(path)
+        reader = apsw.Connection(str(path))
         reader.execute("begin").execute("select count(*) from sqlite_schema").fetchall()
         await producer.store(*(final_transcript(seq, text=LARGE_TEXT) for seq in range(2, 32)))
         assert 6_000_000 < (pinned := os.path.getsize(f"{path}-wal"))
         reader.close()
         await producer.store(*(final_transcript(seq, text=LARGE_TEXT) for seq in range(32, 92)))
         assert os.path.getsize(f"{path}-wal") < pinned + 5_000_000
-        assert 200 == await server.status("/readyz")
+        assert 200 == await status(server, "/readyz")
         assert [*range(1, 92)] == seqs(await server.api.journal())
 
 
 async def test_a_start_on_a_read_only_file(tmp_path: Path) -> None:
     """34: a server that may not write its database does not start, and says so in a sentence."""
     with tmpfs(tmp_path / "disk", "4m") as folder:
-        path = str(folder / "calls.db")
-        async with serving(path) as server, open_producer(server) as producer:
+        path = folder / "calls.db"
+        async with running_process(path) as server, open_producer(server) as producer:
             await producer.store(final_transcript(1))
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         log = tmp_path / "stderr"
-        process = await start(path, log)
+        process = await start_process(path, "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0", log=log)
         await asyncio.wait_for(process.communicate(), 30)
         assert (1, 1) == (process.returncode, log.read_text().count("\n"))
         assert "Read-only" in log.read_text()

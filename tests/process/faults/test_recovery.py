@@ -15,7 +15,6 @@ from tests.support.callers.gateway import ask, openai_client_at, role_and_text, 
 from tests.support.callers.producer import Producer, connected_producer, open_producer
 from tests.support.events import final_transcript, session_end
 from tests.support.paths import FIXTURES
-from tests.support.processes.served import serving, session_state
 from tests.support.processes.service_process import ServiceProcess, running_process
 from tests.support.servers.llm_server import Script, llm_server
 from tests.support.waiting import eventually
@@ -59,9 +58,9 @@ async def test_a_reply_that_a_killed_process_left_is_closed(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path: Path) -> Path:
     """Where a database may be made."""
-    return str(tmp_path / "db")
+    return tmp_path / "calls.db"
 
 
 def recorded(name: str) -> list[JsonObject]:
@@ -85,20 +84,19 @@ async def stream_until(producer: Producer, events: list[JsonObject], enough: int
     return acked
 
 
-async def test_a_call_survives_kills(path: str) -> None:
+async def test_a_call_survives_kills(path: Path) -> None:
     """A producer that resumes by next_seq after every kill gets the memory of an undisturbed call."""
     call, acked = recorded("long_call"), 0
     for enough in (300, 1200):
-        async with serving(path) as process, connected_producer(process) as producer:
+        async with running_process(path) as process, connected_producer(process) as producer:
             ready = await producer.open()
             assert ready["next_seq"] > acked
             assert newest_turn(call[: ready["next_seq"] - 1]) + 1 == ready["next_turn"]
             acked = await stream_until(producer, call[ready["next_seq"] - 1 : enough + 300], enough)
-            process.kill()
-            await process.ended()
-    async with serving(path) as process, connected_producer(process) as producer:
+            await process.kill()
+    async with running_process(path) as process, connected_producer(process) as producer:
         await producer.store(*call[(await producer.open())["next_seq"] - 1 :])
-        await eventually("ended", lambda: session_state(process.api))
+        await eventually("ended", process.api.state)
         assert list(range(1, len(call) + 1)) == [row["seq"] for row in (await process.api.journal())[:-1]]
         assert remembered("long_call") == await process.api.contents()
 
@@ -108,10 +106,10 @@ def newest_turn(events: list[JsonObject]) -> int:
     return max([event.get("turn_id", 0) for event in events], default=0)
 
 
-async def test_many_calls_survive_a_kill(path: str) -> None:
+async def test_many_calls_survive_a_kill(path: Path) -> None:
     """Of every session what was acknowledged is there after the kill, in order and once."""
     names = [f"s{number}" for number in range(20)]
-    async with serving(path) as process, connected_producer(process) as producer:
+    async with running_process(path) as process, connected_producer(process) as producer:
         for name in names:
             await producer.open(name)
         sending = asyncio.create_task(send_all(producer, names))
@@ -119,11 +117,10 @@ async def test_many_calls_survive_a_kill(path: str) -> None:
         while min(acked.values()) < 20:
             ack = await producer.expect("ack")
             acked[ack["session_id"]] = ack["seq"]
-        process.kill()
-        await process.ended()
+        await process.kill()
         sending.cancel()
         await asyncio.wait({sending})
-    async with serving(path) as process:
+    async with running_process(path) as process:
         for name in names:
             seqs = [row["seq"] for row in await process.api.journal(name)]
             assert list(range(1, len(seqs) + 1)) == seqs
@@ -136,32 +133,31 @@ async def send_all(producer: Producer, names: list[str]) -> None:
         await producer.send_together(*(final_transcript(seq, session_id=name) for name in names))
 
 
-async def test_an_end_survives_a_kill(path: str) -> None:
+async def test_an_end_survives_a_kill(path: Path) -> None:
     """A session whose end was committed, but not its close, is closed by the restart as that end said."""
     async with (
-        serving(path) as process,
+        running_process(path) as process,
         open_producer(process, producer="llm") as llm,
         connected_producer(process) as asr,
     ):
         await llm.store(final_transcript(1))
         await asr.open(producer="asr")
         await asr.store(session_end(1, ts=77, reason="hangup"))
-        assert "running" == await session_state(process.api)
-        process.kill()
-        await process.ended()
-    async with serving(path) as process:
-        await eventually("ended", lambda: session_state(process.api))
+        assert "running" == await process.api.state()
+        await process.kill()
+    async with running_process(path) as process:
+        await eventually("ended", process.api.state)
         assert {"type": "session.closed", "ts": 77, "reason": "hangup"} == (await process.api.journal())[-1]["event"]
         assert ["Line 1."] == [message["content"] for message in await process.api.contents()]
 
 
-async def test_sigterm_drains(path: str) -> None:
+async def test_sigterm_drains(path: Path) -> None:
     """Everything that was sent is acknowledged, everybody is told, and the process exits with 0."""
-    async with serving(path) as process, open_producer(process) as producer:
+    async with running_process(path) as process, open_producer(process) as producer:
         await producer.store(final_transcript(1))
-        process.process.send_signal(signal.SIGTERM)
+        process.signal(signal.SIGTERM)
         code, frames = await producer.closed()
         assert (1012, [{"type": "goaway"}]) == (code, frames)
         assert 0 == await process.ended()
-    async with serving(path) as process, connected_producer(process) as producer:
+    async with running_process(path) as process, connected_producer(process) as producer:
         assert 2 == (await producer.open())["next_seq"]

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from standardwebhooks import Webhook
 
-from tests.support.callers.rest import RestClient
+from tests.support.processes.service_process import running_process
 from tests.support.samples.deliveries import HELLO, WHSEC, state_in, texts
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, comparable_body, webhook_receiver
 from voicemem.runtime import Runtime, now_ms
@@ -33,24 +29,13 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 async def killed_in_the_middle(tmp_path: Path, hook: WebhookReceiver) -> None:
     """Run the service as a process of its own, end a call, and kill it while its first attempt is under way."""
-    arguments = ["serve", "--store", f"sqlite:{tmp_path}/v.db", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]
-    arguments += ["--webhook-url", hook.url(), "--webhook-secret", WHSEC]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "voicemem", *arguments, stdout=asyncio.subprocess.PIPE, env={**os.environ, "TZ": "UTC"}
-    )
-    assert process.stdout is not None
-    try:
-        shown = ""
-        while "webhook" not in shown:
-            shown += (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
-        api = RestClient(re.findall(r"http://[\d.]+:\d+", shown)[0])
-        await api.create()
-        await api.send(*HELLO)
-        await api.end()
+    arguments = ("--webhook-url", hook.url(), "--webhook-secret", WHSEC)
+    async with running_process(tmp_path / "v.db", *arguments, env={"TZ": "UTC"}) as process:
+        await process.api.create()
+        await process.api.send(*HELLO)
+        await process.api.end()
         await hook.one()
-    finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+        await process.kill()
 
 
 @pytest.mark.fault(20)

@@ -13,7 +13,6 @@ import pytest
 from tests.support.callers.producer import connected_producer, open_producer
 from tests.support.callers.rest import RestClient
 from tests.support.events import LARGE_TEXT, final_transcript, session_end
-from tests.support.processes.served import session_state
 from tests.support.services import Serve, running_service
 from tests.support.stores.contract import append_batch
 from tests.support.stores.failing import locked_database, store_without_room
@@ -59,8 +58,8 @@ async def test_time_without_a_server_is_not_silence(path: str) -> None:
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
         began = now_ms()
-        assert "running" == await session_state(RestClient(app))
-        await eventually("ended", lambda: session_state(RestClient(app)))
+        assert "running" == await RestClient(app).state()
+        await eventually("ended", RestClient(app).state)
         assert 900 <= now_ms() - began
 
 
@@ -70,7 +69,7 @@ async def test_a_producer_that_was_cut_off_is_waited_for(path: str) -> None:
     await store.open("default", "s", "main", SessionPatch({"idle_timeout": 0.3}, {}), None, then)
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
-        await eventually("ended", lambda: session_state(RestClient(app)))
+        await eventually("ended", RestClient(app).state)
         assert "idle" == (await RestClient(app).session())["reason"]
 
 
@@ -82,7 +81,7 @@ async def test_a_restart_closes_what_had_ended(path: str) -> None:
     await append_batch(store, opened.stream.key, "main", 1, [offer], now_ms())
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
-        await eventually("ended", lambda: session_state(RestClient(app)), timeout_s=1)
+        await eventually("ended", RestClient(app).state, timeout_s=1)
         assert "hangup" == (await RestClient(app).session())["reason"]
 
 
@@ -157,7 +156,7 @@ async def test_the_sweeper_outlives_an_outage(serve: Serve) -> None:
     async with store_without_room(app):
         assert 503 == (await api.post("/v1/sessions/s/events", [final_transcript(1, text=LARGE_TEXT)])).status
         await api.get("/livez")
-    await eventually("ended", lambda: session_state(api))
+    await eventually("ended", api.state)
     assert not app.failed.is_set()
 
 

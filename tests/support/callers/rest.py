@@ -109,6 +109,10 @@ class RestClient:
     async def session(self, session_id: str = "s") -> JsonObject:
         return dict((await self.get(f"/v1/sessions/{session_id}")).json)
 
+    async def state(self, session_id: str = "s") -> str:
+        """Whether a session runs."""
+        return str((await self.session(session_id))["state"])
+
     async def contents(self, session_id: str = "s", query: str = "") -> list[JsonObject]:
         """The messages of a session."""
         answered = await self.get(f"/v1/sessions/{session_id}/history{query}")

@@ -21,11 +21,14 @@ STOP_S = 30.0
 class ServiceProcess:
     """A running `voicemem serve`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, rest: str, ingest_address: Address) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, store: Path, log: Path, shown: str) -> None:
         self.process = process
-        self.rest = rest
-        self.ingest_address = ingest_address
-        self.api = RestClient(rest)
+        self.store = store
+        self.log = log
+        (host, port) = re.findall(r"ws://([\d.]+):(\d+)", shown)[0]
+        self.ingest_address = Address(host, int(port))
+        self.rest = re.findall(r"http://[\d.]+:\d+", shown)[0]
+        self.api = RestClient(self.rest)
 
     @property
     def pid(self) -> int:
@@ -50,9 +53,9 @@ class ServiceProcess:
         self.signal(signal.SIGTERM)
         return await self.ended()
 
-    async def ended(self) -> int:
+    async def ended(self, timeout_s: float = STOP_S) -> int:
         """Its exit code, once it has ended."""
-        return await asyncio.wait_for(self.process.wait(), STOP_S)
+        return await asyncio.wait_for(self.process.wait(), timeout_s)
 
 
 @asynccontextmanager
@@ -66,17 +69,11 @@ async def running_process(
     log: Path | None = None,
 ) -> AsyncIterator[ServiceProcess]:
     """A process on a file, killed at the end of the block if it still runs. `program` is what Python is to run."""
-    command = [
-        *(sys.executable, *program, "serve", "--store", f"sqlite:{store}"),
-        *("--rest", f"127.0.0.1:{rest}", "--ingest", f"127.0.0.1:{ingest}", *arguments),
-    ]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
-    with (log or store.with_suffix(".log")).open("ab") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=errors, env={**inherited, **(env or {})}
-        )
+    log = log or store.with_suffix(".log")
+    addresses = ("--rest", f"127.0.0.1:{rest}", "--ingest", f"127.0.0.1:{ingest}")
+    process = await start_process(store, *addresses, *arguments, program=program, env=env, log=log)
     try:
-        yield await read_addresses(process)
+        yield ServiceProcess(process, store, log, await first_lines(process))
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -84,13 +81,30 @@ async def running_process(
             await process.wait()
 
 
-async def read_addresses(process: asyncio.subprocess.Process) -> ServiceProcess:
-    """The process, once it says where it listens."""
+async def start_process(
+    store: Path,
+    *arguments: str,
+    log: Path,
+    program: Sequence[str] = ("-m", "voicemem"),
+    env: Mapping[str, str] | None = None,
+) -> asyncio.subprocess.Process:
+    """`serve` on a file, also where it cannot start; what it writes to standard error is added to the log."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
+    with log.open("ab") as errors:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, *program, "serve", "--store", f"sqlite:{store}", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env={**inherited, **(env or {})},
+        )
+
+
+async def first_lines(process: asyncio.subprocess.Process) -> str:
+    """What a service shows once it takes requests, its addresses among it."""
     assert process.stdout is not None
     shown = ""
     while "webhook" not in shown:
         line = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
         assert line, f"the service has not started: {shown}"
         shown += line
-    (host, port) = re.findall(r"ws://([\d.]+):(\d+)", shown)[0]
-    return ServiceProcess(process, re.findall(r"http://[\d.]+:\d+", shown)[0], Address(host, int(port)))
+    return shown
