@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from unicodedata import category
 
@@ -204,16 +205,14 @@ def text_by_word_times(evidence: ReplyEvidence, position_ms: int, generated: str
 
     `generated`, the text that existed by then, is tried first: text that came later must not change what was heard
     (rule 4, "Cutting"). Only if more of the heard words are in the whole original is that cut. A word is identified by
-    its `start_ms`; of two with the same, the one reported last counts.
+    its `start_ms`; of two with the same, the one of the later `ts` counts, then the one that arrived later.
     """
-    by_start = {
-        word.start_ms: word
-        for window in evidence.windows
-        for word in window.playback.words
-        if window.since <= word.ts <= window.until
-    }
-    if not by_start:
+    known = [
+        word for window in evidence.windows for word in window.playback.words if window.since <= word.ts <= window.until
+    ]
+    if not known:
         return None
+    by_start = {word.start_ms: word for word in sorted(known, key=attrgetter("ts"))}
     words = [by_start[start].text.strip() for start in sorted(by_start) if by_start[start].end_ms <= position_ms]
     end, found = match_words(generated, words)
     later_end, later_found = match_words(evidence.original, words)

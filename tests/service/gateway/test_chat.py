@@ -90,9 +90,14 @@ async def test_chunks_come_as_they_are_made(serve: Serve) -> None:
         texts = [(await anext(stream)).choices[0].delta.content for _ in range(2)]
         assert ["", "One."] == texts
         assert [("user", "Hi.")] == role_and_text(await api.contents())
-        assert [("user", "Hi."), ("assistant", "One.")] == role_and_text(await api.contents(query="?open=true"))
+        await eventually([("user", "Hi."), ("assistant", "One.")], lambda: in_progress(api))
         llm.go_on.set()
         assert "Two." == "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+
+async def in_progress(api: RestClient) -> list[tuple[str, str]]:
+    """The history, with the reply that is being generated; what the client has is journaled a moment later."""
+    return role_and_text(await api.contents(query="?open=true"))
 
 
 async def test_chunks_pass_unchanged(serve: Serve) -> None:

@@ -144,6 +144,13 @@ def test_words_may_come_in_parts_and_late() -> None:
     assert heard_text_of(*REPLY, *call) == ("Why did ", "aligned")
 
 
+def test_of_two_words_at_one_start_the_later_counts() -> None:
+    """By their `ts`, in whatever order they arrive."""
+    early, late = tts(1, 30, words=[word("Why", 0, 100)]), tts(1, 60, words=[word("Why", 0, 900)])
+    for order in ([early, late], [late, early]):
+        assert heard_text_of(*REPLY, *order, interrupt(1, 80, audio_end_ms=200)) == ("", "aligned")
+
+
 def test_words_may_be_spelled_without_punctuation() -> None:
     """The recogniser's spelling of words finds those of the text, with the punctuation that follows them."""
     spoken = "why did the scarecrow win an award because"
