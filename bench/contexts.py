@@ -63,10 +63,10 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     store = MemoryStore()
     measured = []
     try:
-        opened = await store.open("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
+        opened = await store.open_producer("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
         for name, wanted in POLICIES:
             memories = ReadModelCache(store)
-            memory = await memories.at(opened.stream)
+            memory = await memories.get(opened.stream)
             memory.fold(entries(calls.turns(turns)))
             if name == "summary":
                 journaled = decode_journaled(SUMMARY % (turns - 20, 2 * turns - 40))

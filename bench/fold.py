@@ -122,8 +122,8 @@ async def recorded(
     recorder: Recorder, memories: ReadModelCache, store: Store, length: int
 ) -> tuple[ProducerLease, list[bytes]]:
     """Make a call of so many events; returns the events that come next in it."""
-    opened = await store.open("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
-    await memories.at(opened.stream)
+    opened = await store.open_producer("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
+    await memories.get(opened.stream)
     line = ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False)
     texts = calls.first(length + BATCH)
     for at in range(0, length, BATCH):
@@ -171,8 +171,8 @@ async def contexts() -> list[Measured]:
     store = MemoryStore()
     try:
         memories = ReadModelCache(store)
-        opened = await store.open("bench", "context", "main", validate_config({}), None, now_ms())
-        memory = await memories.at(opened.stream)
+        opened = await store.open_producer("bench", "context", "main", validate_config({}), None, now_ms())
+        memory = await memories.get(opened.stream)
         memory.fold(entries(calls.turns(100)))
         following = entries(calls.turns(102)[len(calls.turns(100)) :], memory.state.position + 1)[:CONTEXT_CALLS]
         by_hand = best(lambda: [{"role": m.role, "content": m.content} for m in memory.messages()]) * 1e6

@@ -59,9 +59,9 @@ class App:
     async def start(self) -> None:
         """Recover what the last process left unfinished, then listen. Raises `CannotStart`, `OSError`."""
         services, now = self.services, self.services.runtime.clock()
-        rules.check_binding(self.settings, await services.access.needed())
+        rules.check_binding(self.settings, await services.access.needs_key())
         await services.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
-        await services.store.restart(now)
+        await services.store.restart_silence(now)
         await services.store.release_deliveries(now)
         await services.sender.open()
         if self.settings.llm_url is not None:

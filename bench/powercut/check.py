@@ -44,7 +44,7 @@ async def check_body(store: Store, ledger: Ledger, sent: Sent, claimed: bytes | 
     name = f"export {sent.export.notice_id}"
     if claimed is not None and claimed not in sent.asked_bodies:
         ledger.findings.append(f"{name}: a body that nobody gave")
-    if sent.frozen is not None and await store.freeze(sent.export, b"another") != sent.frozen:
+    if sent.frozen is not None and await store.freeze_payload(sent.export, b"another") != sent.frozen:
         ledger.findings.append(f"{name}: its frozen body is lost or another")
 
 
@@ -65,11 +65,11 @@ class Checker:
 
     async def run(self) -> None:
         call = self.call
-        stream = await self.store.stream(PROJECT, call.id)
+        stream = await self.store.find_session(PROJECT, call.id)
         if stream is None:
             if call.key and not call.erase_asked:
                 self.say("an acknowledged session is gone")
-            if call.erased and await self.store.rows(call.key, 0, 1):
+            if call.erased and await self.store.read_rows(call.key, 0, 1):
                 self.say("an erased session can be read")
             return
         if call.erased:
@@ -87,7 +87,7 @@ class Checker:
             self.say(f"configuration {stream.config['labels']}, journal {self.version}, asked and acked {call.version}")
         if (stream.state == "ended") != (self.closes == 1):
             self.say(f"{stream.state} after {self.closes} closes")
-        self.check_exports(await self.store.deliveries(stream.key))
+        self.check_exports(await self.store.list_deliveries(stream.key))
         snapshot = await self.store.load_snapshot(stream.key, 1, 10**9)
         found = 0 if snapshot is None else snapshot.position
         if not self.between(found, call.snapshot) or (snapshot and snapshot.state != b"%d " % found * 300):
@@ -98,7 +98,7 @@ class Checker:
 
     async def rows(self) -> list[JournalRow]:
         rows: list[JournalRow] = []
-        while more := await self.store.rows(self.call.key, rows[-1].position if rows else 0, 1_000):
+        while more := await self.store.read_rows(self.call.key, rows[-1].position if rows else 0, 1_000):
             rows += more
         return rows
 
@@ -142,7 +142,7 @@ class Checker:
         self.ledger.checked += len(producer.positions)
         if following <= producer.acked:
             self.say(f"LOST: {producer.name} was acknowledged up to {producer.acked}, stored up to {following - 1}")
-        opened = await self.store.open(
+        opened = await self.store.open_producer(
             PROJECT, self.call.id, producer.name, validate_config({}), None, self.ledger.now_ms
         )
         if opened.next_seq != following:

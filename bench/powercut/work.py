@@ -81,7 +81,7 @@ class Caller:
         elif dice < 0.96:
             await self.close(call)
         elif dice < 0.98:
-            await self.store.silence(call.key, self.ledger.tick())
+            await self.store.set_silent_since(call.key, self.ledger.tick())
         else:
             await self.erase(call)
 
@@ -94,7 +94,9 @@ class Caller:
             from_seq = producer.next_seq + self.choice.randrange(1, 4)
             producer.from_seqs.add(from_seq)
         try:
-            opened = await self.store.open(PROJECT, call.id, producer.name, given, from_seq, self.ledger.tick())
+            opened = await self.store.open_producer(
+                PROJECT, call.id, producer.name, given, from_seq, self.ledger.tick()
+            )
         except Refused:  # erased meanwhile
             producer.finished = True
             return
@@ -177,7 +179,7 @@ class Caller:
 
     async def close(self, call: Call) -> None:
         notice, now = self.notice(call), self.ledger.tick()
-        if await self.store.close(call.key, SessionEnding(now, "api"), notice, now) is not None:
+        if await self.store.close_session(call.key, SessionEnding(now, "api"), notice, now) is not None:
             call.closes.add(notice)
 
     async def change(self, call: Call) -> None:
@@ -185,7 +187,7 @@ class Caller:
         settled = validate_config({"labels": {"version": str(version)}})
         event = b'{"type":"session.update","labels":{"version":"%d"}}' % version
         try:
-            await self.store.change(call.key, settled, event, self.ledger.tick())
+            await self.store.change_config(call.key, settled, event, self.ledger.tick())
         except Refused:
             return
         call.version[1] = max(call.version[1], version)
@@ -213,7 +215,7 @@ async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: in
             if body is None:
                 mine = f"{export.notice_id} {choice.random()}".encode() * choice.choice((1, 400))
                 sent.asked_bodies.add(mine)
-                body = await store.freeze(export, mine)
+                body = await store.freeze_payload(export, mine)
             if body is None:  # erased meanwhile
                 continue
             sent.frozen = sent.frozen or body

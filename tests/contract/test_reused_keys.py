@@ -13,8 +13,8 @@ OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
 async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
     """A closed session's key, and its export, claimed."""
-    key = (await store.open("p", session_id, "main", validate_config(OWN), None, at)).stream.key
-    await store.close(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
+    key = (await store.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
+    await store.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
     (export,) = await store.claim_deliveries(at, 1_000, [], 10)
     return key, export
 
@@ -32,8 +32,8 @@ async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:
     key, export = await closed(store, "erased", 1)
     await erase(store, key)
     _, other = await closed(store, "other", 3)
-    assert await store.freeze(export, b"what the erased session said") is None
-    assert b"its own" == await store.freeze(other, b"its own")
+    assert await store.freeze_payload(export, b"what the erased session said") is None
+    assert b"its own" == await store.freeze_payload(other, b"its own")
 
 
 async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -> None:
@@ -42,7 +42,7 @@ async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
     assert not await store.finish_delivery(export, Attempt(4, 1, 200, None, ""), "delivered", None)
-    assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]
+    assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]
 
 
 async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> None:
@@ -51,4 +51,4 @@ async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> 
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
     await store.disable_endpoint(export.endpoint, 4)
-    assert ["pending"] == [delivery.state for delivery in await store.deliveries(key)]
+    assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]

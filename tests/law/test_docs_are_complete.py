@@ -184,7 +184,7 @@ def test_every_metric_is_documented_with_its_labels_and_type() -> None:
     """Each metric stands in the table of docs/monitoring.md with its labels and type, and no others do."""
     rows = re.findall(r"^\| `(voicemem_\w+)` \| (.*?) ?\| (\w+) \| .+ \|$", TEXTS["monitoring.md"], re.MULTILINE)
     documented = {name: (set(re.findall(r"`(\w+)`(?= \(|, `|$)", labels)), kind) for name, labels, kind in rows}
-    expected = {name: (set(labels), kind) for name, labels, kind in Metrics().described()}
+    expected = {name: (set(labels), kind) for name, labels, kind in Metrics().describe()}
     assert {name: kind for name, (_, kind) in expected.items()} == {n: kind for n, (_, kind) in documented.items()}
     assert [n for n, (labels, _) in expected.items() if not labels <= documented[n][0]] == []
 

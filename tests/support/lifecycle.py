@@ -30,7 +30,7 @@ def anything(session_patch: SessionPatch) -> None:
 async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> ProducerLease:
     """A line of a connection that has opened a session, as a connection does it."""
     presence.connect("p", session_id, producer)
-    one: OpenResult = await presence.sessions.store.open(
+    one: OpenResult = await presence.sessions.store.open_producer(
         "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
     )
     return ProducerLease(one.stream, producer, one.epoch, may_call_out=False)

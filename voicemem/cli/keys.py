@@ -84,7 +84,7 @@ def list_keys(store: str) -> None:
     """
 
     async def work(opened: Store) -> list[ApiKey]:
-        return await opened.keys()
+        return await opened.list_keys()
 
     for key in run(with_store(existing_path(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
@@ -105,7 +105,7 @@ def revoke_key(store: str, key_id: str) -> None:
     """
 
     async def work(opened: Store) -> bool:
-        key = await opened.key(key_id)
+        key = await opened.find_key(key_id)
         revoked = key is not None and await opened.revoke_key(key_id, now_ms())
         if key is not None and revoked:
             audit("key_revoked", COMMAND_LINE, key.project, key=key_id)

@@ -30,7 +30,7 @@ from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
 from voicemem.store.sqlite.database_files import check_store_path
-from voicemem.telemetry.otel import make_tracer, wanted
+from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__
 
@@ -211,7 +211,7 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
         click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
         click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
-        if not await app.services.access.needed():
+        if not await app.services.access.needs_key():
             click.echo("  keys     none: anyone who can reach these ports may do anything (voicemem keys create)")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
@@ -260,7 +260,7 @@ def check_config(**options: Any) -> None:
     """
     try:
         settings = to_settings(options)
-        wanted(os.environ)
+        chosen_exporter(os.environ)
         keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
         check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     except VoicememError as error:

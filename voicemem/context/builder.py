@@ -131,7 +131,7 @@ async def select_context(
     """
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(memories, stream.project, session_config)
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     if session_config.memory_from is not None and memory.state.carried is None:
         memory = await carry_over(memories, stream, session_config)
     return select_from(memory, policies, session_config, options, user_document_message, stream.id)
@@ -165,7 +165,7 @@ def select_from(
         memory_config, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
     return ContextSelection(
         history=memory.current_messages(),
-        indexes=memory.remembered(),
+        indexes=memory.remembered_indexes(),
         carried=tuple(session.text for session in memory.state.carried or ()),
         session_config=session_config,
         memory_config=memory_config,
@@ -184,7 +184,7 @@ def answered_tool_uses(memory: ReadModel) -> list[ToolUse]:
 
 def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:
     """The memory without what is forgotten, as policies see it."""
-    messages, tokens, indexes = memory.current_messages(), memory.tokens(counter), memory.remembered()
+    messages, tokens, indexes = memory.current_messages(), memory.token_counter(counter), memory.remembered_indexes()
     nothing_forgotten = len(indexes) == len(messages)
     return Remembered(
         messages=messages if nothing_forgotten else [messages[index] for index in indexes],
@@ -253,8 +253,8 @@ async def make_user_document_message(
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
         return None
-    stream = await memories.journal.user(project, session_config.user_id)
-    document = None if stream is None else (await memories.at(stream)).state.document
+    stream = await memories.journal.find_user(project, session_config.user_id)
+    document = None if stream is None else (await memories.get(stream)).state.document
     return document_message(document, section)
 
 

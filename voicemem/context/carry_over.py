@@ -30,7 +30,7 @@ async def carry_over(memories: ReadModelCache, stream: Stream, session_config: S
     """
     memory_from = session_config.memory_from
     if memory_from is None or session_config.user_id is None or stream.state != "running":
-        return await memories.at(stream)
+        return await memories.get(stream)
     carried = await collect_carried_sessions(memories, stream, session_config.user_id, memory_from)
     _, memory = await append_derived(
         memories,
@@ -48,9 +48,9 @@ async def collect_carried_sessions(
     carried: list[CarriedSession] = []
     ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
-        page = await memories.journal.streams(ended)
+        page = await memories.journal.list_sessions(ended)
         for earlier in page:
-            text = session_text(await memories.at(earlier), memory_from)
+            text = session_text(await memories.get(earlier), memory_from)
             if text:
                 carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
             if len(carried) == memory_from.sessions:

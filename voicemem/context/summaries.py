@@ -201,7 +201,7 @@ class Summaries:
         session_config = parse_config(stream.config)
         if self.policies.resolve(session_config.memory).policy != SUMMARY:
             return None
-        now = await self.journal.stream(stream.project, stream.id)
+        now = await self.journal.find_session(stream.project, stream.id)
         if now is None:
             return None
         return await select_context(self.memories, self.policies, now, ContextOptions())

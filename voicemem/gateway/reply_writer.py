@@ -84,7 +84,7 @@ async def ends_of_unfinished(
             if reply.item is None or reply.generation.complete or (key, reply.item) in running:
                 continue
             # The state does not know producers: the journal row that began the reply does.
-            first = await journal.rows(key, reply.order - 1, 1)
+            first = await journal.read_rows(key, reply.order - 1, 1)
             if first and first[0].producer == producer:
                 ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
     return ends

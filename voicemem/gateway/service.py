@@ -104,7 +104,7 @@ class Gateway:
         endpoint = await self.endpoints.for_session(stream)
         lease = ProducerLease(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
         stream, new_input = await self.record_input(stream, chat_turn, lease)
-        memory = await self.memories.at(stream)
+        memory = await self.memories.get(stream)
         turn_id = new_input.turn_id
         if turn_id is None:
             turn_id = memory.state.items[new_input.events[0].item or ""]
@@ -131,7 +131,7 @@ class Gateway:
         # twice. The lock is released before the LLM is asked, which may take half a minute.
         async with lock:
             stream = await self.close_unfinished_replies(stream, lease)
-            new_input = self.extract_input(await self.memories.at(stream), chat_turn)
+            new_input = self.extract_input(await self.memories.get(stream), chat_turn)
             if new_input.events:
                 stream = await record(self.deps.recorder, lease, new_input.events)
         return stream, new_input
@@ -157,8 +157,8 @@ class Gateway:
 
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
         """End the replies that a killed process left open; the session's row after that."""
-        stream = await self.memories.journal.stream(stream.project, stream.id) or stream
-        state, running = (await self.memories.at(stream)).state, self.deps.reply_ids.reserved
+        stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
+        state, running = (await self.memories.get(stream)).state, self.deps.reply_ids.reserved
         ends = await ends_of_unfinished(self.memories.journal, stream.key, state, GATEWAY_PRODUCER, running)
         return await record(self.deps.recorder, lease, ends) if ends else stream
 
@@ -172,7 +172,7 @@ class Gateway:
 
     async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
         """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
-        stream = await self.memories.journal.stream(prepared.stream.project, prepared.stream.id)
+        stream = await self.memories.journal.find_session(prepared.stream.project, prepared.stream.id)
         if stream is None:
             raise Refused("unknown_session")
         custom = parse_config(stream.config).llm.vendor == "custom"

@@ -116,7 +116,7 @@ class Library:
         """List sessions, the newest first; `state` is `running` or `ended`."""
         checked = check_arguments(user_id=user_id, state=state, limit=limit)
         matching = SessionFilter(project=self.project, user_id=user_id, state=state, limit=checked.limit or 100)
-        return [LibrarySession(self, stream.id) for stream in await self.store.streams(matching)]
+        return [LibrarySession(self, stream.id) for stream in await self.store.list_sessions(matching)]
 
     def user_memory(self, user_id: str) -> Documents:
         """The working memory of a user, shared by all their sessions."""
@@ -222,11 +222,11 @@ class LibrarySession:
     async def history(self, open: bool = False) -> list[Message]:
         """The messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
-        return (await self.library.memories.at(await self._stream())).messages(unfinished)
+        return (await self.library.memories.get(await self._stream())).messages(unfinished)
 
     async def turns(self) -> list[JsonObject]:
         """Each turn's start, end, cause and latencies."""
-        return turns((await self.library.memories.at(await self._stream())).state)
+        return turns((await self.library.memories.get(await self._stream())).state)
 
     # What the next LLM request gets
 
@@ -253,7 +253,7 @@ class LibrarySession:
         selection = await self._select(ContextOptions())
         stream = await self._stream()
         return statistics_of(
-            stream, await library.memories.at(stream), selection, None, library.services.runtime.clock()
+            stream, await library.memories.get(stream), selection, None, library.services.runtime.clock()
         )
 
     @property
@@ -314,4 +314,4 @@ class LibrarySession:
         """Erase everything of the session; its id cannot be used again."""
         stream = await self._stream()
         await self.library.sessions.erase(stream)
-        self.library.memories.forget(stream.key)
+        self.library.memories.discard(stream.key)

@@ -49,6 +49,6 @@ class LlmEndpoints:
             if self.default is None:
                 raise Refused("llm_not_configured")
             return self.default
-        secrets = await self.journal.secrets(stream.key)
+        secrets = await self.journal.load_secrets(stream.key)
         headers = msgspec.json.decode(secrets.get("llm.headers", "{}"), type=dict[str, str])
         return LlmEndpoint(url, secrets.get("llm.api_key"), headers)

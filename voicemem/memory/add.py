@@ -87,10 +87,10 @@ async def record_messages(
     new_id: Callable[[], str],
 ) -> AddedAt:
     """Journal messages and tool traces together, all or none. Raises `Refused`."""
-    now = await memories.journal.stream(lease.project, lease.session_id)
+    now = await memories.journal.find_session(lease.project, lease.session_id)
     if now is None:
         raise Refused("unknown_session")
-    events = EventTranslator((await memories.at(now)).state, new_id, recorder.clock()).translate_all(entries)
+    events = EventTranslator((await memories.get(now)).state, new_id, recorder.clock()).translate_all(entries)
     arrivals = []
     for event in events:
         arrival = decode_event(msgspec.json.encode(event))
@@ -100,7 +100,7 @@ async def record_messages(
     recorded = await recorder.record(lease, arrivals)
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    memory = await memories.at(recorded.stream)
+    memory = await memories.get(recorded.stream)
     return AddedAt(recorded.stream.position, event_turn(arrivals[-1], memory.state))
 
 

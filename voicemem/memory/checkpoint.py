@@ -103,7 +103,7 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
         + b',"events":['
     )
     while position < stream.position:
-        rows = await journal.rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
         entries = [msgspec.json.encode(checkpoint_entry(row)) for row in rows]

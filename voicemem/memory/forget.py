@@ -40,7 +40,7 @@ async def forget(memories: ReadModelCache, stream: Stream, request: ForgetReques
             "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
         )
     stream, memory = await append_derived(memories, stream, lambda memory: forgotten_event(memory, request), now_ms)
-    remembered = len(memory.remembered())
+    remembered = len(memory.remembered_indexes())
     return Forgot(stream.position, len(memory.current_messages()) - remembered, remembered)
 
 
@@ -59,7 +59,7 @@ def forget_all_but_newest(memory: ReadModel, count: int, everything: bool) -> Me
     """Forget all but the newest `count` messages. What is still being said is not a message yet, and stays."""
     # Not only what is carried over now: None means that nothing was carried over yet, and that must not happen later.
     carried = everything and memory.state.carried != ()
-    messages, indexes = memory.current_messages(), memory.remembered()
+    messages, indexes = memory.current_messages(), memory.remembered_indexes()
     if count >= len(indexes):
         return MemoryForgotten(carried=True) if carried else None
     kept = set(indexes[len(indexes) - count :])
@@ -75,7 +75,7 @@ def kept_positions(memory: ReadModel, number: int, kept: set[int]) -> set[int]:
     """The journal positions at which the parts of a turn began that stay: `kept` messages, and unfinished ones."""
     state, turn = memory.state, memory.state.turns[number]
     begun = {part.order for part in (*turn.utterances, *(turn.typed or ()), *turn.replies)}
-    entries = enumerate(turn_entries(state, turn), memory.begins[number])
+    entries = enumerate(turn_entries(state, turn), memory.turn_starts[number])
     forgotten = state.forgotten or Forgotten()
     return {
         order

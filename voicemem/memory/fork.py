@@ -52,7 +52,7 @@ async def fork(
 
     Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
     """
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     if (at_turn and at_turn not in memory.state.turns) or at_turn > MAX_INTEGER:
         raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
     changes = validate_config(patch)
@@ -74,7 +74,7 @@ async def summary_at(memories: ReadModelCache, stream: Stream, state: State, at_
         return state.summary
     newest, position = None, 0
     while position < stream.position:
-        rows = await memories.journal.rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await memories.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             break
         position = rows[-1].position

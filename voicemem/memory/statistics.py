@@ -73,7 +73,7 @@ def statistics_of(
     stream: Stream, memory: ReadModel, selection: ContextSelection, summary: SummaryState | None, now_ms: int
 ) -> Statistics:
     """The statistics of a session; `selection` says how its tokens are counted."""
-    messages, tokens = memory.current_messages(), memory.tokens(selection.counter)
+    messages, tokens = memory.current_messages(), memory.token_counter(selection.counter)
     return Statistics(
         session_id=stream.id,
         state=stream.state,
@@ -88,7 +88,7 @@ def statistics_of(
         latencies=latencies(memory.state),
         tools=count_tools(memory.state),
         summary=summary,
-        forgotten=len(messages) - len(memory.remembered()),
+        forgotten=len(messages) - len(memory.remembered_indexes()),
         memory_bytes=memory.weight,
     )
 

@@ -119,7 +119,7 @@ class WorkingMemory:
     async def read_document(self, owner: DocumentOwner, version: int | None = None) -> DocumentView:
         """A document as it is, or at a version. Raises `Refused` (`unknown_version`, `unknown_session`)."""
         stream = await self.find_stream(owner)
-        memory = None if stream is None else await self.memories.at(stream)
+        memory = None if stream is None else await self.memories.get(stream)
         document = None if memory is None else memory.state.document
         if version is None or (document is not None and version == document.version):
             return view_of(owner, document)
@@ -131,14 +131,14 @@ class WorkingMemory:
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
-        document = None if stream is None else (await self.memories.at(stream)).state.document
+        document = None if stream is None else (await self.memories.get(stream)).state.document
         if stream is None or document is None:
             return []
         last = document.version if before is None else min(before - 1, document.version)
         positions = document.positions[max(0, last - limit) : last]
         records = []
         for number, position in zip(range(last, 0, -1), reversed(positions), strict=False):
-            for row in await self.journal.rows(stream.key, position - 1, 1):
+            for row in await self.journal.read_rows(stream.key, position - 1, 1):
                 event = codec.decode_journaled(row.payload)
                 assert isinstance(event, MemoryDocument)
                 records.append(VersionRecord(number, event.operation, row.received_ms))
@@ -154,7 +154,7 @@ class WorkingMemory:
         async with self.lock_for(owner):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.find_stream(owner)
-                memory = None if stream is None else await self.memories.at(stream)
+                memory = None if stream is None else await self.memories.get(stream)
                 position = 0 if memory is None else memory.position
                 before = view_of(owner, None if memory is None else memory.state.document)
                 if expected is not None and before.version not in expected:
@@ -204,8 +204,8 @@ class WorkingMemory:
     async def find_stream(self, owner: DocumentOwner) -> Stream | None:
         """The stream of an owner; None for a user without a document. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
-            return await self.journal.user(owner.project, owner.id)
-        stream = await self.journal.stream(owner.project, owner.id)
+            return await self.journal.find_user(owner.project, owner.id)
+        stream = await self.journal.find_session(owner.project, owner.id)
         if stream is None:
             raise Refused("unknown_session")
         return stream
@@ -255,7 +255,7 @@ class WorkingMemory:
 
     async def data(self, stream: Stream) -> JsonObject:
         """The data of a session."""
-        return (await self.memories.at(stream)).state.data
+        return (await self.memories.get(stream)).state.data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""

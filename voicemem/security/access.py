@@ -96,10 +96,10 @@ class Access:
         self.checked_ms = -ASK_AGAIN_MS
         """When the store was last found to have no key, Unix ms."""
         self.admin_digest = None if admin_key is None else digest(admin_key)
-        self.revoked = asyncio.Event()
+        self.key_revoked = asyncio.Event()
         """Set when this process revokes a key; the task that closes its connections clears it."""
 
-    async def needed(self) -> bool:
+    async def needs_key(self) -> bool:
         """Whether callers need a key: from the first one on, even when all are revoked."""
         if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= ASK_AGAIN_MS:
             self.checked_ms = self.clock()
@@ -108,7 +108,7 @@ class Access:
 
     async def grant(self, token: str | None) -> Grant:
         """What the holder of a key or session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
-        if not await self.needed():
+        if not await self.needs_key():
             return FULL_GRANT
         if token is None:
             raise Refused("unauthorized")
@@ -117,7 +117,7 @@ class Access:
         if looks_like_token(token):
             return await self.grant_session(token)
         match = KEY_PATTERN.match(token)
-        key = await self.directory.key(match[1]) if match else None
+        key = await self.directory.find_key(match[1]) if match else None
         if match is None or key is None or key.revoked_ms is not None:
             raise Refused("unauthorized")
         if not hmac.compare_digest(digest(match[2]), key.hash):
@@ -126,19 +126,19 @@ class Access:
 
     async def grant_session(self, text: str) -> Grant:
         """What the holder of a session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
-        signer, secret = await self.signer(signer_of(text))
+        signer, secret = await self.find_signer(signer_of(text))
         token = verify_token(text, secret, self.clock())
         scopes = tuple(scope for scope in TOKEN_SCOPES if signer.allows(scope))
         return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms)
 
-    async def signer(self, key_id: str) -> tuple[Grant, bytes]:
+    async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
         """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
         if key_id == ADMIN_KEY_ID and self.admin_digest is not None:
             # A person chose this key, so it may be weak. If its hash alone signed tokens, the holder of one could
             # search for the key offline; the store's secret, which no caller knows, prevents that.
             secret = hmac.digest(self.directory.cursor_secret, self.admin_digest, "sha256")
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
-        key = await self.directory.key(key_id) if KEY_ID_PATTERN.match(key_id) else None
+        key = await self.directory.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
         if key is None or key.revoked_ms is not None:
             raise Refused("unauthorized")
         return Grant(key.project, key.scopes, key.id), key.hash
@@ -147,11 +147,11 @@ class Access:
         """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
         if grant.key_id is None:
             raise Refused("no_keys")
-        _, secret = await self.signer(grant.key_id)
+        _, secret = await self.find_signer(grant.key_id)
         expires_s = self.clock() // 1000 + ttl_s
         return sign_token(session_id, expires_s, grant.key_id, secret), expires_s * 1000
 
-    async def over(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
+    async def ended_grants(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
         """The grants of open connections that are no longer valid, each with the reason."""
         now, expired, keys = self.clock(), {}, set()
         for grant in grants:
@@ -166,16 +166,16 @@ class Access:
         gone = Refused("unauthorized", "The key was revoked.")
         return expired | {grant: gone for grant in keys if grant.key_id in revoked}
 
-    async def keys_of(self, project: str) -> list[ApiKey]:
+    async def list_keys(self, project: str) -> list[ApiKey]:
         """The keys of a project, revoked ones included, the oldest first."""
-        return [key for key in await self.directory.keys() if key.project == project]
+        return [key for key in await self.directory.list_keys() if key.project == project]
 
     async def revoke_key(self, project: str, key_id: str) -> None:
         """Revoke a key. Raises `Refused` (`unknown_key`) when the project has no active key with this id."""
-        key = await self.directory.key(key_id)
+        key = await self.directory.find_key(key_id)
         if key is None or key.project != project or not await self.directory.revoke_key(key_id, self.clock()):
             raise Refused("unknown_key")
-        self.revoked.set()
+        self.key_revoked.set()
 
     async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[ApiKey, str]:
         """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""

@@ -93,16 +93,16 @@ def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
         raise CannotStart(f"The allow-list of addresses has an entry that is not a network: {error}.") from None
 
 
-def blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
+def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
     """Whether requests of tenants may not go to this IP address; anything but a plain IP address is blocked too."""
     try:
         literal = ip_address(address)
     except ValueError:
         return True
-    called = _final_address(literal)
-    if any(literal in network or called in network for network in allowed):
+    final = _final_address(literal)
+    if any(literal in network or final in network for network in allowed):
         return False
-    return any(called in network for network in DENIED_NETWORKS)
+    return any(final in network for network in DENIED_NETWORKS)
 
 
 def guarded_connector(
@@ -115,7 +115,7 @@ def guarded_connector(
 
     def open_socket(address_info: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, address = address_info
-        if blocked(address[0], allowed):
+        if is_blocked(address[0], allowed):
             raise AddressNotAllowedError
         return socket.socket(family, kind, protocol)
 
@@ -132,7 +132,7 @@ def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
     if port is not None and port not in WEB_PORTS and (port < 1024 or port > 65535 or port in BAD_PORTS):
         raise _invalid("The URL's port is not one for web services.")
     address = _literal_address(host)
-    if address is not None and blocked(address, allowed):
+    if address is not None and is_blocked(address, allowed):
         raise Refused("address_not_allowed")
 
 

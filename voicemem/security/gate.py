@@ -30,7 +30,7 @@ class Gate:
         Without `ask_store` the last known answer about keys is used. Raises `Refused` (`foreign_host`,
         `foreign_origin`).
         """
-        needed = await self.access.needed() if ask_store else self.access.has_seen_key
+        needed = await self.access.needs_key() if ask_store else self.access.has_seen_key
         if needed or self.open_to_all:
             return needed
         match = HOST.match(host or "")

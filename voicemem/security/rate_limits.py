@@ -24,10 +24,10 @@ class Rate(NamedTuple):
     """The rate at which a bucket fills, and its size."""
 
     per_second: float
-    at_once: float
+    burst: float
 
     @classmethod
-    def of(cls, per_second: float) -> Rate | None:
+    def with_burst(cls, per_second: float) -> Rate | None:
         """The rate with the usual burst; None, which means no limit, for 0."""
         return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
 
@@ -35,28 +35,28 @@ class Rate(NamedTuple):
 class Charge(NamedTuple):
     """The result of a charge: how many more tokens were taken ahead, and the seconds to wait before the next charge."""
 
-    ahead: int
+    prepaid: int
     wait_s: float
 
 
 class Bucket:
     """One caller's tokens. The level may go below zero: what has arrived is charged in full, and the wait follows."""
 
-    __slots__ = ("__weakref__", "at_ms", "level", "rate")
+    __slots__ = ("__weakref__", "filled_ms", "level", "rate")
 
     def __init__(self, rate: Rate, now_ms: int) -> None:
         self.rate = rate
-        self.level = rate.at_once
-        self.at_ms = now_ms
+        self.level = rate.burst
+        self.filled_ms = now_ms
 
     def wait_s(self, now_ms: int) -> float:
         """Fill the bucket up to now, and return the seconds until it has a token; 0.0 if it has one.
 
         A clock that was set back fills nothing.
         """
-        filled = max(0, now_ms - self.at_ms) * self.rate.per_second / 1000
-        self.level = min(self.rate.at_once, self.level + filled)
-        self.at_ms = now_ms
+        filled = max(0, now_ms - self.filled_ms) * self.rate.per_second / 1000
+        self.level = min(self.rate.burst, self.level + filled)
+        self.filled_ms = now_ms
         return max(0.0, (1 - self.level) / self.rate.per_second)
 
     def take(self, amount: float, now_ms: int) -> float:
@@ -67,7 +67,7 @@ class Bucket:
         return wait_s
 
     def charge(self, amount: float, ahead: int, now_ms: int) -> Charge:
-        """Take this much, whatever the level, and up to `ahead` more of what is left then.
+        """Take this much, whatever the level, and up to `prepaid` more of what is left then.
 
         A connection takes tokens ahead so that it need not come here for each event; a debt is a wait for it.
         """
@@ -82,7 +82,7 @@ class Buckets:
 
     def __init__(self, rate: Rate | None, most: int = MAX_CALLERS) -> None:
         self.rate = rate
-        self.most = most
+        self.max_callers = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
         self.held: WeakValueDictionary[Hashable, Bucket] = WeakValueDictionary()
         """Buckets that connections hold, also when pushed out of `buckets`, so that no caller has two at a time."""
@@ -100,7 +100,7 @@ class Buckets:
         if bucket is None:
             bucket = self.buckets[caller] = self.held.get(caller) or Bucket(self.rate, now_ms)
             self.held[caller] = bucket
-            if len(self.buckets) > self.most:
+            if len(self.buckets) > self.max_callers:
                 self.buckets.popitem(last=False)
         self.buckets.move_to_end(caller)
         return bucket
@@ -118,8 +118,8 @@ class RateLimits:
 
     def __init__(self, clock: Callable[[], int], request_rate: float, event_rate: float) -> None:
         self.clock = clock
-        self.requests = Buckets(Rate.of(request_rate)), Buckets(Rate.of(request_rate * TOKEN_SHARE))
-        self.events = Buckets(Rate.of(event_rate)), Buckets(Rate.of(event_rate * TOKEN_SHARE))
+        self.requests = Buckets(Rate.with_burst(request_rate)), Buckets(Rate.with_burst(request_rate * TOKEN_SHARE))
+        self.events = Buckets(Rate.with_burst(event_rate)), Buckets(Rate.with_burst(event_rate * TOKEN_SHARE))
         self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST))
 
     def count_request(self, caller: Caller | None) -> None:

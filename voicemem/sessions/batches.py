@@ -93,9 +93,11 @@ ResultCallback = Callable[["PendingBatch", BatchResult | VoicememError], None]
 class PendingBatch:
     """Events of one lease that wait for the next commit, and the function that gets their result."""
 
-    def __init__(self, lease: ProducerLease, answer: ResultCallback, kind: str = "http", origin: object = None) -> None:
+    def __init__(
+        self, lease: ProducerLease, on_result: ResultCallback, kind: str = "http", origin: object = None
+    ) -> None:
         self.lease = lease
-        self.answer = answer
+        self.on_result = on_result
         self.kind = kind
         """How the events came in: `websocket` or `http`."""
         self.origin = origin
@@ -112,7 +114,7 @@ class PendingBatch:
         With the first other event it becomes the list of all. The plain form needs no object and no look at each event,
         neither here nor in the store (see `voicemem.store.admission.admits_all`).
         """
-        self.committing = False
+        self.is_sealed = False
         """Whether it has been offered to the journal, so that nothing can be added any more."""
 
     def add_ordinary(self, event: TranscriptEvent, payload: bytes) -> None:
@@ -138,12 +140,12 @@ class PendingBatch:
             self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
         self.arrivals.append(arrival)
 
-    def offered(self, now_ms: int) -> Batch:
+    def seal(self, now_ms: int) -> Batch:
         """The batch in the journal's form. Nothing may be added after this."""
-        lease, self.committing = self.lease, True
+        lease, self.is_sealed = self.lease, True
         if self.arrivals is None:
             return Batch(lease.key, lease.producer, lease.epoch, now_ms, self.payloads, self.first_seq)
-        offers = [offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
+        offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
         return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers)
 
 
@@ -152,7 +154,7 @@ def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
     return isinstance(arrival, DecodedEvent) or arrival.seq is not None
 
 
-def offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
+def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
     if isinstance(arrival, RejectedEvent):
         return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
     event = arrival.event

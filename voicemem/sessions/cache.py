@@ -38,7 +38,7 @@ MAINTENANCE_S = 1.0
 PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
-"""Rounds without use after which a read model is packed: usually, and while those in use exceed `in_use`."""
+"""Rounds without use after which a read model is packed: usually, and while those in use exceed `unpacked_budget`."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
 MAX_LAG = 64
@@ -50,7 +50,7 @@ CATCH_UP_SLICE = 50
 class ReadModelCache:
     """The read models of the sessions that were used last, at most `capacity` of them.
 
-    Together they may take about `budget` bytes, and those that are not packed about `in_use` of these.
+    Together they may take about `budget` bytes, and those that are not packed about `unpacked_budget` of these.
     """
 
     def __init__(
@@ -58,24 +58,24 @@ class ReadModelCache:
         journal: Journal,
         capacity: int = 20_000,
         budget: int = 512 * 1024 * 1024,
-        in_use: int = 32 * 1024 * 1024,
+        unpacked_budget: int = 32 * 1024 * 1024,
     ) -> None:
         self.journal = journal
         self.capacity = capacity
         self.budget = budget
-        self.in_use = in_use
+        self.unpacked_budget = unpacked_budget
         self.lagging: set[int] = set()
         """Keys of read models that are more than `LAG` entries behind."""
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
-        self.round = 0
+        self.rounds = 0
 
-    async def at(self, stream: Stream) -> ReadModel:
+    async def get(self, stream: Stream) -> ReadModel:
         """The read model of a session, folded at least up to the position of its row. Raises `StoreUnavailable`."""
         memory = self.cached.get(stream.key)
         if memory is None:
             memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
         self.cached.move_to_end(stream.key)
-        memory.used = self.round
+        memory.last_round = self.rounds
         if memory.position < stream.position:
             async with memory.lock:
                 await self.catch_up(stream.key, memory, stream.position)
@@ -83,7 +83,7 @@ class ReadModelCache:
         await self.evict()
         return memory
 
-    async def as_of(self, key: int, position: int) -> list[Message]:
+    async def messages_as_of(self, key: int, position: int) -> list[Message]:
         """The messages of a session as they were at a position."""
         return await self.compute_as_of(key, position, ReadModel.messages)
 
@@ -114,13 +114,13 @@ class ReadModelCache:
     async def catch_up(self, key: int, memory: ReadModel, position: int) -> None:
         while memory.position < position:
             missing = position - memory.position
-            rows = await self.journal.rows(key, memory.position, min(FOLD_PAGE, missing))
+            rows = await self.journal.read_rows(key, memory.position, min(FOLD_PAGE, missing))
             if not rows:
                 return  # the session was erased meanwhile
-            memory.fold(decoded(rows))
+            memory.fold(decode_rows(rows))
             memory.folded_bytes += sum(len(row.payload) for row in rows)
 
-    def note(
+    def fold_committed(
         self, key: int, position: int, received_ms: int, events: Sequence[IncomingEvent | JournaledEvent], size: int = 0
     ) -> None:
         """Fold events that were just committed, the first at `position`, if nothing is missing before them.
@@ -133,16 +133,16 @@ class ReadModelCache:
             return
         worth = memory.unpacked is not None or len(events) >= UNPACK_MIN
         if worth and memory.position == position - 1 and not memory.lock.locked():
-            state, memory.used = memory.state, self.round
+            state, memory.last_round = memory.state, self.rounds
             memory.folded_bytes += size
             for place, event in enumerate(events, position):
                 fold_event(state, place, received_ms, event)
             return
-        memory.noted = position + len(events) - 1
-        if memory.noted - memory.position > MAX_LAG:
+        memory.known_position = position + len(events) - 1
+        if memory.known_position - memory.position > MAX_LAG:
             self.lagging.add(key)
 
-    def forget(self, key: int) -> None:
+    def discard(self, key: int) -> None:
         self.cached.pop(key, None)
 
     def discard_all(self) -> None:
@@ -151,14 +151,14 @@ class ReadModelCache:
 
     async def save_snapshot_if_due(self, key: int, memory: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
         position = memory.position
-        if position - memory.saved >= every:
-            memory.saved = position
+        if position - memory.saved_position >= every:
+            memory.saved_position = position
             with suppress(StoreUnavailable):  # a snapshot only saves time
                 await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encode_state(memory.state)))
 
     async def maintain(self) -> None:
         """One round of maintenance: pack what is not used, evict what is too much, catch up what lags."""
-        self.round += 1
+        self.rounds += 1
         await self.pack_idle()
         await self.evict(weigh=True)
         await self.catch_up_lagging()
@@ -168,19 +168,19 @@ class ReadModelCache:
             self.lagging.discard(key)
             memory = self.cached.get(key)
             if memory is not None:
-                memory.used = self.round
+                memory.last_round = self.rounds
                 with suppress(StoreUnavailable):  # the next read reports it
                     async with memory.lock:
-                        await self.catch_up(key, memory, memory.noted)
+                        await self.catch_up(key, memory, memory.known_position)
 
     async def pack_idle(self) -> None:
         """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
         used = [memory for memory in self.cached.values() if memory.unpacked is not None]
-        pressed = sum(memory.folded_bytes for memory in used) > self.in_use
+        pressed = sum(memory.folded_bytes for memory in used) > self.unpacked_budget
         rounds = PRESSURE_ROUNDS if pressed else IDLE_ROUNDS
-        idle = [memory for memory in used if self.round - memory.used >= rounds]
+        idle = [memory for memory in used if self.rounds - memory.last_round >= rounds]
         for count, memory in enumerate(idle, 1):
-            if self.round - memory.used >= rounds and not memory.lock.locked():
+            if self.rounds - memory.last_round >= rounds and not memory.lock.locked():
                 memory.pack()
             if count % PACK_SLICE == 0:
                 await asyncio.sleep(0)
@@ -205,7 +205,7 @@ class ReadModelCache:
                     )
 
 
-def decoded(rows: Iterable[JournalRow]) -> list[DecodedRow]:
+def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
     """Decode journal rows for the fold. Raises `StoreUnavailable` for a damaged one."""
     try:
         return [DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
@@ -235,10 +235,10 @@ async def append_derived(
     Raises `Refused` (`unknown_session`, and what `make` raises), `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await memories.journal.stream(stream.project, stream.id)
+        current = await memories.journal.find_session(stream.project, stream.id)
         if current is None:
             raise Refused("unknown_session")
-        memory = await memories.at(current)
+        memory = await memories.get(current)
         event = make(memory)
         if event is None:
             return current, memory
@@ -246,5 +246,5 @@ async def append_derived(
             stream.key, msgspec.json.encode(event), memory.position, now_ms()
         )
         if appended is not None:
-            return appended, await memories.at(appended)
+            return appended, await memories.get(appended)
     raise StoreUnavailable("The session changes faster than this change can be stored; try again.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from voicemem.store.records import AppendResult
 
-Listener = Callable[[Sequence[AppendResult]], None]
+CommitListener = Callable[[Sequence[AppendResult]], None]
 """Runs right after each commit, in the recorder's task, so it must be quick and must not raise."""
 
 
@@ -14,12 +14,12 @@ class CommitFeed:
     """The subscribers to commits."""
 
     def __init__(self) -> None:
-        self.listeners: list[Listener] = []
+        self.listeners: list[CommitListener] = []
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: CommitListener) -> None:
         self.listeners.append(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: CommitListener) -> None:
         self.listeners.remove(listener)
 
     def publish(self, appended: Sequence[AppendResult]) -> None:

@@ -34,7 +34,7 @@ class Gauges:
         self.connections = connections
         self.draining = draining
 
-    async def read(self) -> None:
+    async def refresh(self) -> None:
         """Set all gauges. While the store is down, those that come from it keep their last values."""
         metrics = self.metrics
         with suppress(StoreUnavailable):
@@ -48,7 +48,7 @@ class Gauges:
 
     async def refresh_store(self) -> None:
         metrics, now = self.metrics, self.clock()
-        figures = await self.store.figures(now)
+        figures = await self.store.read_figures(now)
         metrics.sessions.labels("running").set(figures.running)
         metrics.outbox_pending.set(figures.pending)
         metrics.outbox_due.set(figures.due)
@@ -66,7 +66,7 @@ class Gauges:
             state = "packed" if memory.unpacked is None else "in_use"
             counts[state] += 1
             sizes[state] += memory.weight
-            lags.append(max(0, memory.noted - memory.position))
+            lags.append(max(0, memory.known_position - memory.position))
         for state in counts:
             metrics.memories.labels(state).set(counts[state])
             metrics.memories_bytes.labels(state).set(sizes[state])

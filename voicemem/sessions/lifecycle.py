@@ -35,7 +35,7 @@ class Sessions:
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.check_settings = check_settings
-        self.joining = asyncio.Lock()
+        self.name_lock = asyncio.Lock()
         """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
         """Set at every start and close, when there may be notices to send."""
@@ -44,7 +44,7 @@ class Sessions:
 
     async def get(self, project: str, session_id: str) -> Stream:
         """A session's row. Raises `Refused` (`unknown_session`)."""
-        stream = await self.store.stream(project, session_id)
+        stream = await self.store.find_session(project, session_id)
         if stream is None:
             raise Refused("unknown_session")
         return stream
@@ -55,7 +55,7 @@ class Sessions:
         Raises `Refused` (`invalid_cursor`).
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page = await self.store.streams(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
+        page = await self.store.list_sessions(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
         if len(page) <= wanted.limit:
             return page, None
         page = page[: wanted.limit]
@@ -63,7 +63,7 @@ class Sessions:
 
     def format_cursor(self, project: str, last: Stream) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])
-        return base64.urlsafe_b64encode(self.sign(project, body) + body).decode().rstrip("=")
+        return base64.urlsafe_b64encode(self.sign_cursor(project, body) + body).decode().rstrip("=")
 
     def parse_cursor(self, project: str, cursor: str) -> tuple[int, int]:
         try:
@@ -71,11 +71,11 @@ class Sessions:
         except (binascii.Error, ValueError):
             raise Refused("invalid_cursor") from None
         signature, body = raw[:16], raw[16:]
-        if not hmac.compare_digest(signature, self.sign(project, body)):
+        if not hmac.compare_digest(signature, self.sign_cursor(project, body)):
             raise Refused("invalid_cursor")
         return msgspec.json.decode(body, type=tuple[int, int])
 
-    def sign(self, project: str, body: bytes) -> bytes:
+    def sign_cursor(self, project: str, body: bytes) -> bytes:
         """The signature of a cursor, which is valid for one project and one incarnation of the store."""
         scope = f"{self.store.incarnation}\0{project}\0".encode()
         return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:16]
@@ -89,7 +89,9 @@ class Sessions:
         """
         session_patch = validate_config(given)
         self.check_settings(session_patch)
-        stream, result = await self.store.create(project, session_id or self.new_id(), session_patch, self.clock())
+        stream, result = await self.store.create_session(
+            project, session_id or self.new_id(), session_patch, self.clock()
+        )
         if result == "different":
             raise Refused("session_exists")
         if result == "created":
@@ -101,7 +103,9 @@ class Sessions:
     ) -> Stream:
         """Create a session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
         self.check_settings(session_patch)
-        stream = await self.store.restore(project, session_id or self.new_id(), session_patch, restored, self.clock())
+        stream = await self.store.restore_session(
+            project, session_id or self.new_id(), session_patch, restored, self.clock()
+        )
         if stream is None:
             raise Refused("session_exists", "A session with this id exists already.")
         self.notices_due.set()
@@ -112,7 +116,7 @@ class Sessions:
 
         Raises `Refused` (`session_exists`) while another session of this name is running.
         """
-        async with self.joining:
+        async with self.name_lock:
             name = given.get("name")
             if isinstance(name, str) and await self.store.is_name_running(project, name):
                 raise Refused("session_exists", "A session of this name is running already.")
@@ -128,12 +132,14 @@ class Sessions:
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
-        return await self.store.change(stream.key, session_patch, payload, self.clock())
+        return await self.store.change_config(stream.key, session_patch, payload, self.clock())
 
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
-        closed = await self.store.close(stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), self.new_id(), now)
+        closed = await self.store.close_session(
+            stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), self.new_id(), now
+        )
         if closed is None:
             return await self.get(stream.project, stream.id)
         self.notices_due.set()

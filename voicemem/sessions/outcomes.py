@@ -8,7 +8,7 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import RefusalMarker, SessionEnd
 from voicemem.sessions.batches import BatchResult, EventProblem, FoldEntry, PendingBatch, ProducerLease, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
-from voicemem.store.admission import Outcome, sentence
+from voicemem.store.admission import Outcome, outcome_sentence
 from voicemem.store.records import AppendResult
 
 REFUSED = RefusalMarker(code="")
@@ -35,7 +35,7 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         if outcome is None:
             continue
         if outcome.position is not None:
-            entries.append(entry_of(arrival, outcome, outcome.position))
+            entries.append(fold_entry_of(arrival, outcome, outcome.position))
         if outcome.code is not None:
             continue
         stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
@@ -58,7 +58,7 @@ def outcomes_of(
         yield arrival, next(offered) if is_offered(arrival) else None
 
 
-def entry_of(arrival: DecodedEvent | RejectedEvent, outcome: Outcome, position: int) -> FoldEntry:
+def fold_entry_of(arrival: DecodedEvent | RejectedEvent, outcome: Outcome, position: int) -> FoldEntry:
     """A journaled event for the fold; a refused one only takes its position."""
     if isinstance(arrival, DecodedEvent) and outcome.code is None:
         return FoldEntry(position, [arrival.event], len(arrival.payload))
@@ -87,4 +87,4 @@ def problem_of(
         if lease.reported_gap == outcome.expected:
             return None
         lease.reported_gap = outcome.expected
-    return EventProblem(seq_of(arrival), outcome.code, sentence(outcome), outcome.expected)
+    return EventProblem(seq_of(arrival), outcome.code, outcome_sentence(outcome), outcome.expected)

@@ -52,13 +52,13 @@ class Presence:
         self.sessions = sessions
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections each producer has, by project and session id."""
-        self.left: dict[tuple[str, str], ProducerLease] = {}
+        self.last_leases: dict[tuple[str, str], ProducerLease] = {}
         """The lease of the last disconnect from each session that is still connected."""
         self.unrecorded_silences: dict[int, tuple[ProducerLease, int]] = {}
         """Sessions without a connection, and since when (Unix ms), that are not noted in the store yet; by key."""
         self.awaited: dict[tuple[str, str], dict[str, int]] = {}
         """Until when producers without a connection are expected back (Unix ms), by project and session id."""
-        self.waiting: dict[tuple[str, str], PendingClose] = {}
+        self.pending_closes: dict[tuple[str, str], PendingClose] = {}
         """Sessions with a committed end that are not closed yet, by project and id."""
         self.began_ms = sessions.clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
@@ -75,7 +75,7 @@ class Presence:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
 
-    def wait_for(self, lease: ProducerLease) -> None:
+    def expect_producer(self, lease: ProducerLease) -> None:
         """Expect events of a producer without a connection for a while."""
         self.awaited.setdefault((lease.project, lease.session_id), {})[lease.producer] = (
             self.sessions.clock() + AWAITED_MS
@@ -87,12 +87,12 @@ class Presence:
         `lost` says that the connection broke, so that its producer is expected back.
         """
         if lost:
-            self.wait_for(lease)
-        self.left[lease.project, lease.session_id] = lease
+            self.expect_producer(lease)
+        self.last_leases[lease.project, lease.session_id] = lease
         await self.count_disconnect(lease.project, lease.session_id, lease.producer)
-        await self.close_unless_expected(lease, self.expected(lease))
+        await self.close_unless_expected(lease, self.expected_producers(lease))
 
-    async def abandon(self, project: str, session_id: str, producer: str) -> None:
+    async def undo_connect(self, project: str, session_id: str, producer: str) -> None:
         """Count out a connection whose open failed; the session's last real one may have gone meanwhile."""
         with suppress(StoreUnavailable):
             await self.count_disconnect(project, session_id, producer)
@@ -106,7 +106,7 @@ class Presence:
         if producers:
             return
         self.connected.pop((project, session_id), None)
-        lease = self.left.pop((project, session_id), None)
+        lease = self.last_leases.pop((project, session_id), None)
         if lease is not None:
             self.unrecorded_silences[lease.key] = (lease, self.sessions.clock())
             await self.record_silence()
@@ -118,20 +118,20 @@ class Presence:
             if (lease.project, lease.session_id) in self.connected:
                 continue  # a producer came back meanwhile
             try:
-                await self.sessions.store.silence(key, since)
+                await self.sessions.store.set_silent_since(key, since)
             except StoreUnavailable:
                 self.unrecorded_silences.setdefault(key, (lease, since))
                 raise
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session whose end was committed, unless another expected producer has not ended; then wait for it."""
-        expected = self.expected(lease)
+        expected = self.expected_producers(lease)
         if not await self.close_unless_expected(lease, expected):
-            self.waiting[lease.project, lease.session_id] = PendingClose(
+            self.pending_closes[lease.project, lease.session_id] = PendingClose(
                 lease, expected, self.sessions.clock() + AWAITED_MS
             )
 
-    def expected(self, lease: ProducerLease) -> ExpectedProducers:
+    def expected_producers(self, lease: ProducerLease) -> ExpectedProducers:
         """The producers of a session that are connected or expected back."""
         session, now = (lease.project, lease.session_id), self.sessions.clock()
         awaited = [name for name, until in self.awaited.get(session, {}).items() if until > now]
@@ -147,7 +147,7 @@ class Presence:
         )
         if closed is None:
             return False
-        self.waiting.pop((lease.project, lease.session_id), None)
+        self.pending_closes.pop((lease.project, lease.session_id), None)
         self.sessions.notices_due.set()
         return True
 
@@ -156,14 +156,14 @@ class Presence:
 
         The store is asked only when the expected producers of a session have changed since the last look.
         """
-        for session, waiting in list(self.waiting.items()):
-            expected = self.expected(waiting.lease)
-            if expected != waiting.expected:
-                await self.close_unless_expected(waiting.lease, expected)
-            if session in self.waiting:
-                self.waiting[session] = waiting._replace(expected=expected)
-                if self.sessions.clock() >= waiting.until_ms:
-                    del self.waiting[session]
+        for session, pending_close in list(self.pending_closes.items()):
+            expected = self.expected_producers(pending_close.lease)
+            if expected != pending_close.expected:
+                await self.close_unless_expected(pending_close.lease, expected)
+            if session in self.pending_closes:
+                self.pending_closes[session] = pending_close._replace(expected=expected)
+                if self.sessions.clock() >= pending_close.until_ms:
+                    del self.pending_closes[session]
 
     async def sweep(self) -> int:
         """Close the sessions that are due; return how many were closed. Raises `StoreUnavailable`, `StoreRuined`."""
@@ -173,8 +173,8 @@ class Presence:
         now, count = self.sessions.clock(), 0
         await self.close_pending()
         self.drop_awaited(now)
-        for key in await self.sessions.store.due(now, SWEEP_BATCH):
-            if await self.sessions.store.close(key, None, self.sessions.new_id(), now) is not None:
+        for key in await self.sessions.store.find_due(now, SWEEP_BATCH):
+            if await self.sessions.store.close_session(key, None, self.sessions.new_id(), now) is not None:
                 count += 1
         if count:
             self.sessions.notices_due.set()

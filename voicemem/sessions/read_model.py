@@ -25,8 +25,8 @@ class ReadModel:
     """
 
     __slots__ = (
-        "begins", "counts", "ends", "folded_bytes", "joined", "lock", "made", "noted", "packed", "packed_position",
-        "saved", "text", "times", "unpacked", "used",
+        "all_messages", "encoded", "encoded_ends", "folded_bytes", "known_position", "last_round", "lock", "packed",
+        "packed_position", "saved_position", "times", "token_counts", "turn_messages", "turn_starts", "unpacked",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -34,29 +34,29 @@ class ReadModel:
         self.packed = b""
         self.packed_position = state.position
         """The position of a packed read model; see `stands_at`."""
-        self.saved = saved
+        self.saved_position = saved
         """The position of the snapshot that was saved last."""
-        self.made: dict[int, list[Message]] = {}
+        self.turn_messages: dict[int, list[Message]] = {}
         """The messages of each turn."""
         self.times: dict[int, list[SpeechTimes]] = {}
         """The speech times of these messages, for the turns for which they were asked."""
-        self.joined: list[Message] = []
+        self.all_messages: list[Message] = []
         """The messages of all turns, in order."""
-        self.counts: dict[str, list[int]] = {}
+        self.token_counts: dict[str, list[int]] = {}
         """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
-        self.begins: dict[int, int] = {}
+        self.turn_starts: dict[int, int] = {}
         """The index of each turn's first message among the joined ones."""
-        self.text = b"[]"
+        self.encoded = b"[]"
         """The messages of the first turns as JSON; the messages of a turn that is over are encoded once."""
-        self.ends: list[int] = []
+        self.encoded_ends: list[int] = []
         """The offset at which each of these turns ends in `text`."""
         self.folded_bytes = 0
         """About how many bytes of the journal were folded; stands for its size while it is not packed."""
         self.lock = asyncio.Lock()
         """Held while missing entries are read and folded."""
-        self.used = 0
+        self.last_round = 0
         """The round of maintenance in which it was used last."""
-        self.noted = 0
+        self.known_position = 0
         """The last position that is known to be in the journal, when it was not folded at once."""
 
     @property
@@ -82,9 +82,9 @@ class ReadModel:
             self.packed_position = self.unpacked.position
             self.packed = zlib.compress(encode_state(self.unpacked), 1)
             self.unpacked = None
-            self.made, self.times, self.joined, self.begins = {}, {}, [], {}
-            self.counts = {}
-            self.text, self.ends = b"[]", []
+            self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
+            self.token_counts = {}
+            self.encoded, self.encoded_ends = b"[]", []
 
     def fold(self, entries: Iterable[DecodedRow]) -> None:
         fold_all(self.state, entries)
@@ -97,79 +97,81 @@ class ReadModel:
 
     def current_messages(self) -> list[Message]:
         """The messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
-        self.make()
-        return self.joined
+        self.refresh()
+        return self.all_messages
 
-    def remembered(self) -> Sequence[int]:
+    def remembered_indexes(self) -> Sequence[int]:
         """The indexes of those `made_messages` that are not forgotten."""
-        self.make()
-        return history.remembered(self.state, self.joined)
+        self.refresh()
+        return history.remembered(self.state, self.all_messages)
 
     def remembered_messages(self) -> list[Message]:
         """The messages that contexts and summaries are made from; valid as `made_messages` are."""
         messages = self.current_messages()
-        return messages if self.state.forgotten is None else [messages[index] for index in self.remembered()]
+        return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
 
     def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:
         """The messages in order, each with the time in which it could be heard."""
-        self.make()
+        self.refresh()
         for number in self.state.turn_numbers:
             if number not in self.times:
                 self.times[number] = turn_times(self.state, self.state.turns[number])
-        return [pair for n in self.state.turn_numbers for pair in zip(self.made[n], self.times[n], strict=True)]
+        return [
+            pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
+        ]
 
-    def contents(self) -> bytes:
+    def encode_messages(self) -> bytes:
         """The messages as a JSON array. Turns that did not change since the last time are not encoded again."""
-        self.make()
-        missing = self.state.turn_numbers[len(self.ends) :]
+        self.refresh()
+        missing = self.state.turn_numbers[len(self.encoded_ends) :]
         if missing:
-            pieces = [self.text[: self.ends[-1] if self.ends else 1]]
+            pieces = [self.encoded[: self.encoded_ends[-1] if self.encoded_ends else 1]]
             end = len(pieces[0])
             for number in missing:
-                piece = msgspec.json.encode(self.made[number])[1:-1]
+                piece = msgspec.json.encode(self.turn_messages[number])[1:-1]
                 pieces.append(b"," + piece if piece and end > 1 else piece)
                 end += len(pieces[-1])
-                self.ends.append(end)
-            self.text = b"".join((*pieces, b"]"))
-        return self.text
+                self.encoded_ends.append(end)
+            self.encoded = b"".join((*pieces, b"]"))
+        return self.encoded
 
-    def make(self) -> None:
+    def refresh(self) -> None:
         """Make the messages of the turns that have changed, and join all messages again from the first of these on.
 
         Mostly the last turn has changed, so everything before it stays: messages, token counts, and the text of
-        `contents`, which is cut where the first changed turn begins.
+        `encode_messages`, which is cut where the first changed turn begins.
         """
         state = self.state
         if not state.dirty_turns:
             return
         for number in state.dirty_turns:
-            self.made[number] = history.turn_messages(state, state.turns[number])
+            self.turn_messages[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
-        del self.ends[place:]
-        unchanged = 0 if before is None else self.begins[before] + len(self.made[before])
-        del self.joined[unchanged:]
-        for known in self.counts.values():
+        del self.encoded_ends[place:]
+        unchanged = 0 if before is None else self.turn_starts[before] + len(self.turn_messages[before])
+        del self.all_messages[unchanged:]
+        for known in self.token_counts.values():
             del known[unchanged:]
         for number in state.turn_numbers[place:]:
-            self.begins[number] = len(self.joined)
-            self.joined += self.made[number]
+            self.turn_starts[number] = len(self.all_messages)
+            self.all_messages += self.turn_messages[number]
 
-    def tokens(self, counter: TokenCounter) -> Callable[[int], int]:
+    def token_counter(self, counter: TokenCounter) -> Callable[[int], int]:
         """A function that counts the tokens of the message at an index, each once; valid until the next fold."""
-        self.make()
-        joined = self.joined
-        known = self.counts.setdefault(counter.name, [])
+        self.refresh()
+        joined = self.all_messages
+        known = self.token_counts.setdefault(counter.name, [])
         known.extend([-1] * (len(joined) - len(known)))
 
-        def tokens(index: int) -> int:
+        def count(index: int) -> int:
             if known[index] < 0:
                 known[index] = counter.count(joined[index].content)
             return known[index]
 
-        return tokens
+        return count
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)

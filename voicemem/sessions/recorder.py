@@ -58,13 +58,13 @@ class Recorder:
         self.check_settings = check_settings
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
-        self.waiting: list[PendingBatch] = []
+        self.pending: list[PendingBatch] = []
         self.pending_since = 0.0
         """When the first of these was added, by the monotonic clock."""
-        self.committing: asyncio.Task[None] | None = None
+        self.commit_task: asyncio.Task[None] | None = None
         self.feed = CommitFeed()
 
-    async def open(
+    async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
     ) -> tuple[OpenResult, int]:
         """Open a producer's next epoch on a session; returns that and the number of the session's next turn.
@@ -84,17 +84,19 @@ class Recorder:
     async def acquire_lease(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
     ) -> tuple[OpenResult, int]:
-        existing = await self.journal.stream(project, session_id)
+        existing = await self.journal.find_session(project, session_id)
         producer = frame.producer or DEFAULT_PRODUCER
         await self.check_producer(existing, producer)
         session_patch = validate_config({} if existing is not None else frame.session or {})
         if patch_changes_outbound(session_patch) and not may_call_out:
             raise Refused("forbidden", NEEDS_ADMIN)
         self.check_settings(session_patch)
-        opened = await self.journal.open(project, session_id, producer, session_patch, frame.from_seq, self.clock())
+        opened = await self.journal.open_producer(
+            project, session_id, producer, session_patch, frame.from_seq, self.clock()
+        )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
-        memory = await self.memories.at(opened.stream)
+        memory = await self.memories.get(opened.stream)
         return opened, memory.state.newest_turn + 1
 
     async def check_producer(self, stream: Stream | None, name: str) -> None:
@@ -109,7 +111,7 @@ class Recorder:
         batch.origin = self.tracer.current()
         for arrival in arrivals:
             batch.add(self.vet(lease, arrival))
-        self.take(batch)
+        self.enqueue(batch)
         result = await answered
         if isinstance(result, VoicememError):
             raise result
@@ -138,13 +140,13 @@ class Recorder:
         self.check_settings(update.patch)
         return update
 
-    def take(self, batch: PendingBatch) -> None:
+    def enqueue(self, batch: PendingBatch) -> None:
         """Queue a batch for the next commit; until then it may grow. Its `answer` is called after the commit."""
-        if not self.waiting:
+        if not self.pending:
             self.pending_since = time.monotonic()
-        self.waiting.append(batch)
-        if self.committing is None:
-            self.committing = asyncio.create_task(self.commit_pending())
+        self.pending.append(batch)
+        if self.commit_task is None:
+            self.commit_task = asyncio.create_task(self.commit_pending())
 
     async def commit_pending(self) -> None:
         """Commit what waits, one commit at a time: the batches that arrive during one commit share the next.
@@ -152,14 +154,14 @@ class Recorder:
         So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others.
         """
         try:
-            while self.waiting:
-                batches, self.waiting = self.waiting[:MAX_BATCHES], self.waiting[MAX_BATCHES:]
+            while self.pending:
+                batches, self.pending = self.pending[:MAX_BATCHES], self.pending[MAX_BATCHES:]
                 origins = [batch.origin for batch in batches if batch.origin is not None]
                 with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
                     if not await self.commit(batches, self.pending_since):
                         span.fail("store_unavailable")
         finally:
-            self.committing = None
+            self.commit_task = None
 
     async def commit(self, batches: list[PendingBatch], since: float) -> bool:
         """Journal batches, answer them, then fold them; returns whether they are on disk.
@@ -169,34 +171,34 @@ class Recorder:
         """
         now, began = self.clock(), time.monotonic()
         try:
-            appended = await self.journal.append([batch.offered(now) for batch in batches], now)
+            appended = await self.journal.append([batch.seal(now) for batch in batches], now)
         except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
             self.memories.discard_all()
             self.metrics.commits.labels("failed").inc()
             if not isinstance(error, VoicememError):
                 LOG.error("A commit failed", exc_info=error)
             for batch in batches:
-                batch.answer(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
+                batch.on_result(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
             return False
         written = time.monotonic()
         results = []
         for batch, outcome in zip(batches, appended, strict=True):
             results.append(result_of(batch, outcome))
-            batch.answer(batch, results[-1])
+            batch.on_result(batch, results[-1])
         self.metrics.commit_seconds.observe(written - began)
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
-            self.take_in(batch, result, now, counts)
-        self.metrics.committed(counts)
+            self.apply_result(batch, result, now, counts)
+        self.metrics.count_commit(counts)
         self.feed.publish(appended)
         return True
 
-    def take_in(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
+    def apply_result(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
         """Fold the stored events of a batch, count them, and audit its configuration changes."""
         key, lease, size = batch.lease.key, batch.lease, 0
         for entry in result.entries:
-            self.memories.note(key, entry.position, received_ms, entry.events, entry.size)
+            self.memories.fold_committed(key, entry.position, received_ms, entry.events, entry.size)
             size += entry.size
         counts.add(batch.kind, result.offered, result.stored, result.repeated, size)
         for problem in result.problems:

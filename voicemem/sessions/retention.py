@@ -40,28 +40,28 @@ class RetentionWorker:
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
-        keys = await self.store.expired(now, SESSIONS_PER_ROUND)
+        keys = await self.store.find_expired(now, SESSIONS_PER_ROUND)
         count = 0
         for key in keys:
-            count += await paced(self.store.expire(key, now))
+            count += await run_paced(self.store.expire(key, now))
         if count:
             LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
         return count
 
-    async def sweep(self) -> int:
+    async def purge_erased(self) -> int:
         """Delete the content of erased sessions, then its traces in the file; returns of how many sessions.
 
         Raises `StoreUnavailable`.
         """
         time = asyncio.get_running_loop().time
         count, latest = 0, time() + MAX_TABLES_S
-        while time() < latest and (keys := await self.store.erased(SESSIONS_PER_ROUND)):
+        while time() < latest and (keys := await self.store.find_erased(SESSIONS_PER_ROUND)):
             for key in keys:
-                self.memories.forget(key)
-            while await paced(self.store.delete_erased(keys)):
+                self.memories.discard(key)
+            while await run_paced(self.store.delete_erased(keys)):
                 pass
             count += len(keys)
-        while not await paced(self.store.finish_erased()):
+        while not await run_paced(self.store.finish_erased()):
             pass
         if count:
             LOG.info("The content of %d erased sessions has left the store", count)
@@ -72,7 +72,7 @@ class RetentionWorker:
         count = 0
         for key in await self.store.find_compactable(self.clock(), SESSIONS_PER_ROUND):
             steps = 0
-            while await paced(self.store.compact(key)):
+            while await run_paced(self.store.compact(key)):
                 steps += 1
             count += bool(steps)
         if count:
@@ -80,7 +80,7 @@ class RetentionWorker:
         return count
 
 
-async def paced(step: Awaitable[bool]) -> bool:
+async def run_paced(step: Awaitable[bool]) -> bool:
     """The result of a step, after a pause in proportion to the time that it took."""
     time = asyncio.get_running_loop().time
     begun = time()
@@ -94,7 +94,7 @@ async def erase_forever(retention: RetentionWorker) -> None:
     while True:
         done = 0
         with suppress(StoreUnavailable):  # what is due now is still due later
-            done = await retention.expire() + await retention.sweep()
+            done = await retention.expire() + await retention.purge_erased()
         if not done:
             await asyncio.sleep(IDLE_PAUSE_S)
 
@@ -122,13 +122,13 @@ async def erase_user(
     """
     count = 0
     wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
-    while sessions := await journal.streams(wanted):
+    while sessions := await journal.list_sessions(wanted):
         for session in sessions:
             await journal.erase(session.key, clock())
-            memories.forget(session.key)
+            memories.discard(session.key)
         count += len(sessions)
-    stream = await journal.user(project, user_id)
+    stream = await journal.find_user(project, user_id)
     if stream is not None:
         await journal.erase(stream.key, clock())
-        memories.forget(stream.key)
+        memories.discard(stream.key)
     return count

@@ -41,7 +41,7 @@ class Batch(Struct, frozen=True, gc=False):
     first_seq: int = 0
     offers: Sequence[Offer] | None = None
 
-    def each(self) -> Sequence[Offer]:
+    def as_offers(self) -> Sequence[Offer]:
         """All events, as offers."""
         if self.offers is not None:
             return self.offers
@@ -96,7 +96,7 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
     )
 
 
-def sentence(outcome: Outcome) -> str:
+def outcome_sentence(outcome: Outcome) -> str:
     """The sentence for an outcome's code, with the seq that a gap expects."""
     text = CODES[outcome.code or "internal"].sentence
     return f"{text} Expected seq {outcome.expected}." if outcome.expected is not None else text

@@ -62,7 +62,7 @@ class Journal(Protocol):
 
     # Sessions
 
-    async def create(
+    async def create_session(
         self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """Create a session, or return the existing one and whether its configuration is the same.
@@ -70,7 +70,7 @@ class Journal(Protocol):
         A new session gets its start exports (see `Outbox`). Raises `Refused` (`session_erased`).
         """
 
-    async def restore(
+    async def restore_session(
         self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
     ) -> Stream | None:
         """Create a session together with its journal so far; None when the id is taken.
@@ -79,7 +79,7 @@ class Journal(Protocol):
         `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
         """
 
-    async def open(
+    async def open_producer(
         self,
         project: str,
         session_id: str,
@@ -109,7 +109,7 @@ class Journal(Protocol):
     async def has_seqs(self, key: int, producer: str) -> bool:
         """Whether a producer has sent events with a seq in this session."""
 
-    async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+    async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         """Merge a patch into the configuration, and journal `payload` as the server's own event.
 
         Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
@@ -123,24 +123,24 @@ class Journal(Protocol):
 
     # When sessions end
 
-    async def silence(self, key: int, now_ms: int | None) -> None:
+    async def set_silent_since(self, key: int, now_ms: int | None) -> None:
         """Note since when a running session has no connection; None when it has one."""
 
-    async def restart(self, now_ms: int) -> None:
+    async def restart_silence(self, now_ms: int) -> None:
         """Called once at the start of a service: time without a server does not count as silence.
 
         Every running session is silent from now on. Of those with a committed `session.end`, a session whose producers
-        have all ended is due now; for the others the grace (`streams.GRACE_MS`) starts again.
+        have all ended is due now; for the others the grace (`streams.END_GRACE_MS`) starts again.
         """
 
-    async def due(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions that are due to close by now (`streams.due_ms`), the longest due first."""
+    async def find_due(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
 
-    async def close(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
         """Journal `session.closed` and add the close exports, in one transaction; None when nothing was closed.
 
         With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
-        ending of `streams.due_close`. `notice_id` becomes the id of the history notice.
+        ending of `streams.ending_if_due`. `notice_id` becomes the id of the history notice.
         """
 
     async def close_if_ended(
@@ -154,13 +154,13 @@ class Journal(Protocol):
 
     # Reads
 
-    async def stream(self, project: str, session_id: str) -> Stream | None:
+    async def find_session(self, project: str, session_id: str) -> Stream | None:
         """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
 
-    async def secrets(self, key: int) -> dict[str, str]:
+    async def load_secrets(self, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
 
-    async def streams(self, wanted: SessionFilter) -> list[Stream]:
+    async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
 
     async def count_sessions(self, wanted: SessionFilter) -> int:
@@ -172,7 +172,7 @@ class Journal(Protocol):
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
 
-    async def rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
+    async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
 
         A page may be shorter than `limit`, when its payloads are large.
@@ -180,7 +180,7 @@ class Journal(Protocol):
 
     # Users
 
-    async def user(self, project: str, user_id: str) -> Stream | None:
+    async def find_user(self, project: str, user_id: str) -> Stream | None:
         """The row of a user's own stream; None for an unknown or erased user."""
 
     async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
@@ -233,12 +233,12 @@ class Outbox(Protocol):
         a due time in the future may be of a clock that was ahead.
         """
 
-    async def freeze(self, export: ClaimedDelivery, payload: bytes) -> bytes | None:
+    async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         """Store the payload of an export's body, unless it has one. Returns the stored one; None if erased."""
 
     async def finish_delivery(
         self,
-        export: ClaimedDelivery,
+        delivery: ClaimedDelivery,
         attempt: Attempt,
         state: Literal["pending", "delivered", "failed"],
         due_ms: int | None,
@@ -261,7 +261,7 @@ class Outbox(Protocol):
     async def next_delivery_ms(self) -> int | None:
         """When the next export is due, leases included; None when none waits."""
 
-    async def deliveries(self, stream: int) -> list[Delivery]:
+    async def list_deliveries(self, stream: int) -> list[Delivery]:
         """All exports of a session with their attempts, in the order of their making; none once it is erased."""
 
 
@@ -271,10 +271,10 @@ class Endpoints(Protocol):
     async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
         """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
 
-    async def endpoints(self, project: str) -> list[Endpoint]:
+    async def list_endpoints(self, project: str) -> list[Endpoint]:
         """A project's endpoints, in the order in which they were made."""
 
-    async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
+    async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         """A project's endpoint; None when the id is unknown."""
 
     async def find_operator_endpoint(self) -> Endpoint | None:
@@ -300,7 +300,7 @@ class Endpoints(Protocol):
         Its schedule of retries starts again: `Export.restarted_at` becomes the number of attempts so far.
         """
 
-    async def recover(self, key: int, since_ms: int, now_ms: int) -> int:
+    async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
         """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
 
 
@@ -310,13 +310,13 @@ class Retention(Protocol):
     Several workers may call these methods at a time.
     """
 
-    async def expired(self, now_ms: int, limit: int) -> list[int]:
+    async def find_expired(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
 
     async def expire(self, key: int, now_ms: int) -> bool:
         """Erase a session if its `ttl_seconds` are over; whether it was erased."""
 
-    async def erased(self, limit: int) -> list[int]:
+    async def find_erased(self, limit: int) -> list[int]:
         """Keys of erased sessions whose content is not deleted yet, the oldest erasure first."""
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
@@ -352,10 +352,10 @@ class Directory(Protocol):
     def cursor_secret(self) -> bytes:
         """Signs the cursors that callers get."""
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_keys(self) -> list[ApiKey]:
         """The keys of all projects, revoked ones included, the oldest first."""
 
-    async def key(self, key_id: str) -> ApiKey | None:
+    async def find_key(self, key_id: str) -> ApiKey | None:
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
 
     async def has_keys(self) -> bool:
@@ -381,7 +381,7 @@ class Operations(Protocol):
     def healthy(self) -> bool:
         """Whether the last commit succeeded."""
 
-    async def figures(self, now_ms: int) -> Figures:
+    async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 
     async def probe(self) -> None:

@@ -69,7 +69,7 @@ class Stream(Struct, gc=False):
         return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
 
 
-def due_ms(stream: Stream) -> int | None:
+def close_due_ms(stream: Stream) -> int | None:
     """When a session is to be closed if nothing more happens; None when it is not running, and for a user's stream."""
     if stream.state != "running" or stream.kind != SESSION_KIND:
         return None
@@ -84,7 +84,7 @@ def due_ms(stream: Stream) -> int | None:
 
 def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
     """The ending with which a session is to be closed now; None when it is not due."""
-    due = due_ms(stream)
+    due = close_due_ms(stream)
     if due is None or due > now_ms:
         return None
     if stream.ending is not None:

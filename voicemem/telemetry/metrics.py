@@ -60,7 +60,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which only OpenMetrics gives a meaning
         self.registry = registry or CollectorRegistry()
-        self.answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self.request_series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         """The series of requests, by method, route and status: looking them up by labels costs more than counting."""
         self.define_ingest()
         self.define_edges()
@@ -148,35 +148,35 @@ class Metrics:
 
     # Updates
 
-    def committed(self, counts: CommitCounts) -> None:
+    def count_commit(self, counts: CommitCounts) -> None:
         """Count a commit that succeeded."""
         for (kind, result), count in counts.events.items():
             if count:
                 self.ingest_events.labels(kind, result).inc(count)
         for code, count in counts.codes.items():
-            self.refused(code, count)
+            self.count_refused(code, count)
         self.commits.labels("committed").inc()
         self.ingest_bytes.inc(counts.size)
         self.commit_batch_rows.observe(counts.offered)
 
-    def refused(self, code: str, count: int = 1) -> None:
+    def count_refused(self, code: str, count: int = 1) -> None:
         self.refused_events.labels(code if code in CODES else "internal").inc(count)
 
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+    def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a REST request that was answered; `route` is the path with placeholders."""
         method = method if method in METHODS else "other"
-        series = self.answered.get((method, route, status))
+        series = self.request_series.get((method, route, status))
         if series is None:
             requests = self.http_requests.labels(method, route, str(status))
-            series = self.answered[method, route, status] = requests, self.http_request_seconds.labels(route)
+            series = self.request_series[method, route, status] = requests, self.http_request_seconds.labels(route)
         series[0].inc()
         series[1].observe(seconds)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def described(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    def describe(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
         """The name, labels and type of each of the service's own metrics, as Prometheus shows them."""
         for metric in vars(self).values():
             if isinstance(metric, Counter | Gauge | Histogram):

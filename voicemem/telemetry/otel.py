@@ -24,7 +24,7 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 MAX_LINKS = 32
 
 
-def wanted(env: Mapping[str, str]) -> str | None:
+def chosen_exporter(env: Mapping[str, str]) -> str | None:
     """The exporter that the environment names, `otlp` or `console`; None for no traces. Raises `CannotStart`."""
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -44,7 +44,7 @@ def wanted(env: Mapping[str, str]) -> str | None:
 
 def make_tracer(env: Mapping[str, str]) -> Tracer:
     """The tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
-    exporter = wanted(env)
+    exporter = chosen_exporter(env)
     if exporter is None:
         return NoTracer()
     try:
@@ -83,14 +83,14 @@ class OtelSpan:
     def set_attribute(self, key: str, value: AttributeValue) -> None:
         self.span.set_attribute(key, value)
 
-    def fail(self, what: str) -> None:
+    def fail(self, reason: str) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        self.span.set_attribute("error.type", what)
+        self.span.set_attribute("error.type", reason)
         self.span.set_status(Status(StatusCode.ERROR))
 
 
-def placed(origins: Sequence[object]) -> dict[str, Any]:
+def placement(origins: Sequence[object]) -> dict[str, Any]:
     """The context and links of a span: a child of the first origin, linked to each of the others once."""
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, get_current_span
@@ -129,7 +129,7 @@ class OtelTracer:
             attributes=attributes,
             record_exception=False,
             set_status_on_exception=False,
-            **({} if origins is None else placed(origins)),
+            **({} if origins is None else placement(origins)),
         ) as span:
             wrapped = OtelSpan(span)
             try:

@@ -20,8 +20,8 @@ class Span(Protocol):
 
     def set_attribute(self, key: str, value: AttributeValue) -> None: ...
 
-    def fail(self, what: str) -> None:
-        """Mark the span as failed; `what` is a short word, such as an error code."""
+    def fail(self, reason: str) -> None:
+        """Mark the span as failed; `reason` is a short word, such as an error code."""
 
 
 class Tracer(Protocol):
@@ -56,14 +56,14 @@ class NoSpan:
 
     def set_attribute(self, key: str, value: AttributeValue) -> None: ...
 
-    def fail(self, what: str) -> None: ...
+    def fail(self, reason: str) -> None: ...
 
 
 class NoTracer:
     """A `Tracer` that records nothing."""
 
     def __init__(self) -> None:
-        self.nothing: nullcontext[Span] = nullcontext(NoSpan())
+        self.no_span: nullcontext[Span] = nullcontext(NoSpan())
 
     def span(
         self,
@@ -72,7 +72,7 @@ class NoTracer:
         attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
         origins: Sequence[object] | None = None,
     ) -> AbstractContextManager[Span]:
-        return self.nothing
+        return self.no_span
 
     def origin(self, headers: Mapping[str, str]) -> object:
         return None

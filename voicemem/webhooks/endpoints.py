@@ -76,13 +76,16 @@ class Webhooks:
     async def list(self, project: str) -> Sequence[Endpoint]:
         """A project's endpoints; for the project `default` the operator's comes first."""
         find_operator_endpoint = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
-        return [*([find_operator_endpoint] if find_operator_endpoint else []), *await self.store.endpoints(project)]
+        return [
+            *([find_operator_endpoint] if find_operator_endpoint else []),
+            *await self.store.list_endpoints(project),
+        ]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """An endpoint. Raises `Refused` (`unknown_webhook`)."""
         if is_operator_endpoint(project, endpoint_id):
             return require_endpoint(await self.find_operator_endpoint())
-        return require_endpoint(await self.store.endpoint(project, endpoint_id))
+        return require_endpoint(await self.store.find_endpoint(project, endpoint_id))
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         """The endpoint that the operator configured."""
@@ -158,7 +161,7 @@ class Webhooks:
     async def recover(self, project: str, endpoint_id: str, since_ms: int) -> int:
         """Make all deliveries that failed since a time due now; their number. Raises `Refused`."""
         endpoint = await self.get_enabled(project, endpoint_id)
-        count = await self.store.recover(endpoint.key, since_ms, self.clock())
+        count = await self.store.resend_failed(endpoint.key, since_ms, self.clock())
         self.wake.set()
         return count
 

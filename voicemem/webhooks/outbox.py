@@ -103,27 +103,27 @@ class OutboxWorker:
         busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
         busiest = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - busiest)
-        exports = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
-        for export in exports:
-            self.in_flight[export.endpoint.url] += 1
-            task = asyncio.create_task(self.deliver(export))
+        claimed = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
+        for delivery in claimed:
+            self.in_flight[delivery.endpoint.url] += 1
+            task = asyncio.create_task(self.deliver(delivery))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        return len(exports)
+        return len(claimed)
 
-    async def deliver(self, export: ClaimedDelivery) -> None:
+    async def deliver(self, delivery: ClaimedDelivery) -> None:
         """Make one attempt, and record its result."""
         try:
-            payload = await self.store.freeze(export, export.payload or await self.make_payload(export))
+            payload = await self.store.freeze_payload(delivery, delivery.payload or await self.make_payload(delivery))
             if payload is None:
                 return  # the session was erased meanwhile
             started = self.clock()
-            answer = await self.send(attempt_request(export, payload, started))
-            await self.finish(export, answer, started)
+            answer = await self.send(attempt_request(delivery, payload, started))
+            await self.finish(delivery, answer, started)
         except StoreUnavailable:
             return  # the lease runs out, and the notice is claimed again
         finally:
-            self.release(export.endpoint.url)
+            self.release(delivery.endpoint.url)
 
     def release(self, url: str) -> None:
         """Free the place of an attempt, and see to it that free places are filled.
@@ -141,83 +141,87 @@ class OutboxWorker:
             self.refill_scheduled = True
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
-    async def make_payload(self, export: ClaimedDelivery) -> bytes:
+    async def make_payload(self, delivery: ClaimedDelivery) -> bytes:
         """The payload of a notice, from the journal up to the close; later events do not change it."""
-        closing, contents = export.closing, export.endpoint.contents
+        closing, contents = delivery.closing, delivery.endpoint.contents
         session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
-        match export.event_type:
+        match delivery.event_type:
             case config.STARTED_EVENT:
                 return started_payload(session)
             case config.LEFT_EVENT:
                 return left_payload(session, closing.stopped_ms, closing.reason)
             case config.HISTORY_EVENT:
-                messages = await self.memories.as_of(export.stream, export.position)
+                messages = await self.memories.messages_as_of(delivery.stream, delivery.position)
                 return history_payload(session, closing.stopped_ms, messages, contents)
 
         def write(memory: ReadModel) -> bytes:
-            if export.event_type == config.METRICS_EVENT:
+            if delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, closing.stopped_ms, memory.state, contents)
             return turns_payload(session, closing.stopped_ms, memory.state)
 
-        return await self.memories.compute_as_of(export.stream, export.position, write)
+        return await self.memories.compute_as_of(delivery.stream, delivery.position, write)
 
-    async def finish(self, export: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
+    async def finish(self, delivery: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
         """Record an attempt, and what follows from its answer."""
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
-                await self.store.finish_delivery(export, attempt, "delivered", None)
+                await self.store.finish_delivery(delivery, attempt, "delivered", None)
             case "gone":
-                LOG.warning("%s is disabled: it answered 410 to notice %s", describe_endpoint(export), export.notice_id)
-                await self.store.finish_delivery(export, attempt, "failed", None)
-                await self.store.disable_endpoint(export.endpoint, self.clock())
+                LOG.warning(
+                    "%s is disabled: it answered 410 to notice %s", describe_endpoint(delivery), delivery.notice_id
+                )
+                await self.store.finish_delivery(delivery, attempt, "failed", None)
+                await self.store.disable_endpoint(delivery.endpoint, self.clock())
             case "retry":
-                await self.finish_failed(export, attempt, answer)
+                await self.finish_failed(delivery, attempt, answer)
 
-    async def finish_failed(self, export: ClaimedDelivery, attempt: Attempt, answer: AttemptResult) -> None:
+    async def finish_failed(self, delivery: ClaimedDelivery, attempt: Attempt, answer: AttemptResult) -> None:
         """Record a failed attempt and when the next one is due, if any is left."""
         now = self.clock()
-        attempts_made = export.attempts + 1 - export.restarted_at
+        attempts_made = delivery.attempts + 1 - delivery.restarted_at
         delay = next_delay_s(attempts_made, answer, self.random(), now // 1000)
         due = None if delay is None else now + int(delay * 1000)
         outcome = "given up" if delay is None else f"the next in {delay:.0f} s"
-        which, why = (export.attempts + 1, export.notice_id), answer.error or answer.status
-        host = urlsplit(export.endpoint.url).hostname
+        which, why = (delivery.attempts + 1, delivery.notice_id), answer.error or answer.status
+        host = urlsplit(delivery.endpoint.url).hostname
         LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, outcome)
-        await self.store.finish_delivery(export, attempt, "pending" if due else "failed", due)
+        await self.store.finish_delivery(delivery, attempt, "pending" if due else "failed", due)
         if due == now:
             self.wake.set()
-        since = export.endpoint.failing_since_ms
+        since = delivery.endpoint.failing_since_ms
         if since is not None and since <= now - FAILING_MS:
-            await self.disable_failing(export, now)
+            await self.disable_failing(delivery, now)
 
-    async def disable_failing(self, export: ClaimedDelivery, now_ms: int) -> None:
+    async def disable_failing(self, delivery: ClaimedDelivery, now_ms: int) -> None:
         """Disable an endpoint that has failed for days, unless a delivery has succeeded meanwhile."""
-        if await self.store.disable_failing(export.endpoint.key, now_ms - FAILING_MS, now_ms):
+        if await self.store.disable_failing(delivery.endpoint.key, now_ms - FAILING_MS, now_ms):
             LOG.warning(
-                "%s is disabled: it failed for days, last for notice %s", describe_endpoint(export), export.notice_id
+                "%s is disabled: it failed for days, last for notice %s",
+                describe_endpoint(delivery),
+                delivery.notice_id,
             )
 
 
-def describe_endpoint(export: ClaimedDelivery) -> str:
+def describe_endpoint(delivery: ClaimedDelivery) -> str:
     """The endpoint of an export for the log: its owner and host, since a path or query may hold secrets."""
-    endpoint = export.endpoint
+    endpoint = delivery.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:
-        whose = f"The webhook of session {export.closing.session_id}"
+        whose = f"The webhook of session {delivery.closing.session_id}"
     return f"{whose} to {urlsplit(endpoint.url).hostname}"
 
 
-def attempt_request(export: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
+def attempt_request(delivery: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
     """One attempt: the frozen payload in an envelope with the time of this attempt."""
     body = envelope(
-        notice_id=export.notice_id,
-        event_type=export.event_type,
+        notice_id=delivery.notice_id,
+        event_type=delivery.event_type,
         notify_ms=now_ms,
-        session_id=export.closing.session_id,
+        session_id=delivery.closing.session_id,
         payload=payload,
     )
-    return make_attempt_request(export.endpoint, export.notice_id, body, now_ms)
+    return make_attempt_request(delivery.endpoint, delivery.notice_id, body, now_ms)
 
 
 def make_attempt_request(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:

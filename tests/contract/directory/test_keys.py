@@ -18,12 +18,12 @@ def api_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_m
 async def test_keys_are_kept(store: Store) -> None:
     """Keys are found by their id."""
     key = api_key("k1")
-    assert ([], None, False) == (await store.keys(), await store.key("k1"), await store.has_keys())
+    assert ([], None, False) == (await store.list_keys(), await store.find_key("k1"), await store.has_keys())
     await store.add_key(key)
     await store.add_key(api_key("k0", created_ms=NOW + 1))
 
-    assert (key, None, True) == (await store.key("k1"), await store.key("K1"), await store.has_keys())
-    assert ["k1", "k0"] == [each.id for each in await store.keys()]
+    assert (key, None, True) == (await store.find_key("k1"), await store.find_key("K1"), await store.has_keys())
+    assert ["k1", "k0"] == [each.id for each in await store.list_keys()]
 
 
 @pytest.mark.parametrize("scopes", [("ingest", "read", "admin"), ("read",), ()])
@@ -32,7 +32,7 @@ async def test_keys_keep_their_scopes(store: Store, scopes: tuple[str, ...]) -> 
     key = api_key("k", scopes)
     await store.add_key(key)
 
-    assert key == await store.key("k")
+    assert key == await store.find_key("k")
 
 
 async def test_a_key_is_revoked_once(store: Store) -> None:
@@ -42,7 +42,7 @@ async def test_a_key_is_revoked_once(store: Store) -> None:
     assert await store.revoke_key("k", NOW + 1)
     assert not await store.revoke_key("k", NOW + 2)
     assert not await store.revoke_key("other", NOW + 2)
-    assert [replace(api_key("k"), revoked_ms=NOW + 1)] == await store.keys()
+    assert [replace(api_key("k"), revoked_ms=NOW + 1)] == await store.list_keys()
     assert await store.has_keys()
 
 

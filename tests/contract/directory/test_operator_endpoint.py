@@ -8,7 +8,7 @@ from tests.support.stores.contract import (
     NOW,
     OPERATOR,
     append_offers,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     close_idle,
     closed_session,
@@ -23,7 +23,7 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
     await store.set_operator_endpoint(OPERATOR, None)
     first = await closed_session(store, "s1", HOOK)
     second = await closed_session(store, "s2", None)
-    exports = await claim_exports(store)
+    exports = await claim_deliveries(store)
 
     heard = {(first.key, HOOK), (first.key, OPERATOR), (second.key, OPERATOR)}
     assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
@@ -50,7 +50,7 @@ async def test_another_operators_receiver(store: Store) -> None:
     await closed_session(store, "s1", hook=None)
     await store.disable_endpoint((await claim_one_export(store)).endpoint, NOW)
     await closed_session(store, "s2", hook=None)
-    assert [] == await claim_exports(store)
+    assert [] == await claim_deliveries(store)
     await store.set_operator_endpoint(OPERATOR + "/new", "secret")
     stream = await closed_session(store, "s3", hook=None)
 
@@ -64,10 +64,10 @@ async def test_no_operators_receiver_any_more(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     await store.set_operator_endpoint(None, None)
     await closed_session(store, "s1", hook=None)
-    assert [] == await claim_exports(store)
+    assert [] == await claim_deliveries(store)
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, "s2", hook=None)
-    assert 1 == len(await claim_exports(store))
+    assert 1 == len(await claim_deliveries(store))
 
 
 async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> None:
@@ -78,4 +78,4 @@ async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> No
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}), now_ms=NOW + 1)
     await store.set_operator_endpoint(None, None)
 
-    assert [] == [export.endpoint.url for export in await claim_exports(store, NOW + 1)]
+    assert [] == [export.endpoint.url for export in await claim_deliveries(store, NOW + 1)]

@@ -11,7 +11,7 @@ from tests.support.stores.contract import (
     NOW,
     add_endpoint,
     attempt_of,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     closed_session,
     delivery_states,
@@ -28,7 +28,7 @@ async def test_deliveries_of_an_endpoint(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e2"))
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None, notice_id=f"n{number}", now_ms=NOW + number)
-    for export in await claim_exports(store, NOW + 1):
+    for export in await claim_deliveries(store, NOW + 1):
         await store.finish_delivery(export, attempt_of(), "delivered", None)
     everyone = await delivery_states(store, endpoint)
 
@@ -76,7 +76,7 @@ async def attempt_once(store: Store, endpoint: Endpoint, state: Any) -> None:
     """One attempt of the one export that is due."""
     export = await claim_one_export(store)
     assert endpoint.key == export.endpoint.key
-    await store.freeze(export, b"body")
+    await store.freeze_payload(export, b"body")
     await store.finish_delivery(export, attempt_of(), state, None)
 
 
@@ -88,10 +88,10 @@ async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
     (delivery,) = await delivery_states(store, endpoint)
     await store.resend(endpoint.key, delivery.key, NOW + 1)
 
-    assert [] == await claim_exports(store, NOW + 1)
+    assert [] == await claim_deliveries(store, NOW + 1)
     assert await store.finish_delivery(export, attempt_of(), "delivered", None)
     assert ["delivered"] == [one.delivery.state for one in await delivery_states(store, endpoint)]
-    assert [] == await claim_exports(store, NOW + 10**9)
+    assert [] == await claim_deliveries(store, NOW + 10**9)
 
 
 async def test_recovering(store: Store) -> None:
@@ -108,7 +108,7 @@ async def test_recovering(store: Store) -> None:
     await fail_exports(store, endpoint.key, 1, NOW + 3)
     await store.erase(gone.key, NOW + 3)
 
-    assert 2 == await store.recover(endpoint.key, NOW + 1, NOW + 4)
-    assert {"s1", "s2"} == {export.closing.session_id for export in await claim_exports(store, NOW + 4)}
-    assert 1 == await store.recover(endpoint.key, 0, NOW + 4)
-    assert 1 == await store.recover(other.key, 0, NOW + 4)
+    assert 2 == await store.resend_failed(endpoint.key, NOW + 1, NOW + 4)
+    assert {"s1", "s2"} == {export.closing.session_id for export in await claim_deliveries(store, NOW + 4)}
+    assert 1 == await store.resend_failed(endpoint.key, 0, NOW + 4)
+    assert 1 == await store.resend_failed(other.key, 0, NOW + 4)

@@ -11,7 +11,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     add_endpoint,
     attempt_of,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     closed_session,
     delivery_states,
@@ -26,15 +26,15 @@ async def test_endpoints_are_kept_by_project(store: Store) -> None:
     second = await add_endpoint(store, endpoint_of("e2", disabled_ms=NOW, disabled_reason="request"))
     other = await add_endpoint(store, endpoint_of("e1", project="other"))
 
-    assert [first, second] == await store.endpoints("p")
+    assert [first, second] == await store.list_endpoints("p")
     assert (first, other, None) == (
-        await store.endpoint("p", "e1"),
-        await store.endpoint("other", "e1"),
-        await store.endpoint("other", "e2"),
+        await store.find_endpoint("p", "e1"),
+        await store.find_endpoint("other", "e1"),
+        await store.find_endpoint("other", "e2"),
     )
     assert replace(endpoint_of("e1", 101, 112, description="ours", contents="standard"), key=first.key) == first
     assert await store.add_endpoint(endpoint_of("e3"), 2) is None
-    assert [first, second] == await store.endpoints("p")
+    assert [first, second] == await store.list_endpoints("p")
 
 
 async def test_changing_an_endpoint(store: Store) -> None:
@@ -47,7 +47,7 @@ async def test_changing_an_endpoint(store: Store) -> None:
     assert (
         replace(endpoint, **new)
         == changed
-        == await store.endpoint("p", "e1")
+        == await store.find_endpoint("p", "e1")
         == (await claim_one_export(store)).endpoint
     )
     assert await store.change_endpoint("other", "e1", lambda old: replace(old, url=OPERATOR)) is None
@@ -60,11 +60,11 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
     await closed_session(store, "s1", hook=None)
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=NOW))
     await closed_session(store, "s2", hook=None)
-    assert ([], None) == (await claim_exports(store), await store.next_delivery_ms())
+    assert ([], None) == (await claim_deliveries(store), await store.next_delivery_ms())
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=None))
     await closed_session(store, "s3", hook=None)
 
-    assert ["s3"] == [export.closing.session_id for export in await claim_exports(store)]
+    assert ["s3"] == [export.closing.session_id for export in await claim_deliveries(store)]
     states = [(one.session_id, one.delivery.state) for one in await delivery_states(store, endpoint)]
     assert [("s3", "pending"), ("s1", "failed")] == states
 
@@ -74,7 +74,7 @@ async def test_an_endpoint_that_is_gone_says_so(store: Store) -> None:
     endpoint = await add_endpoint(store, endpoint_of())
     await store.disable_endpoint(endpoint, NOW + 1)
 
-    assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.endpoint("p", "e1")
+    assert replace(endpoint, disabled_ms=NOW + 1, disabled_reason="gone") == await store.find_endpoint("p", "e1")
 
 
 async def test_deleting_an_endpoint(store: Store) -> None:
@@ -89,8 +89,8 @@ async def test_deleting_an_endpoint(store: Store) -> None:
     await store.finish_delivery(on_its_way, attempt_of(500), "pending", NOW + 1)
 
     assert ([], None, []) == (
-        await store.endpoints("p"),
-        await store.endpoint("p", "e1"),
-        await claim_exports(store, NOW + 10**9),
+        await store.list_endpoints("p"),
+        await store.find_endpoint("p", "e1"),
+        await claim_deliveries(store, NOW + 10**9),
     )
     assert ([], None) == (await delivery_states(store, endpoint), await store.next_delivery_ms())

@@ -40,7 +40,7 @@ async def test_events_are_stored_in_order(store: Store) -> None:
 
     assert stored_at(1, 2, 3) == appended.outcomes
     assert (3, 4) == (appended.stream.position, appended.next_seq)
-    assert [(n, "main", n, NOW + n, batch[n - 1].payload) for n in (1, 2, 3)] == await store.rows(key, 0, 10)
+    assert [(n, "main", n, NOW + n, batch[n - 1].payload) for n in (1, 2, 3)] == await store.read_rows(key, 0, 10)
     assert 3 == (await reload(store, key)).position
 
 
@@ -63,7 +63,7 @@ async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(stor
 
     assert [3] == [stream.position for stream in (first, second) if stream is not None]
     won = payloads[0] if first is not None else payloads[1]
-    assert [(3, None, None, NOW + 7, won)] == await store.rows(key, 2, 10)
+    assert [(3, None, None, NOW + 7, won)] == await store.read_rows(key, 2, 10)
     assert None is await store.append_server_event(key, payloads[0], 4, NOW)
     assert stored_at(4) == await append_offers(store, key, offer(3))
 

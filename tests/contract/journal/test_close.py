@@ -40,19 +40,19 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     key = await open_key(store)
     await close(store, key)
 
-    assert await store.close(key, END, "n", NOW) is None
+    assert await store.close_session(key, END, "n", NOW) is None
     assert await store.close_if_ended(key, [], None, "n", NOW) is None
-    assert await store.close(key + 1, END, "n", NOW) is None
+    assert await store.close_session(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await event_types(store, key)
 
 
 async def test_a_session_that_is_not_due_is_not_closed(store: Store) -> None:
     """A close without an ending leaves a session alone that has a connection, or ended only just now."""
     key = await open_key(store)
-    assert await store.close(key, None, "n", NOW + IDLE_MS) is None
+    assert await store.close_session(key, None, "n", NOW + IDLE_MS) is None
     await append_offers(store, key, end_offer(1))
-    assert await store.close(key, None, "n", NOW + END_GRACE_MS - 1) is None
-    assert [] == await store.due(NOW + END_GRACE_MS - 1, 10)
+    assert await store.close_session(key, None, "n", NOW + END_GRACE_MS - 1) is None
+    assert [] == await store.find_due(NOW + END_GRACE_MS - 1, 10)
 
 
 async def test_an_end_is_due_after_its_grace(store: Store) -> None:
@@ -61,11 +61,11 @@ async def test_an_end_is_due_after_its_grace(store: Store) -> None:
     await append_offers(store, key, end_offer(1, NOW - 7, "hang_up"))
     await append_offers(store, key, end_offer(1, NOW - 9, "late"), producer="asr", now_ms=NOW + 1000)
 
-    assert [key] == await store.due(NOW + END_GRACE_MS, 10)
+    assert [key] == await store.find_due(NOW + END_GRACE_MS, 10)
     closed = await close(store, key, None, now_ms=NOW + END_GRACE_MS)
     assert ("hang_up", NOW + END_GRACE_MS) == (closed.reason, closed.ended_ms)
     assert {"type": "session.closed", "ts": NOW - 7, "reason": "hang_up"} == (await journal_events(store, key))[-1]
-    assert [] == await store.due(NOW + END_GRACE_MS, 10)
+    assert [] == await store.find_due(NOW + END_GRACE_MS, 10)
 
 
 async def test_an_end_waits_for_those_connected(store: Store) -> None:

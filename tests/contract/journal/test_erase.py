@@ -11,7 +11,7 @@ from tests.support.stores.contract import (
     NOW,
     append_offers,
     attempt_of,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     closed_session,
     listed_ids,
@@ -39,14 +39,14 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
         await store.erase(erased, NOW + 1)
         await store.save_snapshot(erased, Snapshot(1, 1, b"state"))
 
-        assert [] == await store.rows(erased, 0, 10)
+        assert [] == await store.read_rows(erased, 0, 10)
         assert await store.load_snapshot(erased, 1, 10) is None
-        assert [] == await store.deliveries(erased)
-    assert (None, None) == (await store.stream("p", "s"), await store.stream("p", "running"))
+        assert [] == await store.list_deliveries(erased)
+    assert (None, None) == (await store.find_session("p", "s"), await store.find_session("p", "running"))
     assert (["kept"], []) == (await listed_ids(store), await listed_ids(store, user_id="u"))
     assert ([], [], None) == (
-        await store.due(NOW + 10**12, 10),
-        await claim_exports(store, NOW + 10**9),
+        await store.find_due(NOW + 10**12, 10),
+        await claim_deliveries(store, NOW + 10**9),
         await store.next_delivery_ms(),
     )
 
@@ -71,18 +71,18 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     with pytest.raises(Refused, match="session_erased"):
         await open_session(store)
     with pytest.raises(Refused, match="session_erased"):
-        await store.create("p", "s", validate_config({}), NOW)
+        await store.create_session("p", "s", validate_config({}), NOW)
     with pytest.raises(Refused):
-        await store.change(key, validate_config({}), b"{}", NOW)
+        await store.change_config(key, validate_config({}), b"{}", NOW)
     assert [Outcome(code="session_erased")] * 2 == await append_offers(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await append_offers(store, key, offer(2), epoch=1)
-    assert await store.close(key, END, "n", NOW) is None
+    assert await store.close_session(key, END, "n", NOW) is None
     assert await store.close_if_ended(key, [], None, "n", NOW) is None
-    await store.silence(key, NOW)
-    await store.restart(NOW)
+    await store.set_silent_since(key, NOW)
+    await store.restart_silence(NOW)
     await store.erase(key, NOW)
-    assert [] == await store.rows(key, 0, 10)
-    assert await store.stream("p", "s") is None
+    assert [] == await store.read_rows(key, 0, 10)
+    assert await store.find_session("p", "s") is None
 
 
 async def test_erasing_what_is_not_there(store: Store) -> None:

@@ -31,7 +31,7 @@ async def test_sessions_are_listed_newest_first(store: Store) -> None:
     """The sessions of a project come newest first, the later made first among those of one time."""
     for name, started in [("a", 1), ("b", 3), ("c", 2), ("d", 2)]:
         await open_key(store, name, now_ms=NOW + started)
-    await store.create("q", "other", validate_config({}), NOW)
+    await store.create_session("q", "other", validate_config({}), NOW)
 
     assert ["b", "d", "c", "a"] == await listed_ids(store)
     assert ["b", "d"] == await listed_ids(store, limit=2)
@@ -67,7 +67,7 @@ async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], foun
         await open_key(store, name, each, now_ms=NOW + number)
         for number, (name, each) in enumerate(zip("abcd", given, strict=True))
     ]
-    await store.close(keys[0], END, "n", NOW)
+    await store.close_session(keys[0], END, "n", NOW)
 
     assert found == await listed_ids(store, **conditions)
 
@@ -80,7 +80,7 @@ async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> N
     assert not await store.is_name_running("p", "Desk")
     await append_offers(store, key, update_offer(1, {"name": "door"}))
     assert [False, True] == [await store.is_name_running("p", name) for name in ("desk", "door")]
-    await store.close(key, SessionEnding(NOW, "over"), "n1", NOW)
+    await store.close_session(key, SessionEnding(NOW, "over"), "n1", NOW)
     assert not await store.is_name_running("p", "door")
     await store.erase(await open_key(store, "two", {"name": "door"}), NOW)
     assert not await store.is_name_running("p", "door")
@@ -120,7 +120,7 @@ async def test_paging_while_sessions_come(store: Store) -> None:
     wanted = await listed_ids(store)
     seen: list[str] = []
     after: tuple[int, int] | None = None
-    while page := await store.streams(SessionFilter(project="p", limit=2, after=after)):
+    while page := await store.list_sessions(SessionFilter(project="p", limit=2, after=after)):
         seen += [stream.id for stream in page]
         after = (page[-1].started_ms, page[-1].key)
         await open_key(store, f"new{len(seen)}", now_ms=NOW + 100)
@@ -144,7 +144,9 @@ async def test_labels_may_have_any_name(store: Store, key: str) -> None:
 async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
     """Any name and value of a label find the session that has it, and not one that differs."""
     project = f"p{next(example_numbers)}"
-    await store.create(project, "with", validate_config({"labels": {key: value}}), NOW)
-    await store.create(project, "without", validate_config({"labels": {key: value + "x", key + "x": value}}), NOW)
+    await store.create_session(project, "with", validate_config({"labels": {key: value}}), NOW)
+    await store.create_session(
+        project, "without", validate_config({"labels": {key: value + "x", key + "x": value}}), NOW
+    )
 
     assert ["with"] == await listed_ids(store, project=project, label=(key, value))

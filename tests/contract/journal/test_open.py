@@ -32,7 +32,7 @@ async def test_opening_makes_the_session(store: Store) -> None:
 
     assert (1, 1, True, False) == (opened.epoch, opened.next_seq, opened.created, opened.reopened)
     assert {"name": "joker"} == opened.stream.config
-    assert opened.stream == await store.stream("p", "s")
+    assert opened.stream == await store.find_session("p", "s")
 
 
 async def test_opening_again_raises_the_epoch(store: Store) -> None:
@@ -61,7 +61,7 @@ async def test_a_gap_is_journaled(store: Store) -> None:
     key = await open_key(store)
     await append_offers(store, key, *offers(1, 2))
     opened = await open_session(store, from_seq=6)
-    (row,) = await store.rows(key, 2, 10)
+    (row,) = await store.read_rows(key, 2, 10)
 
     assert (6, 3) == (opened.next_seq, opened.stream.position)
     assert (3, None, None, NOW) == (row.position, row.producer, row.seq, row.received_ms)

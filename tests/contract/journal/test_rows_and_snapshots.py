@@ -16,11 +16,11 @@ async def test_rows_come_in_pages(store: Store) -> None:
         await append_offers(store, key, offer(seq))
         await append_offers(store, other, offer(seq))
 
-    assert [1, 2, 3] == [row.position for row in await store.rows(key, 0, 3)]
-    assert [4, 5, 6] == [row.position for row in await store.rows(key, 3, 3)]
-    assert [7] == [row.position for row in await store.rows(key, 6, 3)]
-    assert [] == await store.rows(key, 7, 3)
-    assert [] == await store.rows(99, 0, 3)
+    assert [1, 2, 3] == [row.position for row in await store.read_rows(key, 0, 3)]
+    assert [4, 5, 6] == [row.position for row in await store.read_rows(key, 3, 3)]
+    assert [7] == [row.position for row in await store.read_rows(key, 6, 3)]
+    assert [] == await store.read_rows(key, 7, 3)
+    assert [] == await store.read_rows(99, 0, 3)
 
 
 async def test_snapshots_are_of_a_version(store: Store) -> None:

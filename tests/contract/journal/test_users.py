@@ -19,23 +19,23 @@ DOCUMENT = b'{"type":"memory.document","operation":"append","content":"Likes tea
 async def test_a_user_s_stream_is_made_once(two_handles: tuple[Store, Store]) -> None:
     """Whoever asks for it first makes it; in another project it is another one."""
     one, other = two_handles
-    assert None is await one.user("p", "ann")
+    assert None is await one.find_user("p", "ann")
     made = await asyncio.gather(*(store.ensure_user("p", "ann", NOW) for store in (one, other, one)))
     assert 1 == len({stream.key for stream in made})
-    found = await other.user("p", "ann")
+    found = await other.find_user("p", "ann")
     assert found is not None
     assert ("p", "user", "ann", "running", 0, {}) == (
         found.project, found.kind, found.id, found.state, found.position, found.config,
     )  # fmt: skip
     assert found.key != (await one.ensure_user("q", "ann", NOW)).key
-    assert None is await one.user("p", "Ann")
+    assert None is await one.find_user("p", "Ann")
 
 
 @pytest.mark.parametrize("user_id", [name for name in ODD_NAMES if name])
 async def test_a_user_s_id_is_any_text(store: Store, user_id: str) -> None:
     """It is found as it was given."""
     key = (await store.ensure_user("p", user_id, NOW)).key
-    found = await store.user("p", user_id)
+    found = await store.find_user("p", user_id)
     assert found is not None
     assert (key, user_id) == (found.key, found.id)
 
@@ -46,27 +46,27 @@ async def test_own_events_are_appended_where_they_are_expected(two_handles: tupl
     answers = await asyncio.gather(*(store.append_server_event(key, DOCUMENT, 0, NOW) for store in two_handles * 3))
     assert [1] == [answer.position for answer in answers if answer is not None]
     assert None is await two_handles[1].append_server_event(key, DOCUMENT, 7, NOW)
-    stored = [(row.position, row.producer, row.seq, row.payload) for row in await two_handles[1].rows(key, 0, 10)]
+    stored = [(row.position, row.producer, row.seq, row.payload) for row in await two_handles[1].read_rows(key, 0, 10)]
     assert [(1, None, None, DOCUMENT)] == stored
 
 
 async def test_a_user_is_no_session(store: Store) -> None:
     """It has a name of its own, is in no list or count, and is never due or closed, after a restart either."""
     user = await store.ensure_user("p", "s", NOW)
-    assert None is await store.stream("p", "s")
-    session, how = await store.create("p", "s", validate_config({}), NOW)
+    assert None is await store.find_session("p", "s")
+    session, how = await store.create_session("p", "s", validate_config({}), NOW)
     assert "created" == how
     assert session.key != user.key
-    await store.restart(NOW)
+    await store.restart_silence(NOW)
     far = NOW + 10**12
-    assert [session.key] == await store.due(far, 10)
+    assert [session.key] == await store.find_due(far, 10)
     assert ["s"] == await listed_ids(store)
     assert 1 == await store.count_sessions(SessionFilter(project="p"))
     assert [session.key] == [stream.key for stream in await store.find_sessions("p", [user.key, session.key])]
-    assert 1 == (await store.figures(NOW)).running
-    assert None is await store.close(user.key, None, "n", far)
+    assert 1 == (await store.read_figures(NOW)).running
+    assert None is await store.close_session(user.key, None, "n", far)
     assert [] == await store.find_compactable(far, 10)
-    found = await store.user("p", "s")
+    found = await store.find_user("p", "s")
     assert found is not None
     assert ("running", user.key, None) == (found.state, found.key, found.silent_since_ms)
 
@@ -78,8 +78,8 @@ async def test_an_erased_user_may_come_back_as_somebody_new(two_handles: tuple[S
     await one.append_server_event(first.key, DOCUMENT, 0, NOW)
     await one.save_snapshot(first.key, Snapshot(1, 1, b"state"))
     await other.erase(first.key, NOW)
-    assert [None, None] == [await store.user("p", "ann") for store in two_handles]
-    assert [] == await other.rows(first.key, 0, 10)
+    assert [None, None] == [await store.find_user("p", "ann") for store in two_handles]
+    assert [] == await other.read_rows(first.key, 0, 10)
     assert None is await other.load_snapshot(first.key, 1, 10)
     with pytest.raises(Refused, match="unknown_session"):
         await other.append_server_event(first.key, DOCUMENT, 1, NOW)
@@ -87,5 +87,5 @@ async def test_an_erased_user_may_come_back_as_somebody_new(two_handles: tuple[S
     assert second.key != first.key
     assert 0 == second.position
     await other.erase(second.key, NOW)
-    assert None is await other.user("p", "ann")
-    assert {first.key, second.key} == set(await other.erased(10))
+    assert None is await other.find_user("p", "ann")
+    assert {first.key, second.key} == set(await other.find_erased(10))

@@ -3,34 +3,34 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-from tests.support.stores.contract import NOW, attempt_of, claim_exports, close, closed_session, open_key
+from tests.support.stores.contract import NOW, attempt_of, claim_deliveries, close, closed_session, open_key
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
 
 
 async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> None:
     """Open and silent sessions are running, those of other projects too; ended and erased ones are not."""
-    assert 0 == (await store.figures(NOW)).running
+    assert 0 == (await store.read_figures(NOW)).running
     open_one = await open_key(store, "open")
-    await store.silence(await open_key(store, "silent"), NOW)
-    await store.open("q", "never due", "main", validate_config({"idle_timeout": 0}), None, NOW)
+    await store.set_silent_since(await open_key(store, "silent"), NOW)
+    await store.open_producer("q", "never due", "main", validate_config({"idle_timeout": 0}), None, NOW)
     await store.erase(await open_key(store, "erased"), NOW)
     await closed_session(store, "ended", hook=None)
-    assert 3 == (await store.figures(NOW)).running
+    assert 3 == (await store.read_figures(NOW)).running
     await close(store, open_one)
-    assert 2 == (await store.figures(NOW)).running
+    assert 2 == (await store.read_figures(NOW)).running
 
 
 async def test_figures_tell_exports_that_wait_from_those_that_are_due(store: Store) -> None:
     """Leased ones and those of later wait, and are not due; delivered ones do neither. The oldest says since when."""
     await closed_session(store, "a", notice_id="a")
     await closed_session(store, "b", notice_id="b")
-    figures = await store.figures(NOW + 7)
+    figures = await store.read_figures(NOW + 7)
     assert (2, 2, NOW) == (figures.pending, figures.due, figures.oldest_due_ms)
-    first, second = await claim_exports(store)
-    figures = await store.figures(NOW)
+    first, second = await claim_deliveries(store)
+    figures = await store.read_figures(NOW)
     assert (2, 0, None) == (figures.pending, figures.due, figures.oldest_due_ms)
     await store.finish_delivery(first, attempt_of(), "delivered", None)
     await store.finish_delivery(second, attempt_of(500), "pending", NOW + 1_000)
-    assert (1, 0) == ((await store.figures(NOW)).pending, (await store.figures(NOW)).due)
-    assert NOW + 1_000 == (await store.figures(NOW + 2_000)).oldest_due_ms
+    assert (1, 0) == ((await store.read_figures(NOW)).pending, (await store.read_figures(NOW)).due)
+    assert NOW + 1_000 == (await store.read_figures(NOW + 2_000)).oldest_due_ms

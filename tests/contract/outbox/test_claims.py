@@ -10,7 +10,7 @@ from tests.support.stores.contract import (
     NOW,
     OPERATOR,
     attempt_of,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     close,
     close_idle,
@@ -30,7 +30,7 @@ async def test_a_claim_is_a_lease(store: Store) -> None:
     await closed_session(store)
     first = await claim_one_export(store)
 
-    assert [] == await claim_exports(store, NOW + LEASE_MS - 1)
+    assert [] == await claim_deliveries(store, NOW + LEASE_MS - 1)
     second = await claim_one_export(store, NOW + LEASE_MS)
     assert first.key == second.key
     assert first.lease < second.lease
@@ -40,13 +40,16 @@ async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
     """What they were attempting, and what the clock put into the future, is claimed at once; retries wait."""
     await closed_session(store, "leased", notice_id="n1")
     await closed_session(store, "later", notice_id="n2", now_ms=NOW + 3_600_000)
-    waiting, leased = await closed_session(store, "waiting", notice_id="n3", now_ms=NOW - 1), await claim_exports(store)
+    waiting, leased = (
+        await closed_session(store, "waiting", notice_id="n3", now_ms=NOW - 1),
+        await claim_deliveries(store),
+    )
     assert ["n3", "n1"] == [export.notice_id for export in leased]
     assert await store.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
     await store.release_deliveries(NOW)
 
-    assert {"n1", "n2"} == {export.notice_id for export in await claim_exports(store)}
-    assert ["pending"] == [made.state for made in await store.deliveries(waiting.key)]
+    assert {"n1", "n2"} == {export.notice_id for export in await claim_deliveries(store)}
+    assert ["pending"] == [made.state for made in await store.list_deliveries(waiting.key)]
     assert not await store.finish_delivery(leased[1], attempt_of(), "delivered", None)
 
 
@@ -55,8 +58,8 @@ async def test_the_oldest_exports_come_first(store: Store) -> None:
     for number in (3, 1, 2, 4):
         await closed_session(store, f"s{number}", notice_id=f"n{number}", now_ms=NOW + number)
 
-    assert ["n1", "n2"] == [export.notice_id for export in await claim_exports(store, NOW + 3, limit=2)]
-    assert ["n3"] == [export.notice_id for export in await claim_exports(store, NOW + 3)]
+    assert ["n1", "n2"] == [export.notice_id for export in await claim_deliveries(store, NOW + 3, limit=2)]
+    assert ["n3"] == [export.notice_id for export in await claim_deliveries(store, NOW + 3)]
 
 
 async def test_busy_receivers_are_left_out(store: Store) -> None:
@@ -68,11 +71,11 @@ async def test_busy_receivers_are_left_out(store: Store) -> None:
     await closed_session(store, "s3", HOOK)
 
     assert [HOOK] == [
-        export.endpoint.url for export in await claim_exports(store, busy=[busy, "https://other.example/"], limit=1)
+        export.endpoint.url for export in await claim_deliveries(store, busy=[busy, "https://other.example/"], limit=1)
     ]
-    assert [] == await claim_exports(store, busy=[busy])
+    assert [] == await claim_deliveries(store, busy=[busy])
     assert [OPERATOR, OPERATOR] == [
-        export.endpoint.url for export in await claim_exports(store, busy=["https://other.example/"])
+        export.endpoint.url for export in await claim_deliveries(store, busy=["https://other.example/"])
     ]
 
 
@@ -82,8 +85,8 @@ async def test_the_first_frozen_body_stays(store: Store) -> None:
     first = await claim_one_export(store)
     second = await claim_one_export(store, NOW + LEASE_MS)
 
-    assert b"first" == await store.freeze(second, b"first")
-    assert b"first" == await store.freeze(first, b"second")
+    assert b"first" == await store.freeze_payload(second, b"first")
+    assert b"first" == await store.freeze_payload(first, b"second")
     assert b"first" == (await claim_one_export(store, NOW + 2 * LEASE_MS)).payload
 
 
@@ -93,8 +96,8 @@ async def test_a_delivered_export_is_done(store: Store) -> None:
     export = await claim_one_export(store)
 
     assert await store.finish_delivery(export, attempt_of(204), "delivered", None)
-    assert [] == await claim_exports(store, NOW + 10**9)
-    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.deliveries(stream.key)
+    assert [] == await claim_deliveries(store, NOW + 10**9)
+    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.list_deliveries(stream.key)
 
 
 async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
@@ -102,13 +105,13 @@ async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
     stream = await closed_session(store)
     assert await store.finish_delivery(await claim_one_export(store), attempt_of(500), "pending", NOW + 5000)
 
-    assert [] == await claim_exports(store, NOW + 4999)
+    assert [] == await claim_deliveries(store, NOW + 4999)
     export = await claim_one_export(store, NOW + 5000)
     assert 1 == export.attempts
     assert await store.finish_delivery(export, attempt_of(None, "timeout", NOW + 5000), "failed", None)
     attempts = [attempt_of(500), attempt_of(None, "timeout", NOW + 5000)]
-    assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.deliveries(stream.key)
-    assert [] == await claim_exports(store, NOW + 10**9)
+    assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.list_deliveries(stream.key)
+    assert [] == await claim_deliveries(store, NOW + 10**9)
 
 
 async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
@@ -118,10 +121,10 @@ async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
     fast = await claim_one_export(store, NOW + LEASE_MS)
 
     assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
-    assert [Delivery("n", HOOK, 103, "pending", [])] == await store.deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "pending", [])] == await store.list_deliveries(stream.key)
     assert await store.finish_delivery(fast, attempt_of(410), "failed", None)
     assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
-    assert [Delivery("n", HOOK, 103, "failed", [attempt_of(410)])] == await store.deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "failed", [attempt_of(410)])] == await store.list_deliveries(stream.key)
 
 
 async def test_a_finish_counts_once(store: Store) -> None:
@@ -131,7 +134,7 @@ async def test_a_finish_counts_once(store: Store) -> None:
 
     assert await store.finish_delivery(export, attempt_of(500), "pending", NOW + 1)
     assert not await store.finish_delivery(export, attempt_of(500), "pending", NOW + 2)
-    assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.list_deliveries(stream.key)
     assert NOW + 1 == await store.next_delivery_ms()
 
 
@@ -146,7 +149,7 @@ async def test_when_the_next_export_is_due(store: Store) -> None:
     assert NOW + 7 == await store.next_delivery_ms()
     await store.finish_delivery(export, attempt_of(500), "pending", NOW + 5)
     assert NOW + 5 == await store.next_delivery_ms()
-    for claimed in await claim_exports(store, NOW + 7):
+    for claimed in await claim_deliveries(store, NOW + 7):
         await store.finish_delivery(claimed, attempt_of(), "delivered", None)
     assert await store.next_delivery_ms() is None
 
@@ -160,12 +163,12 @@ async def test_busy_receivers_hide_nobody(store: Store) -> None:
     await closed_session(store, "own", HOOK, now_ms=NOW + 10**6 + 1)
     later = NOW + 10**6 + 2
 
-    found = await claim_exports(store, later, busy=[OPERATOR])
+    found = await claim_deliveries(store, later, busy=[OPERATOR])
     assert [HOOK + "/late", HOOK] == [export.endpoint.url for export in found]
-    assert [] == await claim_exports(store, later, busy=[OPERATOR])
+    assert [] == await claim_deliveries(store, later, busy=[OPERATOR])
     await store.set_operator_endpoint(None, None)
     await closed_session(store, "last", HOOK, now_ms=later)
-    assert [HOOK] == [export.endpoint.url for export in await claim_exports(store, later)]
+    assert [HOOK] == [export.endpoint.url for export in await claim_deliveries(store, later)]
 
 
 async def test_deliveries_stand_in_their_order(store: Store) -> None:
@@ -177,7 +180,7 @@ async def test_deliveries_stand_in_their_order(store: Store) -> None:
     await closed_session(store, "other")
     waiting = [Delivery(notice_id, HOOK, 103, "pending", []) for notice_id in ("n1", "n2")]
 
-    assert waiting == await store.deliveries(key)
+    assert waiting == await store.list_deliveries(key)
 
 
 async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
@@ -186,6 +189,6 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     export = await claim_one_export(store)
     await store.erase(stream.key, NOW)
 
-    assert await store.freeze(export, b"body") is None
+    assert await store.freeze_payload(export, b"body") is None
     assert not await store.finish_delivery(export, attempt_of(), "delivered", None)
-    assert [] == await store.deliveries(stream.key)
+    assert [] == await store.list_deliveries(stream.key)

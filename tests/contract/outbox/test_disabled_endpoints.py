@@ -9,7 +9,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     add_endpoint,
     attempt_of,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     closed_session,
     endpoint_of,
@@ -28,11 +28,11 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     waiting = await closed_session(store, "s2", HOOK)
     await store.disable_endpoint(export.endpoint, NOW)
 
-    assert ["delivered"] == [made.state for made in await store.deliveries(done.key)]
+    assert ["delivered"] == [made.state for made in await store.list_deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
-        made.url: made.state for made in await store.deliveries(waiting.key)
+        made.url: made.state for made in await store.list_deliveries(waiting.key)
     }
-    assert [HOOK] == [export.endpoint.url for export in await claim_exports(store)]
+    assert [HOOK] == [export.endpoint.url for export in await claim_deliveries(store)]
 
 
 async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
@@ -40,13 +40,13 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None)
-    gone, failing = await claim_exports(store)
+    gone, failing = await claim_deliveries(store)
     await store.finish_delivery(gone, attempt_of(410), "failed", None)
     await store.disable_endpoint(gone.endpoint, NOW)
     await store.finish_delivery(failing, attempt_of(500), "pending", NOW + 5000)
 
-    assert [] == await claim_exports(store, NOW + 10**9)
-    assert ["failed"] == [made.state for made in await store.deliveries(failing.stream)]
+    assert [] == await claim_deliveries(store, NOW + 10**9)
+    assert ["failed"] == [made.state for made in await store.list_deliveries(failing.stream)]
 
 
 async def test_a_success_on_its_way_still_counts(store: Store) -> None:
@@ -56,7 +56,7 @@ async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     await store.disable_endpoint(export.endpoint, NOW)
     await store.finish_delivery(export, attempt_of(), "delivered", None)
 
-    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of()])] == await store.deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of()])] == await store.list_deliveries(stream.key)
 
 
 async def test_an_endpoint_that_only_fails(store: Store) -> None:
@@ -66,7 +66,7 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
     await fail_exports(store, endpoint.key, now_ms=NOW)
     await closed_session(store, "s2", hook=None, now_ms=NOW + 5)
     await fail_exports(store, endpoint.key, now_ms=NOW + 5)
-    assert NOW == (await store.endpoints("p"))[0].failing_since_ms
+    assert NOW == (await store.list_endpoints("p"))[0].failing_since_ms
     assert not await store.disable_failing(endpoint.key, NOW - 1, NOW + 10)
     await closed_session(store, "s3", hook=None)
     assert await store.finish_delivery(await claim_one_export(store), attempt_of(), "delivered", None)
@@ -76,13 +76,13 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
     await closed_session(store, "s5", hook=None, now_ms=NOW + 8)
     assert await store.disable_failing(endpoint.key, NOW + 7, NOW + 10)
 
-    (disabled,) = await store.endpoints("p")
+    (disabled,) = await store.list_endpoints("p")
     assert (NOW + 10, "failing", NOW + 7) == (
         disabled.disabled_ms,
         disabled.disabled_reason,
         disabled.failing_since_ms,
     )
-    assert [] == await claim_exports(store, NOW + 10)
+    assert [] == await claim_deliveries(store, NOW + 10)
     assert not await store.disable_failing(endpoint.key, NOW + 7, NOW + 11)
 
 
@@ -90,6 +90,6 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
     """The operator's and a session's own are tried as long as sessions end."""
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store)
-    for export in await claim_exports(store):
+    for export in await claim_deliveries(store):
         await store.finish_delivery(export, attempt_of(500), "failed", None)
         assert not await store.disable_failing(export.endpoint.key, NOW + 10, NOW + 10)

@@ -9,7 +9,7 @@ from tests.support.stores.contract import (
     NOW,
     OPERATOR,
     append_offers,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     close,
     close_idle,
@@ -29,8 +29,8 @@ async def test_a_close_exports_to_every_receiver(store: Store) -> None:
     webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
     key = await open_key(store, given={"webhook": webhook})
     await append_offers(store, key, *offers(1, 3))
-    await store.close(key, END, "n1", NOW)
-    exports = {export.endpoint.url: export for export in await claim_exports(store)}
+    await store.close_session(key, END, "n1", NOW)
+    exports = {export.endpoint.url: export for export in await claim_deliveries(store)}
 
     assert {OPERATOR, HOOK} == set(exports)
     assert {(key, "n1", 103, 4, None, 0)} == {
@@ -47,9 +47,9 @@ async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     stream = await closed_session(store, hook=None)
 
     assert ([], None, []) == (
-        await claim_exports(store),
+        await claim_deliveries(store),
         await store.next_delivery_ms(),
-        await store.deliveries(stream.key),
+        await store.list_deliveries(stream.key),
     )
 
 
@@ -62,8 +62,8 @@ async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}))
     await close(store, key)
 
-    assert [] == await store.deliveries(key)
-    assert 1 == len(await store.deliveries(first.key))
+    assert [] == await store.list_deliveries(key)
+    assert 1 == len(await store.list_deliveries(first.key))
 
 
 async def test_a_receiver_may_come_during_the_call(store: Store) -> None:
@@ -94,7 +94,7 @@ async def test_every_close_exports_anew(store: Store) -> None:
     await close_idle(store, key, "n1")
     await append_offers(store, key, offer(1), now_ms=NOW + 1)
     await close(store, key, END, "n2", NOW + 2)
-    exports = await claim_exports(store, NOW + 2)
+    exports = await claim_deliveries(store, NOW + 2)
 
     assert [("n1", 1), ("n2", 4)] == [(export.notice_id, export.position) for export in exports]
 
@@ -108,7 +108,7 @@ async def test_an_export_is_of_its_close(store: Store) -> None:
         store, key, update_offer(1, {"name": "other", "channel": None, "labels": {"a": "2"}}), now_ms=NOW + 1
     )
     await close(store, key, END, "n2", NOW + 2)
-    exports = {export.notice_id: export.closing for export in await claim_exports(store, NOW + 2)}
+    exports = {export.notice_id: export.closing for export in await claim_deliveries(store, NOW + 2)}
 
     assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
     assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
@@ -118,7 +118,7 @@ async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
     """A close that does nothing exports nothing."""
     await store.set_operator_endpoint(OPERATOR, None)
     key = await open_key(store)
-    await store.close(key, None, "n", NOW)
+    await store.close_session(key, None, "n", NOW)
     await store.close_if_ended(key, [], None, "n", NOW)
 
-    assert [] == await claim_exports(store)
+    assert [] == await claim_deliveries(store)

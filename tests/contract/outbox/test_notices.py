@@ -14,7 +14,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     add_endpoint,
     append_offers,
-    claim_exports,
+    claim_deliveries,
     claim_one_export,
     close,
     close_idle,
@@ -40,10 +40,10 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
     endpoint = await add_endpoint(store, endpoint_of("e1", 101, 102, 103, 111, 112))
     await add_endpoint(store, endpoint_of("e2", 103))
     key = await open_key(store, given={"name": "joker", "labels": {"a": "1"}})
-    (start,) = await claim_exports(store)
+    (start,) = await claim_deliveries(store)
     await append_offers(store, key, *offers(1, 2))
     await close(store, key, END, "n", NOW + 5000)
-    closing = await claim_exports(store, NOW + 5000)
+    closing = await claim_deliveries(store, NOW + 5000)
 
     assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
     assert start.notice_id.endswith("-101")
@@ -68,12 +68,12 @@ async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e1", 101))
     key = await open_key(store)
     await open_session(store)
-    assert 1 == len(await claim_exports(store))
+    assert 1 == len(await claim_deliveries(store))
     await close_idle(store, key)
     await append_offers(store, key, offer(1))
     await close_idle(store, key)
     await open_session(store)
-    exports = await claim_exports(store)
+    exports = await claim_deliveries(store)
 
     assert [2, 5] == [export.position for export in exports]
     assert 2 == len({export.notice_id for export in exports})
@@ -85,7 +85,7 @@ async def test_only_the_own_project_is_heard(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e1", 101, 102, 103))
     await add_endpoint(store, endpoint_of("e2", 101, 102, 103, project="other"))
     await closed_session(store, hook=None)
-    heard = [(export.endpoint.id, export.event_type) for export in await claim_exports(store)]
+    heard = [(export.endpoint.id, export.event_type) for export in await claim_deliveries(store)]
 
     assert [("e1", 101), ("e1", 102), ("e1", 103), (None, 103)] == sorted(heard, key=str)
 
@@ -98,4 +98,4 @@ async def test_an_own_receiver_may_hear_more(store: Store) -> None:
     await append_offers(store, key, update_offer(2, {"webhook": {"event_types": None}}), now_ms=NOW + 1)
     await close(store, key, END, "n2", NOW + 2)
 
-    assert [101, 102, 103] == [export.event_type for export in await claim_exports(store, NOW + 2)]
+    assert [101, 102, 103] == [export.event_type for export in await claim_deliveries(store, NOW + 2)]

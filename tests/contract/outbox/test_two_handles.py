@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.stores.contract import claim_exports, claim_one_export, closed_session
+from tests.support.stores.contract import claim_deliveries, claim_one_export, closed_session
 from voicemem.store.port import Store
 
 
@@ -14,11 +14,11 @@ async def test_two_outboxes_share_nothing(two_handles: tuple[Store, Store]) -> N
     for number in range(20):
         await closed_session(two_handles[0], f"s{number}", notice_id=f"n{number}")
 
-    claims = await asyncio.gather(*(claim_exports(store, limit=3) for store in two_handles * 4))
+    claims = await asyncio.gather(*(claim_deliveries(store, limit=3) for store in two_handles * 4))
     assert sorted(f"n{number}" for number in range(20)) == sorted(
         export.notice_id for exports in claims for export in exports
     )
-    assert [] == await claim_exports(two_handles[1])
+    assert [] == await claim_deliveries(two_handles[1])
 
 
 async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
@@ -26,4 +26,6 @@ async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
     await closed_session(two_handles[0])
     export = await claim_one_export(two_handles[0])
 
-    assert 1 == len(set(await asyncio.gather(*(store.freeze(export, b"%d" % id(store)) for store in two_handles * 3))))
+    assert 1 == len(
+        set(await asyncio.gather(*(store.freeze_payload(export, b"%d" % id(store)) for store in two_handles * 3)))
+    )

@@ -32,14 +32,14 @@ async def compacted(store: Store, key: int) -> int:
 async def test_a_compacted_journal_reads_as_before(store: Store) -> None:
     """Every page of it has the same bytes, positions, seqs and times, after every step of the compaction."""
     key = await mixed_call(store)
-    whole = await store.rows(key, 0, 10**6)
+    whole = await store.read_rows(key, 0, 10**6)
     assert len(whole) == whole[-1].position == 65
     while await store.compact(key):
-        assert whole == await store.rows(key, 0, 10**6)
+        assert whole == await store.read_rows(key, 0, 10**6)
     for after in range(0, len(whole) + 1, 7):
         for limit in (1, 5, 10**6):
-            assert whole[after : after + limit] == await store.rows(key, after, limit)
-    stream = await store.stream("p", "s")
+            assert whole[after : after + limit] == await store.read_rows(key, after, limit)
+    stream = await store.find_session("p", "s")
     assert stream is not None
     assert ("ended", len(whole)) == (stream.state, stream.position)
     assert 0 == await compacted(store, key)
@@ -100,9 +100,9 @@ async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> N
     await compacted(store, key)
     assert (await open_session(store)).reopened
     assert [Outcome(duplicate=True), Outcome(33)] == await append_offers(store, key, offer(30), offer(31))
-    before = await store.rows(key, 0, 100)
+    before = await store.read_rows(key, 0, 100)
     assert list(range(1, 34)) == [row.position for row in before]
     await close(store, key)
     await compacted(store, key)
-    assert before == (await store.rows(key, 0, 100))[:-1]
+    assert before == (await store.read_rows(key, 0, 100))[:-1]
     assert [Outcome(duplicate=True)] * 31 == await append_offers(store, key, *offers(1, 31))

@@ -46,9 +46,9 @@ async def delivered(store: Path, session_id: str = "s") -> list[str]:
     """How the exports of a session stand, in a file that no process has open."""
     opened = SqliteStore(str(store))
     try:
-        stream = await opened.stream("default", session_id)
+        stream = await opened.find_session("default", session_id)
         assert stream is not None
-        return [one.state for one in await opened.deliveries(stream.key)]
+        return [one.state for one in await opened.list_deliveries(stream.key)]
     finally:
         await opened.close_store()
 
@@ -204,7 +204,7 @@ from voicemem.store.admission import Batch, Offer
 from voicemem.store.sqlite import SqliteStore
 
 async def record(store, name):
-    opened = await store.open("p", name, "main", validate_config({}), None, 1)
+    opened = await store.open_producer("p", name, "main", validate_config({}), None, 1)
     seq = 1
     while True:
         batch = [Offer(n, 1, b'{"type":"metric","seq":%d}' % n) for n in range(seq, seq + 3)]
@@ -249,7 +249,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
         assert [("ok",)] == store.database.writer.execute("pragma integrity_check").fetchall()
         assert set("abc") == set(acknowledged)
         for name, last in acknowledged.items():
-            stream = await store.stream("p", name)
+            stream = await store.find_session("p", name)
             assert stream is not None
             assert stream.position >= last
             assert list(range(1, stream.position + 1)) == await stored_seqs(store, stream.key)

@@ -215,7 +215,7 @@ async def test_a_key_may_be_revoked_in_the_middle(serve: Serve) -> None:
         session = await network.client.open("s")
         assert 1 == session.next_turn
         await acknowledged_seqs(send_transcripts(session, [1]))
-        (one,) = [one for one in await app.services.store.keys() if one.name == "test"]
+        (one,) = [one for one in await app.services.store.list_keys() if one.name == "test"]
         await app.services.store.revoke_key(one.id, now_ms())
         with pytest.raises(RequestRefused) as refused:
             await session.send(numbered_transcript(2))

@@ -32,7 +32,7 @@ from voicemem.services import Services
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.row_cache import one
+from voicemem.store.sqlite.row_cache import fetch_one
 from voicemem.store.streams import SessionEnding
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS
@@ -72,9 +72,9 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 async def deliveries(store: Store, session_id: str = "s") -> list[Delivery]:
-    stream = await store.stream("default", session_id)
+    stream = await store.find_session("default", session_id)
     assert stream is not None
-    return await store.deliveries(stream.key)
+    return await store.list_deliveries(stream.key)
 
 
 async def told(hook: WebhookReceiver) -> set[str]:
@@ -202,9 +202,9 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
         await RestClient(app).create()
     store = SqliteStore(path)
     await store.set_operator_endpoint(hook.url(), None)
-    stream = await store.stream("default", "s")
+    stream = await store.find_session("default", "s")
     assert stream is not None
-    assert await store.close(stream.key, SessionEnding(wall(), "left"), "n1", wall())
+    assert await store.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
     assert 1 == len(await store.claim_deliveries(wall(), LEASE_MS, [], 10))
     await store.close_store()
     wall.off_ms += jump_ms
@@ -218,7 +218,7 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
     """A key that was made or revoked before the jump is so after it."""
     app = await serve()
     good, text = await client_with_key(app, "admin"), await make_key(app, "admin")
-    revoked = next(key for key in await app.services.store.keys() if text.split("_")[1] == key.id)
+    revoked = next(key for key in await app.services.store.list_keys() if text.split("_")[1] == key.id)
     assert await app.services.store.revoke_key(revoked.id, wall())
     wall.off_ms += jump_ms
     assert 200 == (await good.get("/v1/sessions")).status
@@ -292,4 +292,4 @@ async def seqs(app: App, session_id: str) -> list[int]:
 
 async def undelivered(store: SqliteStore) -> int:
     query = "select count(*) from exports where state = 'pending'"
-    return int(await store.database.read(lambda connection: one(connection, query)[0]))
+    return int(await store.database.read(lambda connection: fetch_one(connection, query)[0]))

@@ -141,15 +141,15 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 async def attempt(app: App, session_id: str = "s") -> tuple[str, str | None]:
     """End a session; the state of its export after the first attempt, and why that failed."""
     await RestClient(app).end(session_id)
-    stream = await app.services.store.stream("default", session_id)
+    stream = await app.services.store.find_session("default", session_id)
     assert stream is not None
 
     async def attempted() -> bool:
-        (delivery,) = await app.services.store.deliveries(stream.key)
+        (delivery,) = await app.services.store.list_deliveries(stream.key)
         return bool(delivery.attempts)
 
     await eventually(True, attempted)
-    (delivery,) = await app.services.store.deliveries(stream.key)
+    (delivery,) = await app.services.store.list_deliveries(stream.key)
     return delivery.state, delivery.attempts[0].error
 
 

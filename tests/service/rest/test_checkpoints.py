@@ -82,7 +82,7 @@ async def test_what_has_ended_has_ended_and_is_not_told_again(serve: Serve) -> N
         assert (409, "session_ended") == (
             await api.post(f"/v1/sessions/{again['session_id']}/messages", {"role": "user", "content": "x"})
         ).problem
-        figures = await app.services.store.figures(app.services.runtime.clock())
+        figures = await app.services.store.read_figures(app.services.runtime.clock())
         assert (1, 0) == (len(receiver.notices), figures.pending)
 
 

@@ -114,7 +114,7 @@ async def test_reads_without_a_store_are_503(serve: Serve, tmp_path: Path) -> No
     await api.create()
     await api.send(final(1, "Hi."))
     await api.contents()
-    sqlite_of(app).database.rows.forget()
+    sqlite_of(app).database.rows.invalidate()
     await sqlite_of(app).database.read(lambda connection: connection.close())
     for path in ("", "/s", "/s/history", "/s/context", "/s/turns", "/s/events"):
         assert (503, "store_unavailable") == (await api.get(f"/v1/sessions{path}")).problem

@@ -185,7 +185,7 @@ async def test_a_user_is_erased_with_all_sessions(app: App, api: RestClient) -> 
         await api.create(session_id, user_id=user_id, working_memory={"scope": "user"})
         await append(api, f"/v1/sessions/{session_id}/working-memory", f"of {session_id}")
     await api.end("t")
-    user = await app.services.store.user("default", "ann")
+    user = await app.services.store.find_user("default", "ann")
     assert user is not None
     assert user.key in app.services.memories.cached
     assert 204 == (await api.delete("/v1/users/ann")).status
@@ -227,9 +227,9 @@ async def test_users_are_no_sessions(app: App, api: RestClient) -> None:
     await append(api, OF_ANN, "Likes tea.")
     assert [] == (await api.get("/v1/sessions")).json["sessions"]
     assert (404, "unknown_session") == (await api.get("/v1/sessions/ann")).problem
-    assert 0 == (await app.services.store.figures(app.services.runtime.clock())).running
-    await app.services.store.restart(app.services.runtime.clock() + 10**12)
-    assert [] == await app.services.store.due(app.services.runtime.clock() + 10**13, 10)
+    assert 0 == (await app.services.store.read_figures(app.services.runtime.clock())).running
+    await app.services.store.restart_silence(app.services.runtime.clock() + 10**12)
+    assert [] == await app.services.store.find_due(app.services.runtime.clock() + 10**13, 10)
     assert b"HTTP/1.1 200" in await raw_exchange(
         app, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )

@@ -115,7 +115,7 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     async def waiting() -> list[int]:
         return await app.services.store.find_compactable(2**53, 10)
 
-    plain = await app.services.store.stream("default", "plain")
+    plain = await app.services.store.find_session("default", "plain")
     assert plain is not None
     await eventually([plain.key], waiting)
     app.services.memories.discard_all()

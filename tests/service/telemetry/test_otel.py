@@ -129,9 +129,9 @@ async def test_a_commit_of_several_links_to_the_others(tmp_path: Path) -> None:
         held = asyncio.create_task(app.services.store.database.write(lambda _: release.wait(10)))
         try:
             first = asyncio.create_task(append("a", {}))
-            await eventually(True, lambda: asyncio.sleep(0, app.services.recorder.committing is not None))
+            await eventually(True, lambda: asyncio.sleep(0, app.services.recorder.commit_task is not None))
             others = [asyncio.create_task(append("b", parent(TRACE))), asyncio.create_task(append("c", parent(OTHER)))]
-            await eventually(2, lambda: asyncio.sleep(0, len(app.services.recorder.waiting)))
+            await eventually(2, lambda: asyncio.sleep(0, len(app.services.recorder.pending)))
         finally:
             release.set()
             await held

@@ -41,9 +41,9 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 async def deliveries(app: App, session_id: str = "s") -> list[Delivery]:
-    stream = await app.services.store.stream("default", session_id)
+    stream = await app.services.store.find_session("default", session_id)
     assert stream is not None
-    return await app.services.store.deliveries(stream.key)
+    return await app.services.store.list_deliveries(stream.key)
 
 
 async def log(app: App) -> list[tuple[str, list[int | None]]]:

@@ -180,7 +180,7 @@ async def test_410_disables_the_endpoint(
     keys.append(await office.closed("b", "n2"))
     assert 0 == await office.attempt()
     assert "failed" == (await office.delivery(keys[0])).state
-    assert [] == await office.store.deliveries(keys[1])
+    assert [] == await office.store.list_deliveries(keys[1])
     assert 1 == len(hook.notices)
     assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to notice n1" in caplog.messages
 
@@ -296,7 +296,7 @@ async def test_the_body_does_not_change_between_attempts(office: OutboxRig, hook
     await office.attempt()
     await office.say(key, final(1, "Changed.", NOW), final(2, "More.", NOW + 1))
     patch = validate_config({"name": "After", "labels": {"a": None}})
-    await office.store.change(key, patch, b'{"type":"session.update"}', NOW)
+    await office.store.change_config(key, patch, b'{"type":"session.update"}', NOW)
     await office.attempt(office.another())
     first, second = hook.notices
     assert comparable_body(first) == comparable_body(second)
@@ -332,7 +332,7 @@ async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxR
 async def test_without_receivers_nothing_is_due(office: OutboxRig) -> None:
     """A session that nobody wants to hear of leaves no export."""
     key = await office.closed()
-    assert ([], None) == (await office.store.deliveries(key), await office.due_in_s())
+    assert ([], None) == (await office.store.list_deliveries(key), await office.due_in_s())
 
 
 @pytest.mark.fault(60)

@@ -21,9 +21,9 @@ async def state_in(path: Path) -> str:
     """How the export of the session `s` stands in a file."""
     store = SqliteStore(str(path))
     try:
-        stream = await store.stream("default", "s")
+        stream = await store.find_session("default", "s")
         assert stream is not None
-        (delivery,) = await store.deliveries(stream.key)
+        (delivery,) = await store.list_deliveries(stream.key)
         return delivery.state
     finally:
         await store.close_store()

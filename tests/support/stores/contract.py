@@ -117,7 +117,7 @@ async def open_session(
     from_seq: int | None = None,
     now_ms: int = NOW,
 ) -> OpenResult:
-    return await store.open("p", session_id, producer, validate_config(given or {}), from_seq, now_ms)
+    return await store.open_producer("p", session_id, producer, validate_config(given or {}), from_seq, now_ms)
 
 
 async def open_key(store: Store, session_id: str = "s", given: dict[str, Any] | None = None, now_ms: int = NOW) -> int:
@@ -135,14 +135,14 @@ async def close(
     store: Store, key: int, ending: SessionEnding | None = END, notice_id: str = "n", now_ms: int = NOW
 ) -> Stream:
     """The session as this closes it, which it must."""
-    closed = await store.close(key, ending, notice_id, now_ms)
+    closed = await store.close_session(key, ending, notice_id, now_ms)
     assert closed is not None
     return closed
 
 
 async def close_idle(store: Store, key: int, notice_id: str = "n") -> Stream:
     """A session that has been silent until now, closed for that."""
-    await store.silence(key, NOW - IDLE_MS)
+    await store.set_silent_since(key, NOW - IDLE_MS)
     return await close(store, key, None, notice_id)
 
 
@@ -154,14 +154,14 @@ async def closed_session(
     return await close(store, key, END, notice_id, now_ms)
 
 
-async def claim_exports(
+async def claim_deliveries(
     store: Store, now_ms: int = NOW, busy: Sequence[str] = (), limit: int = 100, lease_ms: int = LEASE_MS
 ) -> list[ClaimedDelivery]:
     return await store.claim_deliveries(now_ms, lease_ms, busy, limit)
 
 
 async def claim_one_export(store: Store, now_ms: int = NOW) -> ClaimedDelivery:
-    (export,) = await claim_exports(store, now_ms)
+    (export,) = await claim_deliveries(store, now_ms)
     return export
 
 
@@ -170,7 +170,7 @@ def attempt_of(status: int | None = 200, error: str | None = None, started_ms: i
 
 
 async def journal_events(store: Store, key: int) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(row.payload) for row in await store.rows(key, 0, 100_000)]
+    return [msgspec.json.decode(row.payload) for row in await store.read_rows(key, 0, 100_000)]
 
 
 async def event_types(store: Store, key: int) -> list[str]:
@@ -180,7 +180,7 @@ async def event_types(store: Store, key: int) -> list[str]:
 async def seqs_by_producer(store: Store, key: int) -> dict[str | None, list[int | None]]:
     """The seqs of each producer, in the order of the journal."""
     seqs: dict[str | None, list[int | None]] = {}
-    for row in await store.rows(key, 0, 100_000):
+    for row in await store.read_rows(key, 0, 100_000):
         seqs.setdefault(row.producer, []).append(row.seq)
     return seqs
 
@@ -192,11 +192,11 @@ def is_acknowledged(outcome: Outcome) -> bool:
 
 async def reload(store: Store, key: int) -> Stream:
     """The session's row as it is now."""
-    return next(one for one in await store.streams(SessionFilter(project="p", limit=1000)) if one.key == key)
+    return next(one for one in await store.list_sessions(SessionFilter(project="p", limit=1000)) if one.key == key)
 
 
 async def listed_ids(store: Store, **conditions: Any) -> list[str]:
-    return [stream.id for stream in await store.streams(SessionFilter(**{"project": "p", **conditions}))]
+    return [stream.id for stream in await store.list_sessions(SessionFilter(**{"project": "p", **conditions}))]
 
 
 def endpoint_of(endpoint_id: str = "e1", *event_types: int, project: str = "p", **more: Any) -> Endpoint:
@@ -215,7 +215,7 @@ async def add_endpoint(store: Store, endpoint: Endpoint) -> Endpoint:
 
 async def fail_exports(store: Store, key: int, count: int = 1, now_ms: int = NOW) -> None:
     """Let what is due for an endpoint fail for good."""
-    exports = [export for export in await claim_exports(store, now_ms) if export.endpoint.key == key]
+    exports = [export for export in await claim_deliveries(store, now_ms) if export.endpoint.key == key]
     assert count == len(exports)
     for export in exports:
         assert await store.finish_delivery(export, attempt_of(500, started_ms=now_ms), "failed", None)

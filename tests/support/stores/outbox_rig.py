@@ -39,7 +39,7 @@ class OutboxRig:
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
         """The key of a new session."""
-        stream, _ = await self.store.create("default", session_id, validate_config(config), self.clock())
+        stream, _ = await self.store.create_session("default", session_id, validate_config(config), self.clock())
         return stream.key
 
     async def say(self, key: int, *events: JsonObject) -> None:
@@ -49,7 +49,7 @@ class OutboxRig:
 
     async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
         ending = SessionEnding(self.clock(), "idle", provisional=provisional)
-        assert await self.store.close(key, ending, notice_id, self.clock())
+        assert await self.store.close_session(key, ending, notice_id, self.clock())
 
     async def closed(self, session_id: str = "s", notice_id: str = "n1", **config: Any) -> int:
         """The key of a session with a few words that was just closed."""
@@ -67,7 +67,7 @@ class OutboxRig:
 
     async def delivery(self, key: int) -> Delivery:
         """How the one export of a session stands."""
-        (delivery,) = await self.store.deliveries(key)
+        (delivery,) = await self.store.list_deliveries(key)
         return delivery
 
     async def due_in_s(self) -> float | None:

@@ -33,7 +33,7 @@ def offer(seq: int, size: int = 10) -> Offer:
 
 
 async def begin(store: SqliteStore, session_id: str = "s", given: dict[str, Any] | None = None) -> int:
-    return (await store.open("p", session_id, "main", validate_config(given or {}), None, NOW)).stream.key
+    return (await store.open_producer("p", session_id, "main", validate_config(given or {}), None, NOW)).stream.key
 
 
 async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
@@ -41,7 +41,7 @@ async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
 
 
 async def stored_seqs(store: SqliteStore, key: int) -> list[int | None]:
-    return [row.seq for row in await store.rows(key, 0, 10**6)]
+    return [row.seq for row in await store.read_rows(key, 0, 10**6)]
 
 
 def insert(name: str) -> Job:

@@ -73,12 +73,12 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
     here, there = MemoryStore(), MemoryStore()
     try:
-        opened = await here.open("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": "secret"}), None, NOW)
+        opened = await here.open_producer("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": "secret"}), None, NOW)
         key = opened.stream.key
         await append_batch(here, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW)
         if ended:
-            await here.close(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
-        original = await here.stream("p", "s")
+            await here.close_session(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
+        original = await here.find_session("p", "s")
         assert original is not None
         document = b"".join([piece async for piece in write_checkpoint(here, original)])
         assert b"secret" not in document
@@ -89,10 +89,10 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         )
         assert [getattr(original, name) for name in SAME] == [getattr(copy, name) for name in SAME]
         assert await shown(here, original) == await shown(there, copy)
-        rows = [row._replace(payload=b"") for row in await here.rows(key, 0, 100)]
-        assert rows == [row._replace(payload=b"") for row in await there.rows(copy.key, 0, 100)]
-        one = await here.open("p", "s", "main", SessionPatch({}, {}), None, NOW + 2000)
-        other = await there.open("q", "r", "main", SessionPatch({}, {}), None, NOW + 2000)
+        rows = [row._replace(payload=b"") for row in await here.read_rows(key, 0, 100)]
+        assert rows == [row._replace(payload=b"") for row in await there.read_rows(copy.key, 0, 100)]
+        one = await here.open_producer("p", "s", "main", SessionPatch({}, {}), None, NOW + 2000)
+        other = await there.open_producer("q", "r", "main", SessionPatch({}, {}), None, NOW + 2000)
         assert (one.next_seq, one.reopened, one.stream.state) == (other.next_seq, other.reopened, other.stream.state)
     finally:
         await here.close_store()
@@ -105,7 +105,7 @@ SAME = ("state", "reason", "position", "started_ms", "ended_ms", "provisional", 
 async def shown(store: MemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
     memories = ReadModelCache(store)
-    history = (await memories.at(stream)).contents()
+    history = (await memories.get(stream)).encode_messages()
     return history, msgspec.json.encode(await build_context(memories, Policies(), stream, ContextOptions(tools=True)))
 
 

@@ -77,18 +77,18 @@ def test_what_is_forgotten_never_comes_back(
     """Whatever is forgotten, in whatever order, and whatever comes later, of these messages none is shown again."""
     memory = of(*before)
     history = message_dicts(memory.state)
-    remembered = set(memory.remembered())
+    remembered = set(memory.remembered_indexes())
     for wanted in forgets:
         try:
             forget(memory, wanted)
         except Refused:
             continue
-        assert set(memory.remembered()) <= remembered
-        remembered = set(memory.remembered())
+        assert set(memory.remembered_indexes()) <= remembered
+        remembered = set(memory.remembered_indexes())
     assert history == message_dicts(memory.state)
     gone = orders(memory, set(range(len(history))) - remembered)
     after(memory, *more)
-    assert gone.isdisjoint(orders(memory, set(memory.remembered())))
+    assert gone.isdisjoint(orders(memory, set(memory.remembered_indexes())))
 
 
 @given(PRODUCER_JOURNALS, st.integers(0, 8))

@@ -47,7 +47,7 @@ async def refusal(access: Access, token: str | None) -> str:
 
 async def test_without_keys_everybody_may_do_everything(access: Access) -> None:
     """Before the first key there is one project, open to callers with and without a token."""
-    assert not await access.needed()
+    assert not await access.needs_key()
     assert FULL_GRANT == await access.grant(None) == await access.grant("anything")
 
 
@@ -61,7 +61,7 @@ async def test_a_key_reads_vm_id_secret_and_gives_its_project_and_scopes(access:
 async def test_the_first_key_closes_the_service(access: Access) -> None:
     """Once there is a key, callers need one."""
     await access.create_key("shop", "", ["read"])
-    assert await access.needed()
+    assert await access.needs_key()
     assert "unauthorized" == await refusal(access, None)
 
 
@@ -69,7 +69,7 @@ async def test_only_a_hash_is_stored(access: Access, store: Store) -> None:
     """The store has the SHA-256 of a key's secret, and nothing else of it."""
     _, text = await access.create_key("shop", "", ["read"])
     secret = text.rpartition("_")[2]
-    (kept,) = await store.keys()
+    (kept,) = await store.list_keys()
     assert hashlib.sha256(secret.encode()).digest() == kept.hash
     assert secret not in repr(kept)
 
@@ -95,7 +95,7 @@ async def test_revoked_keys_are_refused_at_once_and_keep_the_service_closed(acce
     key, text = await access.create_key("shop", "", ["admin"])
     assert await store.revoke_key(key.id, 1)
     assert "unauthorized" == await refusal(access, text) == await refusal(access, None)
-    assert await access.needed()
+    assert await access.needs_key()
 
 
 async def test_revoking_one_key_leaves_the_others(access: Access, store: Store) -> None:
@@ -164,7 +164,7 @@ async def test_unknown_scopes_are_refused(access: Access, store: Store, scopes: 
     """A key is made of known scopes, at least one, or not at all."""
     with pytest.raises(Refused):
         await access.create_key("shop", "", scopes)
-    assert [] == await store.keys()
+    assert [] == await store.list_keys()
 
 
 @pytest.mark.parametrize("project", ["", "a b", "a/b", "é", "x" * 129, "a\n", "..\0", "%"])
@@ -183,7 +183,7 @@ async def test_a_scope_given_twice_counts_once(access: Access) -> None:
 async def test_the_operators_key_gives_everything_in_the_default_project(store: Store) -> None:
     """The key from the environment works where no command can make one, and closes the service."""
     access = Access(store, admin_key=ADMIN_KEY)
-    assert await access.needed()
+    assert await access.needs_key()
     grant = await access.grant(ADMIN_KEY)
     assert ("default", SCOPES) == (grant.project, grant.scopes)
     assert "unauthorized" == await refusal(access, None) == await refusal(access, ADMIN_KEY + " ")

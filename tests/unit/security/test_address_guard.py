@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.errors import CannotStart, Refused
-from voicemem.security.address_guard import IPV4_CARRIERS, allowed_networks, blocked, check_url
+from voicemem.security.address_guard import IPV4_CARRIERS, allowed_networks, check_url, is_blocked
 
 BLOCKED_V4 = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.255 168.63.129.16 169.254.169.254
@@ -46,13 +46,13 @@ PUBLIC = """
 @pytest.mark.parametrize("address", [*BLOCKED_V4.split(), *BLOCKED_V6.split(), *NO_ADDRESSES])
 def test_addresses_inside_are_blocked(address: str) -> None:
     """No private, local, special or carried address may be called, nor what is no plain address."""
-    assert blocked(address)
+    assert is_blocked(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC.split())
 def test_public_addresses_are_open(address: str) -> None:
     """The neighbours of every denied range, and carriers of public addresses, may be called."""
-    assert not blocked(address)
+    assert not is_blocked(address)
 
 
 @given(st.integers(0, 2**32 - 1).map(IPv4Address))
@@ -60,14 +60,14 @@ def test_a_carried_address_is_judged_as_itself(address: IPv4Address) -> None:
     """IPv4-mapped, IPv4-compatible, NAT64 and 6to4 forms of an address are as open as the address."""
     bits = int(address)
     forms = [0xFFFF << 32 | bits, bits, 0x64FF9B << 96 | bits, 0x2002 << 112 | bits << 80]
-    assert {blocked(str(IPv6Address(form))) for form in forms} == {blocked(str(address))}
+    assert {is_blocked(str(IPv6Address(form))) for form in forms} == {is_blocked(str(address))}
 
 
 @given(st.ip_addresses())
 def test_what_the_standard_library_calls_private_is_blocked(address: IPv4Address | IPv6Address) -> None:
     """The deny list is never weaker than `ipaddress` itself, carriers aside."""
     if address.is_private and not any(address in network for network, _ in IPV4_CARRIERS):
-        assert blocked(str(address))
+        assert is_blocked(str(address))
 
 
 @given(st.text())
@@ -76,16 +76,16 @@ def test_any_text_has_an_answer(text: str) -> None:
     try:
         ip_address(text)
     except ValueError:
-        assert blocked(text)
+        assert is_blocked(text)
 
 
 def test_the_allow_list_opens_its_networks_only() -> None:
     """The operator's networks are open, also where IPv6 carries them; all others stay blocked."""
     allowed = allowed_networks(["10.1.0.0/16", " fd00::/8 ", "127.0.0.1", "::1"])
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd00:ec2::254", "127.0.0.1", "::1"):
-        assert not blocked(address, allowed)
+        assert not is_blocked(address, allowed)
     for address in ("10.2.0.1", "127.0.0.2", "::2", "fe80::1"):
-        assert blocked(address, allowed)
+        assert is_blocked(address, allowed)
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/8", "example.com", "10.0.0.0/33"])

@@ -8,7 +8,7 @@ import pytest
 from voicemem.errors import RateLimited
 from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Caller, Rate, RateLimits
 
-RATE = Rate(per_second=10, at_once=5)
+RATE = Rate(per_second=10, burst=5)
 KEY = Caller("k" * 12, None)
 TOKEN = Caller("k" * 12, "s")
 

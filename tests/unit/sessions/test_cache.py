@@ -60,7 +60,7 @@ def memories(store: MemoryStore) -> ReadModelCache:
 async def begin(store: MemoryStore) -> Stream:
     """A new session."""
     name = f"s{next(numbers)}"
-    return (await store.open("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
+    return (await store.open_producer("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
 
 
 async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> AppendResult:
@@ -75,12 +75,12 @@ async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> App
 def note(memories: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
     """Note entries one after the other."""
     for entry in entries:
-        memories.note(stream.key, entry.position, entry.received_ms, [entry.event])
+        memories.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event])
 
 
 async def journal(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
     """All entries, read anew."""
-    rows = await store.rows(stream.key, 0, 100_000)
+    rows = await store.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
 
 
@@ -103,8 +103,8 @@ async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events:
     for event in events:
         await append(store, stream, event)
         expected = await from_scratch(store, stream)
-        assert expected == (await cached.at(stream)).messages()
-        assert expected == (await ReadModelCache(store).at(stream)).messages()
+        assert expected == (await cached.get(stream)).messages()
+        assert expected == (await ReadModelCache(store).get(stream)).messages()
 
 
 @on_one_store
@@ -112,7 +112,7 @@ async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events:
 async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[JsonObject]) -> None:
     """Entries folded as they are committed give the same as entries that are read later."""
     stream, memories = await begin(store), ReadModelCache(store)
-    await memories.at(stream)
+    await memories.get(stream)
     for event in events:
         await append(store, stream, event)
         note(memories, stream, (await journal(store, stream))[-1:])
@@ -128,31 +128,31 @@ async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[JsonO
     for event in events:
         await append(store, stream, event)
         memories = ReadModelCache(store)
-        await memories.save_snapshot_if_due(stream.key, await memories.at(stream), every=1)
+        await memories.save_snapshot_if_due(stream.key, await memories.get(stream), every=1)
     expected = history.messages(fold_all(State(), await journal(store, stream)), unfinished)
-    assert expected == (await ReadModelCache(store).at(stream)).messages(unfinished)
+    assert expected == (await ReadModelCache(store).get(stream)).messages(unfinished)
 
 
 async def test_what_came_from_elsewhere_is_read(store: MemoryStore, memories: ReadModelCache) -> None:
     """Events that another node has committed are in the next read."""
     stream = await begin(store)
-    assert [] == (await memories.at(stream)).messages()
+    assert [] == (await memories.get(stream)).messages()
     await append(store, stream, *talk(5))
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 async def test_a_long_journal_is_read_in_pages(store: MemoryStore, memories: ReadModelCache) -> None:
     """Nothing is lost or doubled between the pages."""
     stream = await begin(store)
     await append(store, stream, *talk(3 * FOLD_PAGE + 1))
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: ReadModelCache) -> None:
     """Reads that meet while a journal is folded wait for each other, and fold nothing twice."""
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE + 1))
-    found = await asyncio.gather(*(memories.at(stream) for _ in range(10)))
+    found = await asyncio.gather(*(memories.get(stream) for _ in range(10)))
     expected = await from_scratch(store, stream)
     assert [expected] * 10 == [memory.messages() for memory in found]
     assert 1 == len({id(memory) for memory in found})
@@ -166,37 +166,37 @@ async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModel
     async def write() -> None:
         for event in talk(200):
             appended = await append(store, stream, event)
-            row = (await store.rows(stream.key, appended.stream.position - 1, 1))[0]
+            row = (await store.read_rows(stream.key, appended.stream.position - 1, 1))[0]
             await asyncio.sleep(luck.choice([0, 0, 0.001]))
             note(memories, stream, [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload))])
 
     async def read() -> None:
         while stream.position < 200:
             stored = stream.position
-            assert (await memories.at(stream)).state.position >= stored
+            assert (await memories.get(stream)).state.position >= stored
             await asyncio.sleep(0)
 
     await asyncio.gather(write(), read(), read())
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 @pytest.mark.parametrize("missing", [{1}, {2}, {4}, {2, 3}])
 async def test_a_hole_is_never_folded_over(store: MemoryStore, memories: ReadModelCache, missing: set[int]) -> None:
     """Noting entries behind a missing one folds none of them; the next read has all."""
     stream = await begin(store)
-    await memories.at(stream)
+    await memories.get(stream)
     await append(store, stream, *talk(5))
     noted = [entry for entry in await journal(store, stream) if entry.position not in missing]
     note(memories, stream, noted)
     assert min(missing) - 1 == memories.cached[stream.key].state.position
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 async def test_what_is_noted_twice_counts_once(store: MemoryStore, memories: ReadModelCache) -> None:
     """Entries that a read has folded already change nothing when they are noted."""
     stream = await begin(store)
     await append(store, stream, delta(1, "One ", 1), delta(1, "two.", 2))
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     note(memories, stream, await journal(store, stream))
     assert ["One two."] == [message.content for message in memory.messages(unfinished=True)]
 
@@ -207,7 +207,7 @@ async def test_at_most_so_many_are_kept(store: MemoryStore) -> None:
     streams = [await begin(store) for _ in range(6)]
     for stream in [*streams, *streams]:
         await append(store, stream, *talk(3))
-        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+        assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
         assert len(memories.cached) <= 3
     assert [stream.key for stream in streams[3:]] == list(memories.cached)
 
@@ -218,10 +218,10 @@ async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore
     long, short, other = [await begin(store) for _ in range(3)]
     for stream, count in ((long, 150), (short, 5), (other, 0)):
         await append(store, stream, *talk(count))
-        await memories.at(stream)
+        await memories.get(stream)
     saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
     assert [150, None] == [one and one.position for one in saved]
-    assert await from_scratch(store, long) == (await memories.at(long)).messages()
+    assert await from_scratch(store, long) == (await memories.get(long)).messages()
 
 
 async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories: ReadModelCache) -> None:
@@ -229,7 +229,7 @@ async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories
     stream = await begin(store)
     for _ in range(3):
         await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
-        await memories.at(stream)
+        await memories.get(stream)
     saved = await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
     assert saved is not None
     assert SNAPSHOT_EVERY + 2 == saved.position
@@ -240,7 +240,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, mem
     streams = [await begin(store) for _ in range(3)]
     for stream in streams:
         await append(store, stream, *talk(120))
-        await memories.at(stream)
+        await memories.get(stream)
     await memories.save_all(5)
     saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
@@ -251,7 +251,7 @@ async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memori
     stream = await begin(store)
     await append(store, stream, *talk(3))
     await store.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 @on_one_store
@@ -262,34 +262,34 @@ async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], 
     for count, event in enumerate(events, 1):
         await append(store, stream, event)
         if count == saved:
-            await memories.save_snapshot_if_due(stream.key, await memories.at(stream), every=1)
+            await memories.save_snapshot_if_due(stream.key, await memories.get(stream), every=1)
     if cached:
-        await memories.at(stream)
+        await memories.get(stream)
     for position in range(len(events), -1, -1):
-        assert await from_scratch(store, stream, position) == await memories.as_of(stream.key, position)
+        assert await from_scratch(store, stream, position) == await memories.messages_as_of(stream.key, position)
 
 
 async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memories: ReadModelCache) -> None:
     """A webhook's body of an earlier close does not take the running call back."""
     stream = await begin(store)
     await append(store, stream, *talk(10))
-    before = (await memories.at(stream)).messages()
-    assert await from_scratch(store, stream, 4) == await memories.as_of(stream.key, 4)
-    assert before == (await memories.at(stream)).messages()
+    before = (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream, 4) == await memories.messages_as_of(stream.key, 4)
+    assert before == (await memories.get(stream)).messages()
 
 
 async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories: ReadModelCache) -> None:
     """Whatever follows a provisional close, its export says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
-    await store.silence(stream.key, NOW - 60_000)
-    closed = await store.close(stream.key, None, "n", NOW)
+    await store.set_silent_since(stream.key, NOW - 60_000)
+    closed = await store.close_session(stream.key, None, "n", NOW)
     assert closed is not None
-    at_close = await memories.as_of(stream.key, closed.position)
+    at_close = await memories.messages_as_of(stream.key, closed.position)
     await append(store, stream, done(1, 7, text="Let me see."))
-    await memories.at(stream)
+    await memories.get(stream)
     assert ["Hello?", "Let me"] == [message.content for message in at_close]
-    assert at_close == await memories.as_of(stream.key, closed.position)
+    assert at_close == await memories.messages_as_of(stream.key, closed.position)
 
 
 async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories: ReadModelCache) -> None:
@@ -297,8 +297,8 @@ async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE * 2))
     expected = await from_scratch(store, stream, FOLD_PAGE + 3)
-    looks = [memories.as_of(stream.key, FOLD_PAGE + 3) for _ in range(3)]
-    await asyncio.gather(memories.at(stream), *(check_equal(expected, look) for look in looks), memories.at(stream))
+    looks = [memories.messages_as_of(stream.key, FOLD_PAGE + 3) for _ in range(3)]
+    await asyncio.gather(memories.get(stream), *(check_equal(expected, look) for look in looks), memories.get(stream))
 
 
 async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) -> None:
@@ -310,24 +310,24 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemorySt
     stream, other = await begin(store), await begin(store)
     await append(store, stream, *talk(3))
     for one in (stream, other):
-        await memories.at(one)
+        await memories.get(one)
     recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
-    line = ProducerLease(stream, "main", None, may_call_out=False)
+    lease = ProducerLease(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):
-        await recorder.record(line, decode_frame(msgspec.json.encode(delta(9, LARGE_TEXT))))
+        await recorder.record(lease, decode_frame(msgspec.json.encode(delta(9, LARGE_TEXT))))
     assert [] == list(memories.cached)
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
 async def test_what_is_forgotten_is_read_anew(store: MemoryStore, memories: ReadModelCache) -> None:
     """Forgetting one session, known or not, costs only time."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
-    before = (await memories.at(stream)).messages()
-    memories.forget(stream.key)
-    memories.forget(stream.key)
-    assert before == (await memories.at(stream)).messages()
+    before = (await memories.get(stream)).messages()
+    memories.discard(stream.key)
+    memories.discard(stream.key)
+    assert before == (await memories.get(stream)).messages()
 
 
 async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadModelCache) -> None:
@@ -335,8 +335,8 @@ async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadM
     stream = await begin(store)
     await append(store, stream, *talk(4))
     await store.erase(stream.key, NOW)
-    assert [] == (await memories.at(stream)).messages()
-    assert [] == await memories.as_of(stream.key, 4)
+    assert [] == (await memories.get(stream)).messages()
+    assert [] == await memories.messages_as_of(stream.key, 4)
 
 
 # Packing
@@ -350,29 +350,29 @@ async def test_a_packed_memory_is_the_same(
     """Whatever comes after its packing, what is read is the fold of the journal."""
     stream, memories = await begin(store), ReadModelCache(store)
     await append(store, stream, *events)
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     memory.pack()
     assert stream.position == memory.position
     assert await from_scratch(store, stream) == memory.messages()
     memory.pack()
     await append(store, stream, *later)
     note(memories, stream, (await journal(store, stream))[len(events) :])
-    assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-@pytest.mark.parametrize(("in_use", "rounds"), [(1_000_000, IDLE_ROUNDS), (10, PRESSURE_ROUNDS)])
-async def test_what_is_not_used_is_packed(store: MemoryStore, in_use: int, rounds: int) -> None:
+@pytest.mark.parametrize(("unpacked_budget", "rounds"), [(1_000_000, IDLE_ROUNDS), (10, PRESSURE_ROUNDS)])
+async def test_what_is_not_used_is_packed(store: MemoryStore, unpacked_budget: int, rounds: int) -> None:
     """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
-    memories = ReadModelCache(store, in_use=in_use)
+    memories = ReadModelCache(store, unpacked_budget=unpacked_budget)
     idle, heard, read = [await begin(store) for _ in range(3)]
     for stream in (idle, heard, read):
         await append(store, stream, *talk(4))
-        await memories.at(stream)
+        await memories.get(stream)
     for left in reversed(range(rounds)):
         await memories.maintain()
         await append(store, heard, *talk(1))
         note(memories, heard, (await journal(store, heard))[-1:])
-        await memories.at(read)
+        await memories.get(read)
         found = [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
         assert [left == 0, False, False] == found
 
@@ -381,7 +381,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memor
     """A few events do not unpack it; with many of them the next round folds what it has missed, and it hears again."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     memory.pack()
     for count in range(1, MAX_LAG + 2):
         await append(store, stream, *talk(1))
@@ -398,7 +398,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memor
 async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, memories: ReadModelCache) -> None:
     """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
     stream = await begin(store)
-    memory = await memories.at(stream)
+    memory = await memories.get(stream)
     await append(store, stream, *talk(MAX_LAG + 2))
     note(memories, stream, (await journal(store, stream))[1:])
     assert 0 == memory.position
@@ -415,8 +415,8 @@ async def test_contents_are_the_messages_as_json(
     stream, memories = await begin(store), ReadModelCache(store)
     for more in (events, later):
         await append(store, stream, *more)
-        memory = await memories.at(stream)
-        assert msgspec.json.encode(memory.messages()) == memory.contents()
+        memory = await memories.get(stream)
+        assert msgspec.json.encode(memory.messages()) == memory.encode_messages()
 
 
 async def test_large_memories_are_let_go(store: MemoryStore) -> None:
@@ -425,9 +425,9 @@ async def test_large_memories_are_let_go(store: MemoryStore) -> None:
     streams = [await begin(store) for _ in range(6)]
     for stream in streams:
         await append(store, stream, *talk(10))
-        await memories.at(stream)
+        await memories.get(stream)
     await memories.maintain()
     assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
     assert streams[-1].key in memories.cached
     for stream in streams:
-        assert await from_scratch(store, stream) == (await memories.at(stream)).messages()
+        assert await from_scratch(store, stream) == (await memories.get(stream)).messages()

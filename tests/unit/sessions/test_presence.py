@@ -22,9 +22,9 @@ async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | N
 async def test_a_session_falls_silent_with_its_last_connection(presence: Presence, clock: Clock) -> None:
     """Only when all connections of all producers are gone does silence begin."""
     lines = [await opened(presence, producer=name) for name in ("asr", "llm", "llm")]
-    for line in lines:
+    for lease in lines:
         assert (await presence.sessions.get("p", "s")).silent_since_ms is None
-        await presence.disconnect(line)
+        await presence.disconnect(lease)
     assert clock.now == (await presence.sessions.get("p", "s")).silent_since_ms
     assert {} == presence.connected
 
@@ -32,7 +32,7 @@ async def test_a_session_falls_silent_with_its_last_connection(presence: Presenc
 async def test_an_open_that_fails_leaves_nobody_connected(presence: Presence) -> None:
     """A connection that is noted and then taken back counts for nothing."""
     presence.connect("p", "s", "main")
-    await presence.abandon("p", "s", "main")
+    await presence.undo_connect("p", "s", "main")
     assert {} == presence.connected
 
 
@@ -85,7 +85,7 @@ async def test_after_a_start_an_end_waits_for_all_that_were_connected(presence: 
     await ended(presence, await opened(presence, producer="gone"))
     for name in ("asr", "llm"):
         await opened(presence, producer=name)
-    await presence.sessions.store.restart(clock.now)
+    await presence.sessions.store.restart_silence(clock.now)
     again = Presence(
         Sessions(presence.sessions.store, Runtime(clock, presence.sessions.new_id), presence.sessions.check_settings)
     )
@@ -111,10 +111,10 @@ async def test_an_end_waits_no_longer_than_its_grace(presence: Presence, clock: 
 async def test_an_end_waits_for_nobody_when_all_have_ended(presence: Presence) -> None:
     """The last of the ends closes at once."""
     lines = [await opened(presence, producer=name) for name in ("asr", "llm")]
-    for line in lines:
+    for lease in lines:
         assert ("running", None) == await state(presence)
-        await ended(presence, line)
-        await presence.close_when_ended(line)
+        await ended(presence, lease)
+        await presence.close_when_ended(lease)
     assert ("ended", "left") == await state(presence)
 
 
@@ -144,7 +144,7 @@ async def test_two_sweepers_close_each_session_once(nodes: list[Presence], clock
     clock.now += 60_000
     counts = await asyncio.gather(*(node.sweep() for node in nodes * 3))
     assert 40 == sum(counts)
-    streams = await nodes[1].sessions.store.streams(SessionFilter(project="p"))
+    streams = await nodes[1].sessions.store.list_sessions(SessionFilter(project="p"))
     assert [("ended", 1)] * 40 == [(stream.state, stream.position) for stream in streams]
 
 

@@ -54,7 +54,7 @@ class Node(NamedTuple):
     ) -> ProducerLease:
         """A line into a session, new or not."""
         frame = SessionOpen(session_id=session_id, producer=producer, from_seq=from_seq)
-        opened, _ = await self.recorder.open("p", session_id, frame, admin)
+        opened, _ = await self.recorder.open_producer("p", session_id, frame, admin)
         return ProducerLease(opened.stream, producer, opened.epoch, admin)
 
     async def record(self, line: ProducerLease, *events: JsonObject) -> BatchResult:
@@ -62,18 +62,18 @@ class Node(NamedTuple):
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
     async def stream(self, session_id: str = "s") -> Stream:
-        stream = await self.store.stream("p", session_id)
+        stream = await self.store.find_session("p", session_id)
         assert stream is not None
         return stream
 
     async def read(self, session_id: str = "s") -> list[str]:
         """What the messages of a session say, to a reader of this node."""
-        memory = await self.memories.at(await self.stream(session_id))
+        memory = await self.memories.get(await self.stream(session_id))
         return [message.content for message in memory.messages()]
 
     async def rows(self, session_id: str = "s") -> list[JournalRow]:
         """The journal of a session."""
-        return await self.store.rows((await self.stream(session_id)).key, 0, 100_000)
+        return await self.store.read_rows((await self.stream(session_id)).key, 0, 100_000)
 
     async def events(self, session_id: str = "s") -> list[JsonObject]:
         """The events in it."""
@@ -190,7 +190,7 @@ async def test_an_open_says_the_next_turn(one: Node) -> None:
     line = await one.open()
     await one.record(line, final_transcript(1, turn_id=7))
     frame = SessionOpen(session_id="s", producer="other")
-    assert 8 == (await one.recorder.open("p", "s", frame, False))[1]
+    assert 8 == (await one.recorder.open_producer("p", "s", frame, False))[1]
 
 
 async def test_an_older_epoch_is_refused_in_the_transaction(nodes: list[Node]) -> None:
@@ -249,9 +249,9 @@ async def test_calling_out_needs_admin_at_an_open_too(one: Node) -> None:
     """A new session that makes the server call out is an admin's to make; where it is there already nothing is set."""
     frame = SessionOpen(session={"llm": {"api_key": "hush"}})
     with pytest.raises(Refused, match="forbidden"):
-        await one.recorder.open("p", "s", frame, False)
-    await one.recorder.open("p", "s", frame, True)
-    assert 2 == (await one.recorder.open("p", "s", frame, False))[0].epoch
+        await one.recorder.open_producer("p", "s", frame, False)
+    await one.recorder.open_producer("p", "s", frame, True)
+    assert 2 == (await one.recorder.open_producer("p", "s", frame, False))[0].epoch
 
 
 @pytest.mark.parametrize(("admin", "expected"), [(True, []), (False, [(1, "forbidden")])])
@@ -340,10 +340,10 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
     """Wherever it opens, it goes on behind what is stored, and is told the same next turn."""
     for seq in range(1, 9):
         node = nodes[seq % 2]
-        opened, next_turn = await node.recorder.open("p", "s", SessionOpen(), False)
+        opened, next_turn = await node.recorder.open_producer("p", "s", SessionOpen(), False)
         assert (seq, seq, seq) == (opened.epoch, opened.next_seq, next_turn)
         await node.record(ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False), final_transcript(seq))
-    assert await nodes[0].from_scratch() == (await nodes[1].memories.at(await nodes[1].stream())).messages()
+    assert await nodes[0].from_scratch() == (await nodes[1].memories.get(await nodes[1].stream())).messages()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -372,7 +372,7 @@ async def test_nothing_is_lost_or_doubled(nodes: list[Node], seed: int) -> None:
     for name in names:
         assert list(range(1, last + 1)) == [row.seq for row in rows if row.producer == name]
     for node in nodes:
-        assert await node.from_scratch() == (await node.memories.at(await node.stream())).messages()
+        assert await node.from_scratch() == (await node.memories.get(await node.stream())).messages()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -387,7 +387,7 @@ async def test_one_producer_on_both_nodes_at_once(nodes: list[Node], seed: int) 
         assert [batch[-1]["seq"] for batch in batches] == [recorded.acked for recorded in await asyncio.gather(*sent)]
     counts = Counter(row.seq for row in await nodes[0].rows())
     assert {1} == set(counts.values())
-    assert await nodes[1].from_scratch() == (await nodes[0].memories.at(await nodes[0].stream())).messages()
+    assert await nodes[1].from_scratch() == (await nodes[0].memories.get(await nodes[0].stream())).messages()
 
 
 async def test_of_two_different_events_one_is_stored(nodes: list[Node]) -> None:

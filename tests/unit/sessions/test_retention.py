@@ -19,10 +19,10 @@ async def ended_sessions(store: MemoryStore, count: int, **config: object) -> li
     """Keys of sessions with a few events each, which have ended."""
     keys = []
     for number in range(count):
-        opened = await store.open("p", f"s{number}", "main", validate_config(config), None, NOW)
+        opened = await store.open_producer("p", f"s{number}", "main", validate_config(config), None, NOW)
         keys.append(opened.stream.key)
         await store.append([Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW)
-        assert await store.close(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
+        assert await store.close_session(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
     return keys
 
 
@@ -36,9 +36,9 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     counts = await asyncio.gather(*(worker.expire() for worker in workers))
     counts += await asyncio.gather(*(worker.expire() for worker in workers))
     assert len(keys) == sum(counts)
-    await asyncio.gather(*(worker.sweep() for worker in workers))
-    assert ([], True) == (await store.erased(1000), await store.finish_erased())
-    assert [[]] * len(keys) == [await store.rows(key, 0, 10) for key in keys]
+    await asyncio.gather(*(worker.purge_erased() for worker in workers))
+    assert ([], True) == (await store.find_erased(1000), await store.finish_erased())
+    assert [[]] * len(keys) == [await store.read_rows(key, 0, 10) for key in keys]
     await store.close_store()
 
 
@@ -48,9 +48,9 @@ async def test_an_erased_memory_is_forgotten() -> None:
     (key,) = await ended_sessions(store, 1)
     memories = ReadModelCache(store)
     retention = RetentionWorker(store, memories, lambda: NOW)
-    stream = await store.stream("p", "s0")
+    stream = await store.find_session("p", "s0")
     assert stream is not None
-    await memories.at(stream)
+    await memories.get(stream)
     await store.erase(key, NOW)
-    assert (1, {}) == (await retention.sweep(), dict(memories.cached))
+    assert (1, {}) == (await retention.purge_erased(), dict(memories.cached))
     await store.close_store()

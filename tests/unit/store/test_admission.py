@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.samples.streams import START, stream
 from voicemem.errors import CODES
-from voicemem.store.admission import Offer, Outcome, admit, sentence
+from voicemem.store.admission import Offer, Outcome, admit, outcome_sentence
 from voicemem.store.streams import ProducerState
 
 STORED = None
@@ -86,5 +86,5 @@ def test_newest_epoch_and_none_are_taken() -> None:
 
 def test_sentence_of_a_gap_says_what_is_expected() -> None:
     """An outcome is told in the plain sentence of its code."""
-    assert sentence(Outcome(code="seq_conflict")) == CODES["seq_conflict"].sentence
-    assert sentence(Outcome(code="seq_gap", expected=7)).endswith("Expected seq 7.")
+    assert outcome_sentence(Outcome(code="seq_conflict")) == CODES["seq_conflict"].sentence
+    assert outcome_sentence(Outcome(code="seq_gap", expected=7)).endswith("Expected seq 7.")

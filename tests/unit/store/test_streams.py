@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.samples.streams import START, stream
 from voicemem.config.session import apply_patch, validate_config
-from voicemem.store.streams import END_GRACE_MS, SessionEnding, Stream, due_ms, ending_if_due, may_reopen
+from voicemem.store.streams import END_GRACE_MS, SessionEnding, Stream, close_due_ms, ending_if_due, may_reopen
 
 HOUR = 3_600_000
 
@@ -23,20 +23,20 @@ def idle(**changes: Any) -> Stream:
 
 def test_session_with_a_connection_lasts_72_hours() -> None:
     """Nobody is idle while connected; only the longest duration closes."""
-    assert due_ms(stream()) == START + 72 * HOUR
+    assert close_due_ms(stream()) == START + 72 * HOUR
 
 
 @pytest.mark.parametrize("state", ["ended", "erased"])
 def test_session_that_is_over_is_never_due(state: str) -> None:
     """What is closed is not closed again."""
     over = stream(state=state, silent_since_ms=START, ending_ms=START, ending_ts=1)
-    assert (due_ms(over), ending_if_due(over, START + 1000 * HOUR)) == (None, None)
+    assert (close_due_ms(over), ending_if_due(over, START + 1000 * HOUR)) == (None, None)
 
 
 def test_silent_session_is_due_after_its_idle_timeout() -> None:
     """The timeout counts from when the last connection went."""
     silent = stream(silent_since_ms=START + 5)
-    assert due_ms(silent) == START + 5 + 60_000
+    assert close_due_ms(silent) == START + 5 + 60_000
     assert ending_if_due(silent, START + 5 + 59_999) is None
     assert ending_if_due(silent, START + 5 + 60_000) == SessionEnding(START + 5 + 60_000, "idle", provisional=True)
 
@@ -44,24 +44,24 @@ def test_silent_session_is_due_after_its_idle_timeout() -> None:
 @pytest.mark.parametrize(("given", "after_ms"), [({"idle_timeout": 5}, 5000), ({"idle_timeout": 0.25}, 250)])
 def test_idle_timeout_is_the_sessions_own(given: dict[str, Any], after_ms: int) -> None:
     """A session may set another timeout, in seconds or parts of them."""
-    assert due_ms(stream(silent_since_ms=START, config=given)) == START + after_ms
+    assert close_due_ms(stream(silent_since_ms=START, config=given)) == START + after_ms
 
 
 def test_idle_timeout_zero_is_never() -> None:
     """With 0 a silent session lives until its longest duration."""
-    assert due_ms(stream(silent_since_ms=START, config={"idle_timeout": 0})) == START + 72 * HOUR
+    assert close_due_ms(stream(silent_since_ms=START, config={"idle_timeout": 0})) == START + 72 * HOUR
 
 
 def test_null_timeout_is_the_default() -> None:
     """A timeout given as null is as if it were not given."""
     given = apply_patch({}, validate_config({"idle_timeout": None}).public)
-    assert due_ms(stream(silent_since_ms=START, config=given)) == START + 60_000
+    assert close_due_ms(stream(silent_since_ms=START, config=given)) == START + 60_000
 
 
 def test_ending_session_is_due_after_its_grace() -> None:
     """Two seconds after the first end was committed, whoever is still connected."""
     ending = stream(ending_ms=START + 10, ending_ts=777, ending_reason="bye")
-    assert (END_GRACE_MS, due_ms(ending)) == (2000, START + 2010)
+    assert (END_GRACE_MS, close_due_ms(ending)) == (2000, START + 2010)
     assert ending_if_due(ending, START + 2009) is None
 
 
@@ -81,15 +81,15 @@ def test_end_without_reason_has_one() -> None:
 def test_longest_duration_closes_for_good() -> None:
     """A session that is too old is closed even while it is connected, and not provisionally."""
     old = stream(config={"max_duration": 60})
-    assert due_ms(old) == START + 60_000
+    assert close_due_ms(old) == START + 60_000
     assert ending_if_due(old, START + 60_000) == SessionEnding(START + 60_000, "max_duration")
 
 
 def test_whatever_comes_first_is_due() -> None:
     """The earliest of end, idleness and longest duration decides."""
     both = stream(silent_since_ms=START, ending_ms=START + 1, ending_ts=5, config={"max_duration": 90})
-    assert due_ms(both) == START + 2001
-    assert due_ms(stream(silent_since_ms=START + 50_000, config={"max_duration": 90})) == START + 90_000
+    assert close_due_ms(both) == START + 2001
+    assert close_due_ms(stream(silent_since_ms=START + 50_000, config={"max_duration": 90})) == START + 90_000
 
 
 # Coming back

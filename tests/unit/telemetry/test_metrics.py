@@ -9,7 +9,7 @@ import pytest
 from voicemem.telemetry.metrics import Metrics
 
 
-@pytest.mark.parametrize("name", sorted(name for name, _, _ in Metrics().described()))
+@pytest.mark.parametrize("name", sorted(name for name, _, _ in Metrics().describe()))
 def test_names_follow_prometheus_rules(name: str) -> None:
     """One prefix, lower case, base units in the plural, and no unit that Prometheus does not use."""
     assert re.fullmatch(r"voicemem_[a-z_]+", name)
@@ -18,7 +18,7 @@ def test_names_follow_prometheus_rules(name: str) -> None:
 
 def test_dashboards_find_the_names_that_they_know() -> None:
     """Names and labels of the metrics that dashboards and alerts are made of stay as they are."""
-    known = {name: labels for name, labels, _ in Metrics().described()}
+    known = {name: labels for name, labels, _ in Metrics().describe()}
     expected = {
         "ingest_events_total": ("kind", "result"),
         "ingest_bytes_total": (),

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.support.processes.python_code import ENDPOINT
 from voicemem.cli import main
 from voicemem.errors import CannotStart
-from voicemem.telemetry.otel import make_tracer, wanted
+from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import NoTracer
 
 
@@ -30,7 +30,7 @@ from voicemem.telemetry.tracing import NoTracer
 )
 def test_traces_are_off_unless_the_environment_asks(env: Mapping[str, str], exporter: str | None) -> None:
     """An exporter or an endpoint turns them on; `none` and the general switch turn them off."""
-    assert exporter == wanted(env)
+    assert exporter == chosen_exporter(env)
     if exporter is None:
         assert isinstance(make_tracer(env), NoTracer)
 
@@ -41,6 +41,6 @@ def test_traces_are_off_unless_the_environment_asks(env: Mapping[str, str], expo
 def test_what_cannot_be_sent_is_said_at_the_start(env: Mapping[str, str]) -> None:
     """An exporter or protocol that is not there keeps the service from starting, rather than losing traces."""
     with pytest.raises(CannotStart, match="OTEL_"):
-        wanted(env)
+        chosen_exporter(env)
     checked = CliRunner().invoke(main, ["check-config"], env=env)
     assert (1, True) == (checked.exit_code, "OTEL_" in checked.output)

@@ -94,7 +94,7 @@ class SpokenBody(Struct, frozen=True):
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """Read the memory of an agent, while it runs."""
     stream = await running_agent_of(request)
-    memory = await services_of(request).memories.at(stream)
+    memory = await services_of(request).memories.get(stream)
     start_ts = stream.started_ms // 1000
     if request.app[CONTENTS_KEY] == "standard":
         spoken = [Spoken(message.role, message.content) for message in memory.messages()]
@@ -106,7 +106,7 @@ async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
-    memory = await services_of(request).memories.at(stream)
+    memory = await services_of(request).memories.get(stream)
     config = parse_config(stream.config)
     channel = config.channel or ""
     all_turns = turns(memory.state)
@@ -130,7 +130,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     body = await body_as(request, Speak)
     if len(body.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
-    newest = (await services_of(request).memories.at(stream)).state.newest_turn
+    newest = (await services_of(request).memories.get(stream)).state.newest_turn
     return await record_event(
         request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )

@@ -45,7 +45,7 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
             finally:
                 seconds = time.monotonic() - began
                 span.set_attribute("http.response.status_code", status)
-                metrics.request(method, route, status, seconds)
+                metrics.observe_request(method, route, status, seconds)
                 if LOG.isEnabledFor(logging.DEBUG):
                     fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
                     LOG.debug("%s %s %d", method, route, status, extra=fields)

@@ -92,7 +92,7 @@ class Connection(ConnectionControl):
         if open_lease is None or open_lease.dead:
             return False
         batch = open_lease.batch
-        if batch is None or batch.committing:
+        if batch is None or batch.is_sealed:
             batch = self.begin_batch(open_lease)
         batch.add_ordinary(event, message)
         batch.size += len(message)
@@ -194,7 +194,7 @@ class Connection(ConnectionControl):
         if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate):
             arrival = self.host.recorder.vet(open_lease.lease, arrival)
         batch = open_lease.batch
-        if batch is None or batch.committing:
+        if batch is None or batch.is_sealed:
             batch = self.begin_batch(open_lease)
         batch.add(arrival)
         batch.size += size
@@ -204,13 +204,13 @@ class Connection(ConnectionControl):
         batch = open_lease.batch = PendingBatch(
             open_lease.lease, lambda batch, answer: self.on_result(open_lease, batch, answer), "websocket", self.origin
         )
-        self.host.recorder.take(batch)
+        self.host.recorder.enqueue(batch)
         self.in_flight += 1
         return batch
 
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         self.websocket.send_nowait(error_frame(EventProblem(seq, refused.code, refused.detail), session_id, producer))
-        self.host.metrics.refused(refused.code)
+        self.host.metrics.count_refused(refused.code)
         self.count_unstored()
 
     def count_unstored(self) -> None:

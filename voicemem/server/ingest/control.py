@@ -128,9 +128,11 @@ class ConnectionControl(ABC):
             grant.require("ingest", session_id)
             if grant.session_id is not None:
                 await sessions.get(project, session_id)  # a session token creates no session
-            opened, next_turn = await self.host.recorder.open(project, session_id, frame, may_call_out, grant.key_id)
+            opened, next_turn = await self.host.recorder.open_producer(
+                project, session_id, frame, may_call_out, grant.key_id
+            )
         except VoicememError as error:
-            await presence.abandon(project, session_id, producer)
+            await presence.undo_connect(project, session_id, producer)
             if not isinstance(error, Refused):
                 raise
             self.refuse(error, frame.session_id, frame.producer)

@@ -144,11 +144,11 @@ class IngestServer:
 
     async def enforce_grants(self) -> None:
         """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
-        revoked = self.gate.access.revoked
+        revoked = self.gate.access.key_revoked
         while True:
             revoked.clear()
             held = [connection for connection in self.connections if connection.grant is not None]
-            over = await self.gate.access.over({one.grant for one in held if one.grant is not None})
+            over = await self.gate.access.ended_grants({one.grant for one in held if one.grant is not None})
             for connection in held:
                 if connection.grant in over:
                     connection.run_in_background(connection.expel(over[connection.grant]))

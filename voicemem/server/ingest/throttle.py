@@ -80,7 +80,7 @@ class Throttle:
         # A busy connection charges up to 64 events ahead, so that most events cost one subtraction. It gets there by
         # doubling, so that a quiet connection keeps little of what the others of its key could use.
         charged = self.bucket.charge(-self.allowance, min(2 * self.reserved + 1, MAX_AHEAD), self.clock())
-        self.allowance = self.reserved = charged.ahead
+        self.allowance = self.reserved = charged.prepaid
         if not charged.wait_s or self.held or self.released:
             return
         self.held = True

@@ -92,7 +92,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         )
         errors += map(event_error, result.problems)
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
-            services.presence.wait_for(lease)
+            services.presence.expect_producer(lease)
         if stream.state != "running":  # it may run again
             services.sessions.notices_due.set()
         if result.ended:
@@ -126,7 +126,7 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
 async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a page of entries at a time. Raises `StoreUnavailable`."""
     after, left = query.after, query.limit or MAX_INTEGER
-    while left and (rows := await journal.rows(stream.key, after, min(PAGE, left))):
+    while left and (rows := await journal.read_rows(stream.key, after, min(PAGE, left))):
         yield b"".join(journal_line(row) for row in rows)
         after, left = rows[-1].position, left - len(rows)
 

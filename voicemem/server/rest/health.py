@@ -84,8 +84,8 @@ async def metrics(request: web.Request, _: NoQuery) -> web.Response:
     if request[GRANT].project != DEFAULT_PROJECT:
         raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
     services = services_of(request)
-    await request.app[GAUGES].read()
-    return web.Response(body=services.telemetry.metrics.text(), headers={"Content-Type": TEXT_FORMAT})
+    await request.app[GAUGES].refresh()
+    return web.Response(body=services.telemetry.metrics.render(), headers={"Content-Type": TEXT_FORMAT})
 
 
 ROUTES = (

@@ -171,13 +171,13 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
-    memory = await services.memories.at(stream)
+    memory = await services.memories.get(stream)
     if memory.position > stream.position:  # more was committed since: the row must be of the same moment
         stream = await get_stream(request)
-        memory = await services.memories.at(stream)
+        memory = await services.memories.get(stream)
     head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
     if query == HistoryQuery():
-        return json_response(EncodedHistory(*head, Raw(memory.contents())), headers={"ETag": etag})
+        return json_response(EncodedHistory(*head, Raw(memory.encode_messages())), headers={"ETag": etag})
     messages = select(memory.messages(unfinished=query.open), query)
     if query.fields == "full":
         return json_response(History(*head, messages), headers={"ETag": etag})
@@ -232,7 +232,7 @@ def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
-    memory = await services_of(request).memories.at(stream)
+    memory = await services_of(request).memories.get(stream)
     channel = parse_config(stream.config).channel or ""
     return json_response(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
 

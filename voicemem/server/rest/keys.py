@@ -77,7 +77,7 @@ def key_view(key: ApiKey) -> ShownKey:
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
     """List the keys of the project, revoked ones included, without their secrets."""
-    keys = await services_of(request).access.keys_of(request[GRANT].project)
+    keys = await services_of(request).access.list_keys(request[GRANT].project)
     return json_response(Keys([key_view(key) for key in keys]))
 
 

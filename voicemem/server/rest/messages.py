@@ -83,7 +83,7 @@ async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     selection = await select_context(services.memories, services.policies, stream, ContextOptions())
     stream = await get_stream(request)
-    memory = await services.memories.at(stream)
+    memory = await services.memories.get(stream)
     summary = services.summaries.summary_state(stream, selection)
     return json_response(statistics_of(stream, memory, selection, summary, services.sessions.clock()))
 

@@ -176,7 +176,7 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     services = services_of(request)
     await services.sessions.erase(stream)
-    services.memories.forget(stream.key)
+    services.memories.discard(stream.key)
     audit("session_erased", request[GRANT].key_id, stream.project, stream.id)
     return web.Response(status=204)
 

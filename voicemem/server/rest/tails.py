@@ -130,7 +130,9 @@ def wants_tail(request: web.Request) -> bool:
 async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
     tails = services_of(request).tails
-    tail = await tails.of_one(stream, TailView(query.view == "messages", query.open), last_event_id(request), after)
+    tail = await tails.tail_session(
+        stream, TailView(query.view == "messages", query.open), last_event_id(request), after
+    )
     if last_event_id(request) is not None and tail.is_finished:
         return web.Response(status=204)  # a browser then stops connecting again
     return await stream_tail(request, tail)
@@ -170,7 +172,7 @@ async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes,
     time = asyncio.get_running_loop().time
     last_write = time()
     try:
-        async with aclosing(services_of(request).tails.tell(tail)) as batches:
+        async with aclosing(services_of(request).tails.watch(tail)) as batches:
             async for items in batches:
                 for piece in encode_in_pieces(items):
                     yield piece
@@ -183,14 +185,14 @@ async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes,
     except VoicememError as error:
         yield encode_event(None, "error", TailCut(error.code, error.detail))
     else:
-        if tail.followed or tail.endless:
+        if tail.followed or tail.is_endless:
             yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
 
 
 async def check_reader(request: web.Request) -> None:
     """Check that the reader is still there and still allowed. Raises `ConnectionResetError`, `Refused`."""
     grant = request[GRANT]
-    over = await services_of(request).access.over([grant])
+    over = await services_of(request).access.ended_grants([grant])
     if grant in over:
         raise over[grant]
     if request.transport is None or request.transport.is_closing():
@@ -215,20 +217,20 @@ def encode_in_pieces(items: list[TailItem]) -> list[bytes]:
 
 def encode_item(item: TailItem) -> bytes:
     """Encode one item; an item without content only says where the tail stands."""
-    match item.what:
+    match item.content:
         case NewEntry(session_id, row):
             entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, event_json(row))
-            return encode_event(item.place, "entry", entry)
+            return encode_event(item.cursor, "entry", entry)
         case MemoryChange(session_id, position, changes):
             changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
-            return encode_event(item.place, "messages", changed)
+            return encode_event(item.cursor, "messages", changed)
         case TailEnd(session_id, state, reason):
-            return encode_event(item.place, "end", SessionOver(session_id, state, reason))
-    return sse.encode(id=item.place)
+            return encode_event(item.cursor, "end", SessionOver(session_id, state, reason))
+    return sse.encode(id=item.cursor)
 
 
-def encode_event(place: str | None, name: str, data: Struct) -> bytes:
-    return sse.encode(msgspec.json.encode(data), event=name, id=place)
+def encode_event(cursor: str | None, name: str, data: Struct) -> bytes:
+    return sse.encode(msgspec.json.encode(data), event=name, id=cursor)
 
 
 ROUTES = (

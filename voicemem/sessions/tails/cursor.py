@@ -28,27 +28,27 @@ def format_session_cursor(incarnation: str, key: int, position: int) -> str:
     return f"{incarnation}.{key}-{position}"
 
 
-def parse_session_cursor(incarnation: str, key: int, place: str) -> int:
+def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
     """The position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
-    place_key, position = parse_pair(checked(SESSION_CURSOR, incarnation, place)[2])
+    place_key, position = parse_pair(match_cursor(SESSION_CURSOR, incarnation, cursor)[2])
     if place_key != key:
         raise Refused("invalid_position", "The position belongs to another session.")
     return position
 
 
-def format_several_cursor(incarnation: str, place: SeveralCursor) -> str:
-    pairs = "".join(f"_{key}-{position}" for key, position in place.positions.items())
-    return f"{incarnation}.{place.frontier}{pairs}"
+def format_several_cursor(incarnation: str, cursor: SeveralCursor) -> str:
+    pairs = "".join(f"_{key}-{position}" for key, position in cursor.positions.items())
+    return f"{incarnation}.{cursor.frontier}{pairs}"
 
 
-def parse_several_cursor(incarnation: str, place: str) -> SeveralCursor:
+def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:
     """The place in a text of `write_several`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
-    match = checked(SEVERAL_CURSOR, incarnation, place)
+    match = match_cursor(SEVERAL_CURSOR, incarnation, cursor)
     return SeveralCursor(int(match[2]), dict(map(parse_pair, match[3].split("_")[1:])))
 
 
-def checked(form: re.Pattern[str], incarnation: str, place: str) -> re.Match[str]:
-    match = form.match(place)
+def match_cursor(form: re.Pattern[str], incarnation: str, cursor: str) -> re.Match[str]:
+    match = form.match(cursor)
     if match is None:
         raise Refused("invalid_position")
     if match[1] != incarnation:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from voicemem.sessions.cache import ReadModelCache, decoded
-from voicemem.sessions.tails import cursor
+from voicemem.sessions.cache import ReadModelCache, decode_rows
+from voicemem.sessions.tails.cursor import format_session_cursor
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
@@ -59,17 +59,17 @@ class TailEnd(NamedTuple):
 class TailItem(NamedTuple):
     """One item of a tail, and the place from which a reader that has it resumes; the first item may be a place only."""
 
-    place: str
-    what: NewEntry | MemoryChange | TailEnd | None
+    cursor: str
+    content: NewEntry | MemoryChange | TailEnd | None
 
 
 class FollowedSession:
-    """A session in a tail, which was sent up to position `at`."""
+    """A session in a tail, which was sent up to position `position`."""
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
-        self.at = at
-        self.keyed: MessageDiff | None = None
+        self.position = at
+        self.diff: MessageDiff | None = None
         """The memory as it was sent; None before the first item, and in a tail of journals."""
 
 
@@ -83,9 +83,9 @@ class TailSources(NamedTuple):
 
 
 class Tail:
-    """Follows one session. `tell` may be called once."""
+    """Follows one session. `watch` may be called once."""
 
-    endless = False
+    is_endless = False
     """Whether it continues when it follows no session any more."""
 
     def __init__(self, sources: TailSources, view: TailView, followed: list[FollowedSession]) -> None:
@@ -93,33 +93,34 @@ class Tail:
         self.store = sources.store
         self.view = view
         self.followed = {session.stream.key: session for session in followed}
-        self.rung = asyncio.Event()
-        self.changed = set(self.followed)
+        self.notified = asyncio.Event()
+        self.dirty_keys = set(self.followed)
         """Keys of sessions that may have more to send."""
 
     @property
-    def place(self) -> str:
+    def cursor(self) -> str:
         """The place after all items so far."""
         ((key, session),) = self.followed.items()
-        return cursor.format_session_cursor(self.store.incarnation, key, session.at)
+        return format_session_cursor(self.store.incarnation, key, session.position)
 
     @property
     def is_finished(self) -> bool:
         """Whether everything was sent and nothing can follow."""
         now = self.sources.clock()
         return all(
-            is_over(session.stream, now) and session.at >= session.stream.position for session in self.followed.values()
+            is_closed_for_good(session.stream, now) and session.position >= session.stream.position
+            for session in self.followed.values()
         )
 
-    def ring(self, stream: Stream) -> None:
+    def notify(self, stream: Stream) -> None:
         """Note that something was journaled in a session, and wake the tail if it follows it."""
         if stream.key in self.followed:
-            self.changed.add(stream.key)
-            self.rung.set()
+            self.dirty_keys.add(stream.key)
+            self.notified.set()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Note that any session may have changed, once every `POLL_S`."""
-        self.changed.update(self.followed)
+        self.dirty_keys.update(self.followed)
 
     def is_too_early(self, stream: Stream) -> bool:
         """Whether it is too early to send anything of a session."""
@@ -127,66 +128,66 @@ class Tail:
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
         """The last item of a session; a reader that returns with its place gets the same item again."""
-        place = self.place
+        cursor = self.cursor
         del self.followed[session.stream.key]
-        return TailItem(place, TailEnd(session.stream.id, state, reason))
+        return TailItem(cursor, TailEnd(session.stream.id, state, reason))
 
-    async def tell(self) -> AsyncIterator[list[TailItem]]:
+    async def watch(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends.
 
         Raises `StoreUnavailable`.
         """
         time = asyncio.get_running_loop().time
-        look_at = time() + POLL_S
+        poll_at = time() + POLL_S
         while not self.sources.draining.is_set():
             async for items in self.read_changed():
                 yield items
-            if not (self.followed or self.endless):
+            if not (self.followed or self.is_endless):
                 return
-            if not self.changed:
-                await self.wait(look_at - time())
-            if time() >= look_at:
-                await self.look()
-                look_at = time() + POLL_S
+            if not self.dirty_keys:
+                await self.wait(poll_at - time())
+            if time() >= poll_at:
+                await self.poll()
+                poll_at = time() + POLL_S
                 yield []
 
     async def wait(self, at_most_s: float) -> None:
-        """Wait until `ring` wakes the tail, or the time is over."""
+        """Wait until `notify` wakes the tail, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
-                await self.rung.wait()
-        self.rung.clear()
+                await self.notified.wait()
+        self.notified.clear()
 
     async def read_changed(self) -> AsyncIterator[list[TailItem]]:
-        """Yield the next page of each session that may have more; those with further pages stay in `changed`."""
-        keys, self.changed = sorted(self.changed), set()
+        """Yield the next page of each session that may have more; those with further pages stay in `dirty_keys`."""
+        keys, self.dirty_keys = sorted(self.dirty_keys), set()
         for key in keys:
             session = self.followed.get(key)
             if session is None:
                 continue
-            stream = await self.store.stream(session.stream.project, session.stream.id)
+            stream = await self.store.find_session(session.stream.project, session.stream.id)
             if stream is None:
                 yield [self.finish(session, "erased", None)]
                 continue
             session.stream = stream
             if self.is_too_early(stream):
                 continue
-            before = session.at
+            before = session.position
             if before < stream.position:
                 items = await (self.read_changes(session) if self.view.messages else self.read_entries(session))
                 if items:
                     yield items
-            if session.at >= stream.position and is_over(stream, self.sources.clock()):
+            if session.position >= stream.position and is_closed_for_good(stream, self.sources.clock()):
                 yield [self.finish(session, stream.state, stream.reason)]
-            elif before < session.at < stream.position:
-                self.changed.add(key)
+            elif before < session.position < stream.position:
+                self.dirty_keys.add(key)
 
     async def read_entries(self, session: FollowedSession) -> list[TailItem]:
         """The next page of a session's journal."""
         items = []
-        for row in await self.store.rows(session.stream.key, session.at, TAIL_PAGE):
-            session.at = row.position
-            items.append(TailItem(self.place, NewEntry(session.stream.id, row)))
+        for row in await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE):
+            session.position = row.position
+            items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))
         return items
 
     async def read_changes(self, session: FollowedSession) -> list[TailItem]:
@@ -195,19 +196,19 @@ class Tail:
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
         """
         key, memories = session.stream.key, self.sources.memories
-        if session.keyed is None:
-            memory = await memories.load(key, session.at)
-            await memories.catch_up(key, memory, session.at)
-            session.keyed = MessageDiff(memory.state, self.view.unfinished)
-            if session.at:
-                session.keyed.changes()  # the reader has everything up to here
-        state = session.keyed.state
-        fold_all(state, decoded(await self.store.rows(key, state.position, TAIL_PAGE)))
-        session.at = max(session.at, state.position)
-        changes = session.keyed.changes()
-        return [TailItem(self.place, MemoryChange(session.stream.id, session.at, changes))] if changes else []
+        if session.diff is None:
+            memory = await memories.load(key, session.position)
+            await memories.catch_up(key, memory, session.position)
+            session.diff = MessageDiff(memory.state, self.view.unfinished)
+            if session.position:
+                session.diff.changes()  # the reader has everything up to here
+        state = session.diff.state
+        fold_all(state, decode_rows(await self.store.read_rows(key, state.position, TAIL_PAGE)))
+        session.position = max(session.position, state.position)
+        changes = session.diff.changes()
+        return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
 
 
-def is_over(stream: Stream, now_ms: int) -> bool:
+def is_closed_for_good(stream: Stream, now_ms: int) -> bool:
     """Whether a session has ended and can no longer be reopened."""
     return stream.state == "ended" and not may_reopen(stream, now_ms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from voicemem.sessions.tails import cursor
-from voicemem.sessions.tails.cursor import SeveralCursor
+from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
@@ -26,7 +25,7 @@ class TailOfSeveral(Tail):
     sessions were examined: one at or below it that is not followed was sent to its end, or does not match.
     """
 
-    endless = True
+    is_endless = True
 
     def __init__(
         self, sources: TailSources, view: TailView, followed: list[FollowedSession], wanted: SessionFilter
@@ -40,39 +39,39 @@ class TailOfSeveral(Tail):
         """Sessions that match, that a commit has named, and that are not followed yet."""
 
     @property
-    def place(self) -> str:
-        positions = {key: session.at for key, session in self.followed.items()}
-        return cursor.format_several_cursor(self.store.incarnation, SeveralCursor(self.frontier, positions))
+    def cursor(self) -> str:
+        positions = {key: session.position for key, session in self.followed.items()}
+        return format_several_cursor(self.store.incarnation, SeveralCursor(self.frontier, positions))
 
-    def ring(self, stream: Stream) -> None:
-        super().ring(stream)
+    def notify(self, stream: Stream) -> None:
+        super().notify(stream)
         room = len(self.followed) + len(self.found) < MAX_FOLLOWED
         if room and stream.key not in self.followed and matches(stream, self.wanted):
             self.found[stream.key] = stream
-            self.rung.set()
+            self.notified.set()
 
     def is_too_early(self, stream: Stream) -> bool:
         return self.wanted.state == "ended" and stream.state != "ended"
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
         del self.followed[session.stream.key]
-        return TailItem(self.place, TailEnd(session.stream.id, state, reason))
+        return TailItem(self.cursor, TailEnd(session.stream.id, state, reason))
 
-    async def tell(self) -> AsyncIterator[list[TailItem]]:
-        yield [TailItem(self.place, None)]
-        async for items in super().tell():
+    async def watch(self) -> AsyncIterator[list[TailItem]]:
+        yield [TailItem(self.cursor, None)]
+        async for items in super().watch():
             yield items
 
     async def wait(self, at_most_s: float) -> None:
         await super().wait(at_most_s)
         await self.follow_found()
 
-    async def listed(self, some: SessionFilter) -> list[Stream]:
+    async def list_matching(self, some: SessionFilter) -> list[Stream]:
         """All sessions that match both the filter of the tail and `some`, by key."""
         streams: list[Stream] = []
         after = None
         while True:
-            page = await self.store.streams(
+            page = await self.store.list_sessions(
                 SessionFilter(
                     project=some.project,
                     state=some.state,
@@ -88,8 +87,8 @@ class TailOfSeveral(Tail):
                 return sorted(streams, key=lambda stream: stream.key)
             after = page[-1].started_ms, page[-1].key
 
-    async def look(self) -> None:
-        self.changed.update(self.followed)
+    async def poll(self) -> None:
+        self.dirty_keys.update(self.followed)
         await self.find_new_sessions()
 
     async def find_new_sessions(self) -> None:
@@ -97,18 +96,18 @@ class TailOfSeveral(Tail):
         if len(self.followed) >= MAX_FOLLOWED:
             return
         since = SessionFilter(project=self.wanted.project, started_after=self.newest_start_ms - START_SLACK_MS)
-        self.admit([stream for stream in await self.listed(since) if stream.key > self.frontier])
+        self.follow_sessions([stream for stream in await self.list_matching(since) if stream.key > self.frontier])
 
     async def follow_found(self) -> None:
         """Follow the sessions that commits have named: new ones, and older ones that match only now."""
         if not self.found:
             return
         found, self.found = self.found, {}
-        self.admit([stream for key, stream in sorted(found.items()) if key <= self.frontier])
+        self.follow_sessions([stream for key, stream in sorted(found.items()) if key <= self.frontier])
         if max(found) > self.frontier:
             await self.find_new_sessions()
 
-    def admit(self, streams: list[Stream]) -> None:
+    def follow_sessions(self, streams: list[Stream]) -> None:
         """Follow these sessions, as far as there is room."""
         for stream in streams:
             if stream.key in self.followed:
@@ -116,10 +115,10 @@ class TailOfSeveral(Tail):
             if len(self.followed) >= MAX_FOLLOWED:
                 return
             self.followed[stream.key] = FollowedSession(stream)
-            self.changed.add(stream.key)
-            self.see([stream])
+            self.dirty_keys.add(stream.key)
+            self.advance_frontier([stream])
 
-    def see(self, streams: list[Stream]) -> None:
+    def advance_frontier(self, streams: list[Stream]) -> None:
         """Note that these sessions were examined."""
         self.frontier = max([self.frontier, *(stream.key for stream in streams)])
         self.newest_start_ms = max([self.newest_start_ms, *(stream.started_ms for stream in streams)])

@@ -63,25 +63,25 @@ class BatchAppend:
         self.producer = producer
         self.before = msgspec.structs.replace(producer)
         self.epoch = batch.epoch
-        self.offers = batch.each()
+        self.offers = batch.as_offers()
         self.now_ms = now_ms
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
         """Of the newest run, which grows while positions and seqs are consecutive."""
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
-        self.unpacked: list[range] = []
+        self.unpacked_seqs: list[range] = []
         """Seqs of the archives that were read; of these, what `stored` lacks is in a declared gap."""
-        self.hole = range(0)
+        self.known_gap = range(0)
         """Seqs of the declared gap that was found last."""
 
     def run(self) -> AppendResult:
-        if may_reopen(self.stream, self.now_ms) and any(self.is_new(offer) for offer in self.offers):
+        if may_reopen(self.stream, self.now_ms) and any(self.would_be_stored(offer) for offer in self.offers):
             reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
-        outcomes = [self.take(offer) for offer in self.offers]
+        outcomes = [self.append_offer(offer) for offer in self.offers]
         if self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
@@ -95,23 +95,23 @@ class BatchAppend:
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
         return first or (before.unsequenced, before.ended) != (after.unsequenced, after.ended)
 
-    def is_new(self, offer: Offer) -> bool:
+    def would_be_stored(self, offer: Offer) -> bool:
         """Whether the event would be stored if the session were running; only then is an ended one reopened."""
         return admit(msgspec.structs.replace(self.stream, state="running"), self.producer, self.epoch, offer) is None
 
-    def take(self, offer: Offer) -> Outcome:
+    def append_offer(self, offer: Offer) -> Outcome:
         outcome = admit(self.stream, self.producer, self.epoch, offer)
         if outcome is None:
-            return self.store(offer)
+            return self.store_offer(offer)
         if outcome.duplicate and offer.seq is not None:
-            return self.compare(offer, offer.seq)
+            return self.compare_duplicate(offer, offer.seq)
         return outcome
 
-    def store(self, offer: Offer) -> Outcome:
+    def store_offer(self, offer: Offer) -> Outcome:
         refusal = offer.refusal or self.apply_effect(offer)
         payload = msgspec.json.encode({"type": "refused", "code": refusal}) if refusal else offer.payload
         self.stream.position += 1
-        self.add(offer, payload)
+        self.add_to_run(offer, payload)
         if offer.seq is None:
             self.producer.unsequenced = True
         else:
@@ -119,7 +119,7 @@ class BatchAppend:
             self.stored[offer.seq] = payload
         return Outcome(self.stream.position, refusal)
 
-    def add(self, offer: Offer, payload: bytes) -> None:
+    def add_to_run(self, offer: Offer, payload: bytes) -> None:
         """Add an event to the newest run, or begin one.
 
         What a batch stores has consecutive positions and seqs, so it is one run, unless its times of receipt differ.
@@ -136,7 +136,7 @@ class BatchAppend:
         """Apply an update or an end to the stream. Returns the code of a refused update."""
         if offer.update is not None:
             try:
-                apply_settled(self.rows, self.stream, offer.update, self.now_ms)
+                apply_session_patch(self.rows, self.stream, offer.update, self.now_ms)
             except Refused as refused:
                 return refused.code
         if offer.ending is not None:
@@ -146,13 +146,13 @@ class BatchAppend:
                 self.stream.ending_ts, self.stream.ending_reason = offer.ending.ts, offer.ending.reason
         return None
 
-    def compare(self, offer: Offer, seq: int) -> Outcome:
+    def compare_duplicate(self, offer: Offer, seq: int) -> Outcome:
         """Compare an event with what is stored under its seq.
 
         The same event is acknowledged again, a refused one is refused again, and a different one is a conflict.
         """
-        if not (seq in self.stored or seq in self.hole or any(seq in seqs for seqs in self.unpacked)):
-            self.stored |= self.originals(seq)
+        if not (seq in self.stored or seq in self.known_gap or any(seq in seqs for seqs in self.unpacked_seqs)):
+            self.stored |= self.load_originals(seq)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="seq_conflict")
@@ -162,17 +162,17 @@ class BatchAppend:
             return Outcome(duplicate=True)
         return Outcome(code="seq_conflict")
 
-    def originals(self, seq: int) -> dict[int, bytes]:
+    def load_originals(self, seq: int) -> dict[int, bytes]:
         """The payloads around a seq, by seq: of the archive that covers it, or of the run that holds or precedes it.
 
-        A seq between two runs lies in a gap that the producer declared. The whole gap is noted in `hole`, so that a
-        producer that resends thousands of events from it costs one search and not thousands.
+        A seq between two runs lies in a gap that the producer declared. The whole gap is noted in `known_gap`, so
+        that a producer that resends thousands of events from it costs one search and not thousands.
         """
         self.rows.flush()
         self.open_run = None  # it is inserted now, and cannot grow any more
         archived = archived_around(self.rows.connection, self.stream.key, self.producer.name, seq)
         if archived.payloads:
-            self.unpacked.append(archived.seqs)
+            self.unpacked_seqs.append(archived.seqs)
             return archived.payloads
         key, name = self.stream.key, self.producer.name
         run = find_run(self.rows.connection, key, name, seq)
@@ -181,7 +181,7 @@ class BatchAppend:
             after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
         if seq >= after:
             stop = next_stored_seq(self.rows.connection, key, name, seq) or self.producer.next_seq
-            self.hole = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
+            self.known_gap = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
         return dict(enumerate(stored, after - len(stored)))
 
 
@@ -194,7 +194,7 @@ def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
     enqueue_start(rows, stream, now_ms)
 
 
-def apply_settled(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+def apply_session_patch(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
     stream.config = apply_patch(stream.config, session_patch.public)
     save_secrets(rows, stream, session_patch, now_ms)

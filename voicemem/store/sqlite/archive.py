@@ -20,7 +20,7 @@ from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal_runs import verify_checksum
 from voicemem.store.sqlite.retention import Portion
-from voicemem.store.sqlite.row_cache import one
+from voicemem.store.sqlite.row_cache import fetch_one
 
 ARCHIVE_BYTES = 1024 * 1024
 """Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
@@ -79,7 +79,7 @@ SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[RunRow]:
     """The runs that have a position above `after`, in order, from the archives and then from the journal."""
     for packed, last in connection.execute(SELECT_ARCHIVES_AFTER, (key, after)):
-        yield from (run for run in unpack(packed) if run.last > after)
+        yield from (run for run in decompress_runs(packed) if run.last > after)
         after = last
     for row in connection.execute(SELECT_RUNS_FROM, (key, after)):
         run = to_run(key, row)
@@ -107,8 +107,8 @@ def archived_around(connection: apsw.Connection, key: int, producer: str, seq: i
     for archive, encoded in connection.execute(SELECT_ARCHIVED_SEQS, (key,)):
         first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
         if first <= seq <= last:
-            (packed,) = one(connection, SELECT_ARCHIVE, (archive,))
-            runs = [run for run in unpack(packed) if run.producer == producer]
+            (packed,) = fetch_one(connection, SELECT_ARCHIVE, (archive,))
+            runs = [run for run in decompress_runs(packed) if run.producer == producer]
             return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
         if first <= last < seq:
             start = last + 1
@@ -125,16 +125,16 @@ def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
 
 def archived_position(connection: apsw.Connection, key: int) -> int:
     """The last position that is in an archive; 0 when there is none."""
-    (last,) = one(connection, SELECT_LAST_ARCHIVED, (key,))
+    (last,) = fetch_one(connection, SELECT_LAST_ARCHIVED, (key,))
     return int(last)
 
 
-def pack(runs: list[RunRow]) -> bytes:
+def compress_runs(runs: list[RunRow]) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(runs), ZLIB_LEVEL)
 
 
 @lru_cache(maxsize=2)  # an archive holds many of the pages by which a journal is read
-def unpack(packed: bytes) -> list[RunRow]:
+def decompress_runs(packed: bytes) -> list[RunRow]:
     try:
         return RUNS_DECODER.decode(zlib.decompress(packed))
     except (zlib.error, msgspec.DecodeError):
@@ -167,7 +167,7 @@ class SqliteArchive:
     async def compact(self, key: int) -> bool:
         begun, runs = await self.database.read(lambda connection: next_runs(connection, key))
         if runs:
-            packed = await asyncio.to_thread(pack, runs)
+            packed = await asyncio.to_thread(compress_runs, runs)
             return await self.database.write(lambda connection: add_archive(connection, key, begun, runs, packed))
         return await self.database.write(lambda connection: delete_archived(connection, key))
 
@@ -197,7 +197,7 @@ def add_archive(connection: apsw.Connection, key: int, begun: int, runs: list[Ru
 def delete_archived(connection: apsw.Connection, key: int) -> bool:
     """Delete a portion of the rows that are archived; when none is left, note that and return False."""
     rows = connection.execute(SELECT_ARCHIVED_ROWS, (key, archived_position(connection, key)))
-    if rowids := Portion().take(rows):
+    if rowids := Portion().select_keys(rows):
         connection.execute(DELETE_ROWS, (rowids,))
         return True
     connection.execute(MARK_COMPACTED, (key,))

@@ -41,7 +41,7 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
     refuse_existing(file, force)
     with replacing(file) as partial:
         with open_backup_source(database) as source:
-            copy(source, partial, progress)
+            copy_database(source, partial, progress)
         verify_backup(partial)
 
 
@@ -55,7 +55,7 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     try:
         with replacing(database) as partial:
             with open_backup_source(file) as source:
-                copy(source, partial, progress)
+                copy_database(source, partial, progress)
             verify_backup(partial)
             renew_incarnation(partial)
             remove_side_files(database)
@@ -132,7 +132,7 @@ def refuse_unknown(connection: apsw.Connection, file: str) -> None:
         raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest_version()}.")
 
 
-def copy(source: apsw.Connection, target: str, progress: Progress) -> None:
+def copy_database(source: apsw.Connection, target: str, progress: Progress) -> None:
     """Copy all pages. The read transaction of `source` keeps them consistent, whatever is written meanwhile."""
     connection = apsw.Connection(target)
     try:

@@ -81,13 +81,13 @@ class Database:
                 make_private(path)
             if exclusive and path != IN_MEMORY:
                 rewrite_log(path)
-            self.writer = connect(path)
+            self.writer = open_connection(path)
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
-            self.rows = RowCache(self.writer, keep=exclusive)
-            self.reader = self.writer if path == IN_MEMORY else connect(path, read_only=True)
-            self.inline_reader = None if path == IN_MEMORY else connect(path, read_only=True)
+            self.rows = RowCache(self.writer, keeps_committed=exclusive)
+            self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
@@ -101,7 +101,7 @@ class Database:
         must not go on: only a new one, which reads the file again, knows what is on disk.
         """
         self.closed = False
-        self.waiting: queue.SimpleQueue[QueuedJob | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[QueuedJob | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.run, name="voicemem-writer", daemon=True)
         self.thread.start()
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
@@ -116,7 +116,7 @@ class Database:
             raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self.waiting.put(QueuedJob(job, future, loop))
+        self.jobs.put(QueuedJob(job, future, loop))
         return await future
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
@@ -145,13 +145,13 @@ class Database:
     def close(self) -> None:
         """Finish the jobs that wait, checkpoint, and release the file."""
         self.closed = True
-        self.waiting.put(None)
+        self.jobs.put(None)
         self.thread.join()
-        while not self.waiting.empty():  # jobs that were queued while it closed
-            late = self.waiting.get()
+        while not self.jobs.empty():  # jobs that were queued while it closed
+            late = self.jobs.get()
             if late is not None:
-                settle([late], [StoreUnavailable(CLOSED)])
-        self.rows.forget()
+                deliver_results([late], [StoreUnavailable(CLOSED)])
+        self.rows.invalidate()
         self.readers.shutdown()
         try:
             if self.inline_reader is not None:
@@ -172,10 +172,10 @@ class Database:
         This is the group commit: while one transaction is synced, the next ones queue up and share a single sync, so
         throughput grows with load and a lone job never waits for company.
         """
-        while (first := self.waiting.get()) is not None:
+        while (first := self.jobs.get()) is not None:
             batch, last = [first], False
-            while not self.waiting.empty() and len(batch) < MAX_JOBS:
-                more = self.waiting.get()
+            while not self.jobs.empty() and len(batch) < MAX_JOBS:
+                more = self.jobs.get()
                 if more is None:
                     last = True
                     break
@@ -191,15 +191,15 @@ class Database:
         cached is dropped. After a fault of one job each runs again alone, so that only the faulty one fails.
         """
         if self.ruined:
-            settle(batch, [StoreUnavailable(RUINED)] * len(batch))
+            deliver_results(batch, [StoreUnavailable(RUINED)] * len(batch))
             return
         try:
             before = self.writer.total_changes()
             self.writer.execute(BEGIN)
-            results = [self.attempt(waiting.job) for waiting in batch]
+            results = [self.run_job(queued.job) for queued in batch]
             self.rows.flush()
             self.writer.execute(COMMIT)
-            self.rows.committed()
+            self.rows.after_commit()
             if self.writer.total_changes() > before:  # an empty commit proves nothing about the disk
                 self.healthy = True
         except FILE_ERRORS as error:
@@ -209,19 +209,19 @@ class Database:
                 self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.roll_back()
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
-            settle(batch, [down] * len(batch))
+            deliver_results(batch, [down] * len(batch))
             return
         except Exception as error:  # a fault of one job: the others must not fail with it
             self.roll_back()
             if len(batch) == 1:
-                settle(batch, [error])
+                deliver_results(batch, [error])
             else:
-                for waiting in batch:
-                    self.commit([waiting])
+                for queued in batch:
+                    self.commit([queued])
             return
-        settle(batch, results)
+        deliver_results(batch, results)
 
-    def attempt(self, job: Job) -> Any:
+    def run_job(self, job: Job) -> Any:
         try:
             result = job(self.writer)
         except VoicememError as error:
@@ -237,17 +237,17 @@ class Database:
                 self.writer.execute(ROLLBACK)
 
 
-def settle(batch: list[QueuedJob], results: list[Any]) -> None:
+def deliver_results(batch: list[QueuedJob], results: list[Any]) -> None:
     """Give each job its result, with one wake-up of each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    for waiting, result in zip(batch, results, strict=True):
-        by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
+    for queued, result in zip(batch, results, strict=True):
+        by_loop.setdefault(queued.loop, []).append((queued.future, result))
     for loop, pairs in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
-            loop.call_soon_threadsafe(resolve, pairs)
+            loop.call_soon_threadsafe(set_results, pairs)
 
 
-def resolve(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
+def set_results(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
     for future, result in pairs:
         if future.done():
             continue
@@ -257,7 +257,7 @@ def resolve(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(result)
 
 
-def connect(path: str, read_only: bool = False) -> apsw.Connection:
+def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)

@@ -48,7 +48,7 @@ def lock_file(path: str) -> int:
 
 REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
-CHUNK_BYTES = 64 * 1024
+LOG_CHUNK_BYTES = 64 * 1024
 """SQLite's system interface writes less than 128 KiB at once."""
 REDO_SCHEMA = """
 pragma journal_mode = delete;
@@ -81,7 +81,7 @@ def rewrite_log(path: str) -> None:
                 for content in read_log(log):
                     copy.execute(INSERT_CHUNK, (content,))
         if copy.execute(HAS_COPY).get:
-            write(log, copy)
+            write_log(log, copy)
             copy.execute(DELETE_COPY)
     os.unlink(redo)
 
@@ -98,13 +98,13 @@ def read_log(log: str) -> Iterator[bytes]:
     file = open_log(log)
     try:
         size = file.xFileSize()
-        for start in range(0, size, CHUNK_BYTES):
-            yield file.xRead(min(CHUNK_BYTES, size - start), start)
+        for start in range(0, size, LOG_CHUNK_BYTES):
+            yield file.xRead(min(LOG_CHUNK_BYTES, size - start), start)
     finally:
         file.xClose()
 
 
-def write(log: str, copy: apsw.Connection) -> None:
+def write_log(log: str, copy: apsw.Connection) -> None:
     """Write the copy over the log, and sync it."""
     file, end = open_log(log), 0
     try:

@@ -48,10 +48,10 @@ class SqliteDirectory:
     def cursor_secret(self) -> bytes:
         return self.identity["cursor_secret"]
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_keys(self) -> list[ApiKey]:
         return await self.database.read(lambda connection: [to_key(row) for row in connection.execute(SELECT_KEYS)])
 
-    async def key(self, key_id: str) -> ApiKey | None:
+    async def find_key(self, key_id: str) -> ApiKey | None:
         row = await self.database.read_inline(lambda connection: connection.execute(SELECT_KEY, (key_id,)).fetchone())
         return None if row is None else to_key(row)
 

@@ -11,7 +11,7 @@ import msgspec
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.outbox import ENDPOINT_COLUMNS, NOT_ERASED, attempts_of, fail_pending, to_endpoint
-from voicemem.store.sqlite.row_cache import one
+from voicemem.store.sqlite.row_cache import fetch_one
 
 VALUE_COLUMNS = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 """The columns of `endpoints` that are written."""
@@ -31,7 +31,7 @@ SELECT_DELIVERIES = f"""
     from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = ?"
-FILTERS = {
+DELIVERY_FILTERS = {
     "session_id": "s.id = ?",
     "event_type": "x.event_type = ?",
     "state": "x.state = ?",
@@ -42,8 +42,8 @@ LIST_DELIVERIES = (
     f"{SELECT_DELIVERIES} where x.endpoint = ? and s.state != 'erased' and {{conditions}} order by x.key desc limit ?"
 )
 SET_PENDING = "state = 'pending', due_ms = ?1, restarted_at = attempts"
-SEND_AGAIN = f"update exports as x set {SET_PENDING} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
-RECOVER_FAILED = f"""
+RESEND_DELIVERY = f"update exports as x set {SET_PENDING} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
+RESEND_FAILED = f"""
     update exports as x set {SET_PENDING} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
 """
 
@@ -55,21 +55,21 @@ class SqliteEndpoints:
 
     async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
         def job(connection: apsw.Connection) -> Endpoint | None:
-            (count,) = one(connection, COUNT_ENDPOINTS, (endpoint.project,))
+            (count,) = fetch_one(connection, COUNT_ENDPOINTS, (endpoint.project,))
             if count >= limit:
                 return None
-            connection.execute(INSERT_ENDPOINT, values_of(endpoint))
+            connection.execute(INSERT_ENDPOINT, endpoint_values(endpoint))
             return msgspec.structs.replace(endpoint, key=connection.last_insert_rowid())
 
         return await self.database.write(job)
 
-    async def endpoints(self, project: str) -> list[Endpoint]:
+    async def list_endpoints(self, project: str) -> list[Endpoint]:
         return await self.database.read(
             lambda connection: [to_endpoint(row) for row in connection.execute(SELECT_ENDPOINTS, (project,))]
         )
 
-    async def endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
-        return await self.database.read(lambda connection: load(connection, project, endpoint_id))
+    async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
+        return await self.database.read(lambda connection: load_endpoint(connection, project, endpoint_id))
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         row = await self.database.read(lambda connection: connection.execute(SELECT_OPERATOR_ENDPOINT).fetchone())
@@ -79,11 +79,11 @@ class SqliteEndpoints:
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
     ) -> Endpoint | None:
         def job(connection: apsw.Connection) -> Endpoint | None:
-            endpoint = load(connection, project, endpoint_id)
+            endpoint = load_endpoint(connection, project, endpoint_id)
             if endpoint is None:
                 return None
             changed = change(endpoint)
-            connection.execute(UPDATE_ENDPOINT, (*values_of(changed), changed.key))
+            connection.execute(UPDATE_ENDPOINT, (*endpoint_values(changed), changed.key))
             if changed.disabled_ms is not None:
                 fail_pending(connection, changed.key)
             return changed
@@ -92,7 +92,7 @@ class SqliteEndpoints:
 
     async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
         def job(connection: apsw.Connection) -> bool:
-            endpoint = load(connection, project, endpoint_id)
+            endpoint = load_endpoint(connection, project, endpoint_id)
             if endpoint is None:
                 return False
             fail_pending(connection, endpoint.key)
@@ -102,8 +102,10 @@ class SqliteEndpoints:
         return await self.database.write(job)
 
     async def list_endpoint_deliveries(self, key: int, wanted: DeliveryFilter) -> list[EndpointDelivery]:
-        chosen = {field: getattr(wanted, field) for field in FILTERS if getattr(wanted, field) is not None}
-        query = LIST_DELIVERIES.format(conditions=" and ".join(["true", *(FILTERS[field] for field in chosen)]))
+        chosen = {field: getattr(wanted, field) for field in DELIVERY_FILTERS if getattr(wanted, field) is not None}
+        query = LIST_DELIVERIES.format(
+            conditions=" and ".join(["true", *(DELIVERY_FILTERS[field] for field in chosen)])
+        )
         values = (key, *chosen.values(), wanted.limit)
 
         def job(connection: apsw.Connection) -> list[EndpointDelivery]:
@@ -113,27 +115,27 @@ class SqliteEndpoints:
 
     async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         def job(connection: apsw.Connection) -> EndpointDelivery | None:
-            connection.execute(SEND_AGAIN, (now_ms, delivery, key))
+            connection.execute(RESEND_DELIVERY, (now_ms, delivery, key))
             if not connection.changes():
                 return None
-            return to_delivery(connection, one(connection, SELECT_DELIVERY, (delivery,)))
+            return to_delivery(connection, fetch_one(connection, SELECT_DELIVERY, (delivery,)))
 
         return await self.database.write(job)
 
-    async def recover(self, key: int, since_ms: int, now_ms: int) -> int:
+    async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
         def job(connection: apsw.Connection) -> int:
-            connection.execute(RECOVER_FAILED, (now_ms, key, since_ms))
+            connection.execute(RESEND_FAILED, (now_ms, key, since_ms))
             return connection.changes()
 
         return await self.database.write(job)
 
 
-def load(connection: apsw.Connection, project: str, endpoint_id: str) -> Endpoint | None:
+def load_endpoint(connection: apsw.Connection, project: str, endpoint_id: str) -> Endpoint | None:
     row = connection.execute(SELECT_ENDPOINT, (project, endpoint_id)).fetchone()
     return None if row is None else to_endpoint(row)
 
 
-def values_of(endpoint: Endpoint) -> tuple[Any, ...]:
+def endpoint_values(endpoint: Endpoint) -> tuple[Any, ...]:
     """The values of the columns `OWN`."""
     values = {name: getattr(endpoint, name) for name in VALUE_COLUMNS}
     values["event_types"] = msgspec.json.encode(endpoint.event_types).decode()

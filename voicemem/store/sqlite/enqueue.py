@@ -52,8 +52,8 @@ def enqueue(
     if not receivers:
         return
     config = parse_config(stream.config)
-    closing = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
-    encoded = msgspec.json.encode(closing)
+    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    encoded = msgspec.json.encode(header)
     connection.executemany(
         INSERT_EXPORT,
         [

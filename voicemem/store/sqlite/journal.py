@@ -15,13 +15,21 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
-from voicemem.store.sqlite.append import append, apply_settled, reopen
+from voicemem.store.sqlite.append import append, apply_session_patch, reopen
 from voicemem.store.sqlite.enqueue import enqueue_close
 from voicemem.store.sqlite.journal_reads import SqliteJournalReads
 from voicemem.store.sqlite.new_streams import create_stream, create_user_stream, restore_stream
-from voicemem.store.sqlite.retention import plan
-from voicemem.store.sqlite.row_cache import STORED_COLUMNS, RowCache, one, to_stream
-from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, due_ms, ending_if_due, may_reopen
+from voicemem.store.sqlite.retention import schedule_retention
+from voicemem.store.sqlite.row_cache import STORED_COLUMNS, RowCache, fetch_one, to_stream
+from voicemem.store.streams import (
+    SESSION_KIND,
+    USER_KIND,
+    SessionEnding,
+    Stream,
+    close_due_ms,
+    ending_if_due,
+    may_reopen,
+)
 
 SELECT_SECRETS = "select name, value from secrets where stream = ?"
 SELECT_RUNNING_SESSIONS = f"select {STORED_COLUMNS} from streams where state = 'running' and kind = ?"
@@ -39,7 +47,7 @@ SAVE_SNAPSHOT = """
 class SqliteJournal(SqliteJournalReads):
     """Streams and their entries; the methods are documented in `voicemem.store.port.Journal`."""
 
-    async def create(
+    async def create_session(
         self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
@@ -55,7 +63,7 @@ class SqliteJournal(SqliteJournalReads):
 
         return await self.database.write(job)
 
-    async def restore(
+    async def restore_session(
         self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
@@ -68,7 +76,7 @@ class SqliteJournal(SqliteJournalReads):
 
         return await self.database.write(job)
 
-    async def open(
+    async def open_producer(
         self,
         project: str,
         session_id: str,
@@ -104,7 +112,7 @@ class SqliteJournal(SqliteJournalReads):
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
 
-    async def silence(self, key: int, now_ms: int | None) -> None:
+    async def set_silent_since(self, key: int, now_ms: int | None) -> None:
         def job(connection: apsw.Connection) -> None:
             stream = self.database.rows.stream(key)
             if stream is not None and stream.state == "running":
@@ -113,7 +121,7 @@ class SqliteJournal(SqliteJournalReads):
 
         await self.database.write(job)
 
-    async def restart(self, now_ms: int) -> None:
+    async def restart_silence(self, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
             changes = []
             for row in connection.execute(SELECT_RUNNING_SESSIONS, (SESSION_KIND,)):
@@ -123,14 +131,14 @@ class SqliteJournal(SqliteJournalReads):
                     if stream.ending is not None and not all_ended(connection, stream.key):
                         stream.ending_ms = now_ms
                     over = stream.ending is not None and stream.ending_ms != now_ms
-                    due = now_ms if over else due_ms(stream)
+                    due = now_ms if over else close_due_ms(stream)
                     changes.append((now_ms, stream.ending_ms, due, stream.key))
             connection.executemany(UPDATE_TIMES, changes)
-            self.database.rows.forget()
+            self.database.rows.invalidate()
 
         await self.database.write(job)
 
-    async def change(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+    async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state == "erased":
@@ -138,7 +146,7 @@ class SqliteJournal(SqliteJournalReads):
             if stream.state == "ended":
                 raise Refused("session_ended")
             rows = self.database.rows
-            apply_settled(rows, stream, session_patch, now_ms)
+            apply_session_patch(rows, stream, session_patch, now_ms)
             rows.append_server_event(stream, now_ms, payload)
             rows.save_stream(stream)
             return stream
@@ -158,12 +166,12 @@ class SqliteJournal(SqliteJournalReads):
 
         return await self.database.write(job)
 
-    async def close(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             stream = self.database.rows.stream(key)
             if stream is None or stream.state != "running":
                 return None
-            close = ending or ending_if_due(stream, now_ms) or restarted(connection, stream, now_ms)
+            close = ending or ending_if_due(stream, now_ms) or ending_after_restart(connection, stream, now_ms)
             return None if close is None else close_stream(self.database.rows, stream, close, notice_id, now_ms)
 
         return await self.database.write(job)
@@ -209,9 +217,9 @@ def refuse_erased(stream: Stream) -> None:
         raise Refused("session_erased")
 
 
-def restarted(connection: apsw.Connection, stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The end of a session that `restart` made due at once, which its times do not show; otherwise None."""
-    (due,) = one(connection, SELECT_DUE_MS, (stream.key,))
+def ending_after_restart(connection: apsw.Connection, stream: Stream, now_ms: int) -> SessionEnding | None:
+    """The end of a session that `restart_silence` made due at once, which its times do not show; otherwise None."""
+    (due,) = fetch_one(connection, SELECT_DUE_MS, (stream.key,))
     return stream.ending if due is not None and due <= now_ms else None
 
 
@@ -222,6 +230,6 @@ def close_stream(rows: RowCache, stream: Stream, close: SessionEnding, notice_id
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
     rows.save_producers(stream.key)
-    plan(rows.connection, stream)
+    schedule_retention(rows.connection, stream)
     enqueue_close(rows, stream, notice_id, now_ms)
     return stream

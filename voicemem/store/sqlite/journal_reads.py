@@ -15,7 +15,7 @@ from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
 from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal_runs import last_seq
+from voicemem.store.sqlite.journal_runs import find_last_seq
 from voicemem.store.sqlite.retention import is_erased
 from voicemem.store.sqlite.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
@@ -23,13 +23,13 @@ from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes read at once: a journal can be much larger than memory allows."""
 
-SELECT_IS_NUMBERED = "select 1 from producers where stream = ? and name = ? and next_seq > 1"
-SELECT_DUE = "select key from streams where due_ms <= ? order by due_ms limit ?"
+SELECT_HAS_SEQS = "select 1 from producers where stream = ? and name = ? and next_seq > 1"
+SELECT_DUE_SESSIONS = "select key from streams where due_ms <= ? order by due_ms limit ?"
 SELECT_READABLE_SECRETS = """
     select name, value from secrets where stream = ?1
     and exists (select 1 from streams where key = ?1 and state <> 'erased')
 """
-SELECT_IS_RUNNING = """
+SELECT_IS_NAME_RUNNING = """
     select 1 from streams indexed by streams_by_name
     where project = ? and name = ? and state = 'running' and kind = ?
 """
@@ -37,8 +37,8 @@ SELECT_STREAMS_BY_KEYS = f"""
     select {STREAM_COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
     order by key
 """
-LIST_PAGE = "project = ? and kind = ? and state != 'erased'"
-FILTERS = {
+IS_LISTED = "project = ? and kind = ? and state != 'erased'"
+SESSION_FILTERS = {
     "state": "state = ?",
     "user_id": "json_extract(config, '$.user_id') = ?",
     "label": "exists (select 1 from json_each(config, '$.labels') where key = ? and value = ?)",
@@ -64,36 +64,36 @@ class SqliteJournalReads:
     async def has_seqs(self, key: int, producer: str) -> bool:
         return await self.database.read(
             lambda connection: (
-                last_seq(connection, key, producer) > 0
-                or connection.execute(SELECT_IS_NUMBERED, (key, producer)).fetchone() is not None
+                find_last_seq(connection, key, producer) > 0
+                or connection.execute(SELECT_HAS_SEQS, (key, producer)).fetchone() is not None
             )
         )
 
-    async def due(self, now_ms: int, limit: int) -> list[int]:
+    async def find_due(self, now_ms: int, limit: int) -> list[int]:
         return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(SELECT_DUE, (now_ms, limit))]
+            lambda connection: [key for (key,) in connection.execute(SELECT_DUE_SESSIONS, (now_ms, limit))]
         )
 
-    async def stream(self, project: str, session_id: str) -> Stream | None:
+    async def find_session(self, project: str, session_id: str) -> Stream | None:
         return await self.find_by_name(project, SESSION_KIND, session_id)
 
-    async def user(self, project: str, user_id: str) -> Stream | None:
+    async def find_user(self, project: str, user_id: str) -> Stream | None:
         return await self.find_by_name(project, USER_KIND, user_id)
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the writer's cache where it is there: then no thread is switched."""
-        stream = self.database.rows.named.get((project, kind, name))
+        stream = self.database.rows.by_name.get((project, kind, name))
         if stream is None:
             values = (project, kind, name)
             stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
         return None if stream is None or stream.state == "erased" else stream
 
-    async def secrets(self, key: int) -> dict[str, str]:
+    async def load_secrets(self, key: int) -> dict[str, str]:
         return await self.database.read_inline(
             lambda connection: dict(connection.execute(SELECT_READABLE_SECRETS, (key,)))
         )
 
-    async def streams(self, wanted: SessionFilter) -> list[Stream]:
+    async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
         clauses, values = conditions(wanted)
         query = LIST_STREAMS.format(conditions=clauses)
         return await self.database.read(
@@ -108,7 +108,7 @@ class SqliteJournalReads:
     async def is_name_running(self, project: str, name: str) -> bool:
         values = (project, name, SESSION_KIND)
         return bool(
-            await self.database.read(lambda connection: connection.execute(SELECT_IS_RUNNING, values).fetchone())
+            await self.database.read(lambda connection: connection.execute(SELECT_IS_NAME_RUNNING, values).fetchone())
         )
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
@@ -117,7 +117,7 @@ class SqliteJournalReads:
             lambda connection: [to_stream(row) for row in connection.execute(SELECT_STREAMS_BY_KEYS, values)]
         )
 
-    async def rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
+    async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(connection: apsw.Connection) -> list[JournalRow]:
             rows: list[JournalRow] = []
             size = 0
@@ -152,8 +152,8 @@ def rows_of(run: RunRow) -> Iterator[JournalRow]:
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
-    clauses, values = [LIST_PAGE], [wanted.project, SESSION_KIND]
-    for field, clause in FILTERS.items():
+    clauses, values = [IS_LISTED], [wanted.project, SESSION_KIND]
+    for field, clause in SESSION_FILTERS.items():
         value = getattr(wanted, field)
         if value is not None:
             clauses.append(clause)

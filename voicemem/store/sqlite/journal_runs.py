@@ -58,7 +58,7 @@ class JournalRun(NamedTuple):
     payloads: Sequence[bytes]
 
 
-def insert(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
+def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
     """Insert runs, each with whether it is a waypoint.
 
     Many go into one statement: between two statements Python may switch to another thread, and the whole transaction
@@ -117,7 +117,7 @@ def next_stored_seq(connection: apsw.Connection, stream: int, producer: str, seq
     return min((row[0] for query in queries for row in connection.execute(query, values)), default=None)
 
 
-def last_seq(connection: apsw.Connection, stream: int, producer: str) -> int:
+def find_last_seq(connection: apsw.Connection, stream: int, producer: str) -> int:
     """The last seq that the journal has of a producer; 0 when it has none."""
     row = connection.execute(SELECT_LAST_SEQ, (stream, producer, MAX_SEQ)).fetchone()
     return 0 if row is None else int(row[0])

@@ -12,7 +12,7 @@ from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal_runs import JournalRun
-from voicemem.store.sqlite.retention import plan
+from voicemem.store.sqlite.retention import schedule_retention
 from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
@@ -80,7 +80,7 @@ def restore_stream(
     for producer in restored.producers:
         rows.save_producer(stream.key, producer)
     if stream.state == "ended":
-        plan(rows.connection, stream)
+        schedule_retention(rows.connection, stream)
     else:
         enqueue_start(rows, stream, now_ms)
     return stream

@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint, SessionHeader
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.row_cache import one
+from voicemem.store.sqlite.row_cache import fetch_one
 
 EXPORT_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
 ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
@@ -36,13 +36,13 @@ OLDEST_OF_EACH_ENDPOINT = """
         select key from exports where endpoint = waiting.key and due_ms <= ?1 order by due_ms limit max(?2, ?3)
     )
 """
-SELECT_DUE = f"""
+SELECT_DUE_FROM = f"""
     select {EXPORT_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join endpoints e on e.key = x.endpoint
     where x.due_ms <= ?1 and x.leased_until_ms <= ?1 and e.disabled_ms is null
     and e.url not in (select value from json_each(?4)) and {NOT_ERASED} order by x.due_ms limit ?2
 """
-SELECT_DUE_AT_FRONT = SELECT_DUE.format(candidates=OLDEST_DUE)
-SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE.format(candidates=OLDEST_OF_EACH_ENDPOINT)
+SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
+SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
 LEASE_EXPORT = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
 RELEASE_EXPORTS = """
@@ -72,11 +72,11 @@ SELECT_NEXT_DUE_MS = f"""
     select x.due_ms from exports x join endpoints e on e.key = x.endpoint
     where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1
 """
-SELECT_DELIVERIES = f"""
+SELECT_SESSION_DELIVERIES = f"""
     select x.key, x.notice_id, e.url, x.event_type, x.state from exports x join endpoints e on e.key = x.endpoint
     where x.stream = ? and {NOT_ERASED} order by x.key
 """
-FAIL_WAITING_EXPORTS = """
+FAIL_PENDING_EXPORTS = """
     update exports set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null
 """
 CLEAR_FAILING_SINCE = """
@@ -96,37 +96,37 @@ class SqliteOutbox:
         self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
     ) -> list[ClaimedDelivery]:
         def job(connection: apsw.Connection) -> list[ClaimedDelivery]:
-            exports = [to_claimed_delivery(row) for row in due(connection, now_ms, busy, limit)]
-            leases = [(export.lease, now_ms + lease_ms, export.key) for export in exports]
+            deliveries = [to_claimed_delivery(row) for row in select_due(connection, now_ms, busy, limit)]
+            leases = [(delivery.lease, now_ms + lease_ms, delivery.key) for delivery in deliveries]
             connection.executemany(LEASE_EXPORT, leases)
-            return exports
+            return deliveries
 
         return await self.database.write(job)
 
     async def release_deliveries(self, now_ms: int) -> None:
         await self.database.write(lambda connection: connection.execute(RELEASE_EXPORTS, (now_ms,)).fetchall())
 
-    async def freeze(self, export: ClaimedDelivery, payload: bytes) -> bytes | None:
+    async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
-            connection.execute(FREEZE_PAYLOAD, (payload, export.key))
-            row = connection.execute(SELECT_PAYLOAD, (export.key,)).fetchone()
+            connection.execute(FREEZE_PAYLOAD, (payload, delivery.key))
+            row = connection.execute(SELECT_PAYLOAD, (delivery.key,)).fetchone()
             return None if row is None else row[0]
 
         return await self.database.write(job)
 
     async def finish_delivery(
         self,
-        export: ClaimedDelivery,
+        delivery: ClaimedDelivery,
         attempt: Attempt,
         state: Literal["pending", "delivered", "failed"],
         due_ms: int | None,
     ) -> bool:
         def job(connection: apsw.Connection) -> bool:
-            connection.execute(FINISH_EXPORT, (state, due_ms, export.key, export.lease))
+            connection.execute(FINISH_EXPORT, (state, due_ms, delivery.key, delivery.lease))
             if not connection.changes():
                 return False
-            connection.execute(INSERT_ATTEMPT, (export.key, export.attempts + 1, *attempt))
-            record_health(connection, export.endpoint.key, attempt, state)
+            connection.execute(INSERT_ATTEMPT, (delivery.key, delivery.attempts + 1, *attempt))
+            record_health(connection, delivery.endpoint.key, attempt, state)
             return True
 
         return await self.database.write(job)
@@ -153,9 +153,9 @@ class SqliteOutbox:
         row = await self.database.read(lambda connection: connection.execute(SELECT_NEXT_DUE_MS).fetchone())
         return None if row is None else int(row[0])
 
-    async def deliveries(self, stream: int) -> list[Delivery]:
+    async def list_deliveries(self, stream: int) -> list[Delivery]:
         def job(connection: apsw.Connection) -> list[Delivery]:
-            rows: list[tuple[Any, ...]] = connection.execute(SELECT_DELIVERIES, (stream,)).fetchall()
+            rows: list[tuple[Any, ...]] = connection.execute(SELECT_SESSION_DELIVERIES, (stream,)).fetchall()
             return [
                 Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
                 for key, notice_id, url, event_type, state in rows
@@ -164,7 +164,7 @@ class SqliteOutbox:
         return await self.database.read(job)
 
 
-def due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
+def select_due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
     """The exports that are due at endpoints that are not busy, the oldest first.
 
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
@@ -172,14 +172,14 @@ def due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: in
     """
     values = (now_ms, limit, FRONT_ROWS, msgspec.json.encode(busy).decode())
     rows = connection.execute(SELECT_DUE_AT_FRONT, values).fetchall()
-    if len(rows) == limit or one(connection, COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
+    if len(rows) == limit or fetch_one(connection, COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
         return rows
     return connection.execute(SELECT_DUE_EVERYWHERE, values).fetchall()
 
 
 def fail_pending(connection: apsw.Connection, endpoint: int) -> None:
     """Mark the exports that wait for an endpoint as failed."""
-    connection.execute(FAIL_WAITING_EXPORTS, (endpoint,))
+    connection.execute(FAIL_PENDING_EXPORTS, (endpoint,))
 
 
 def record_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:
@@ -190,8 +190,8 @@ def record_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, 
         connection.execute(SET_FAILING_SINCE, (attempt.started_ms, endpoint))
 
 
-def attempts_of(connection: apsw.Connection, export: int) -> list[Attempt]:
-    return [Attempt(*row) for row in connection.execute(SELECT_ATTEMPTS, (export,))]
+def attempts_of(connection: apsw.Connection, delivery: int) -> list[Attempt]:
+    return [Attempt(*row) for row in connection.execute(SELECT_ATTEMPTS, (delivery,))]
 
 
 def to_claimed_delivery(row: tuple[Any, ...]) -> ClaimedDelivery:

@@ -16,7 +16,7 @@ from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
 from voicemem.store.sqlite.row_cache import RowCache
-from voicemem.store.sqlite.secure_delete import clear
+from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.streams import USER_KIND, Stream
 
 
@@ -97,7 +97,7 @@ class SqliteErasure:
 
         await self.database.write(job)
 
-    async def expired(self, now_ms: int, limit: int) -> list[int]:
+    async def find_expired(self, now_ms: int, limit: int) -> list[int]:
         return await self.database.read(
             lambda connection: [key for (key,) in connection.execute(SELECT_EXPIRED, (now_ms, limit))]
         )
@@ -112,7 +112,7 @@ class SqliteErasure:
 
         return await self.database.write(job)
 
-    async def erased(self, limit: int) -> list[int]:
+    async def find_erased(self, limit: int) -> list[int]:
         return await self.database.read(
             lambda connection: [key for (key,) in connection.execute(SELECT_ERASED, (limit,))]
         )
@@ -133,7 +133,7 @@ class SqliteErasure:
             return True
         path, stopped = self.database.path, lambda: self.database.closed
         try:
-            if path != IN_MEMORY and not await asyncio.to_thread(clear, path, stopped):
+            if path != IN_MEMORY and not await asyncio.to_thread(scrub_file, path, stopped):
                 return False
         except apsw.IOError:
             await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
@@ -159,7 +159,7 @@ def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
 
 def drop_name(rows: RowCache, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    rows.named.pop((stream.project, stream.kind, stream.id), None)
+    rows.by_name.pop((stream.project, stream.kind, stream.id), None)
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
     rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
@@ -172,14 +172,14 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
     portion = Portion()
     for key in keys:
         for content in CONTENT_TABLES:
-            if row_keys := portion.take(connection.execute(content.rows, (key,))):
+            if row_keys := portion.select_keys(connection.execute(content.rows, (key,))):
                 connection.execute(content.delete, (key, row_keys))
-            if portion.full:
+            if portion.is_full:
                 return True
-    return portion.begun
+    return portion.has_begun
 
 
-def plan(connection: apsw.Connection, stream: Stream) -> None:
+def schedule_retention(connection: apsw.Connection, stream: Stream) -> None:
     """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
     settings = parse_config(stream.config)
     ended = stream.ended_ms or 0
@@ -210,18 +210,18 @@ class Portion:
         self.bytes = PORTION_BYTES
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return self.rows < PORTION_ROWS
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.rows <= 0 or self.bytes <= 0
 
-    def take(self, sizes: Iterable[tuple[Any, int]]) -> str:
+    def select_keys(self, sizes: Iterable[tuple[Any, int]]) -> str:
         """The keys of the first rows (given as key and bytes) that fit, as a JSON array; "" when none does."""
         keys: list[Any] = []
         for key, size in sizes:
-            if self.full:
+            if self.is_full:
                 break
             keys.append(key)
             self.rows -= 1

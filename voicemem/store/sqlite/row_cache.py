@@ -13,8 +13,8 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.journal_runs import JournalRun, Waypoints, insert, last_seq
-from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream, due_ms
+from voicemem.store.sqlite.journal_runs import JournalRun, Waypoints, find_last_seq, insert_runs
+from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream, close_due_ms
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)
 """The columns of `streams`; `position` is that of the last time the row was saved."""
@@ -53,18 +53,18 @@ class RowCache:
     changed again, so other threads may read it.
     """
 
-    def __init__(self, connection: apsw.Connection, keep: bool) -> None:
+    def __init__(self, connection: apsw.Connection, keeps_committed: bool) -> None:
         self.connection = connection
-        self.keep = keep
+        self.keeps_committed = keeps_committed
         self.streams: dict[int, Stream] = {}
         self.producers: dict[tuple[int, str], ProducerState] = {}
-        self.named: dict[tuple[str, str, str], Stream] = {}
+        self.by_name: dict[tuple[str, str, str], Stream] = {}
         """Committed streams, by project, kind and id."""
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], ProducerState] = {}
         self.waypoints = Waypoints()
         self.runs: list[JournalRun] = []
-        self.mark = 0
+        self.job_start = 0
         """How many of `runs` belong to the jobs before the current one."""
         self.job_streams: dict[int, Stream] = {}
         self.job_producers: dict[tuple[int, str], ProducerState] = {}
@@ -77,32 +77,32 @@ class RowCache:
         self.reset_job()
 
     def drop_job(self) -> None:
-        del self.runs[self.mark :]
+        del self.runs[self.job_start :]
         self.reset_job()
 
     def reset_job(self) -> None:
-        self.job_streams, self.job_producers, self.mark = {}, {}, len(self.runs)
+        self.job_streams, self.job_producers, self.job_start = {}, {}, len(self.runs)
 
-    def committed(self) -> None:
+    def after_commit(self) -> None:
         """The transaction is on disk: what it changed becomes what is cached."""
-        if len(self.streams) + len(self.producers) > MAX_CACHED_ROWS or not self.keep:
-            self.forget()
-        if self.keep:
+        if len(self.streams) + len(self.producers) > MAX_CACHED_ROWS or not self.keeps_committed:
+            self.invalidate()
+        if self.keeps_committed:
             self.streams.update(self.changed_streams)
             self.producers.update(self.changed_producers)
             named = (stream for stream in self.changed_streams.values() if stream.kind in (SESSION_KIND, USER_KIND))
-            self.named.update({(stream.project, stream.kind, stream.id): stream for stream in named})
+            self.by_name.update({(stream.project, stream.kind, stream.id): stream for stream in named})
         self.changed_streams, self.changed_producers = {}, {}
 
     def after_rollback(self) -> None:
         """The transaction failed, or its outcome is unknown: nothing cached is trusted."""
-        self.forget()
+        self.invalidate()
         self.runs.clear()
         self.reset_job()
         self.changed_streams, self.changed_producers = {}, {}
 
-    def forget(self) -> None:
-        self.streams, self.producers, self.named, self.waypoints = {}, {}, {}, Waypoints()
+    def invalidate(self) -> None:
+        self.streams, self.producers, self.by_name, self.waypoints = {}, {}, {}, Waypoints()
 
     # Streams
 
@@ -120,7 +120,7 @@ class RowCache:
         return self.find_by_name(project, SESSION_KIND, session_id)
 
     def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        known = self.named.get((project, kind, name))
+        known = self.by_name.get((project, kind, name))
         if known is not None:
             return self.stream(known.key)
         row = self.connection.execute(SELECT_STREAM_KEY, (project, kind, name)).fetchone()
@@ -144,7 +144,7 @@ class RowCache:
                 msgspec.json.encode(stream.config),
                 stream.config.get("name"),
                 stream.silent_since_ms,
-                due_ms(stream),
+                close_due_ms(stream),
             ),
         )
         stream.key = self.connection.last_insert_rowid()
@@ -165,7 +165,7 @@ class RowCache:
                 stream.ending_ts,
                 stream.ending_reason,
                 stream.provisional,
-                due_ms(stream),
+                close_due_ms(stream),
                 stream.key,
             ),
         )
@@ -183,7 +183,7 @@ class RowCache:
 
     def load_producer(self, key: int, name: str) -> ProducerState:
         self.flush()
-        journaled = last_seq(self.connection, key, name) + 1
+        journaled = find_last_seq(self.connection, key, name) + 1
         row = self.connection.execute(SELECT_PRODUCER, (key, name)).fetchone()
         if row is None:
             return ProducerState(name, next_seq=journaled)
@@ -213,9 +213,9 @@ class RowCache:
 
     def flush(self) -> None:
         """Insert the runs that were added: before each query that must see them, and before the commit."""
-        insert(self.connection, [(run, self.waypoints.mark(run)) for run in self.runs])
+        insert_runs(self.connection, [(run, self.waypoints.mark(run)) for run in self.runs])
         self.runs.clear()
-        self.mark = 0
+        self.job_start = 0
 
 
 def to_stream(row: tuple[Any, ...]) -> Stream:
@@ -235,7 +235,7 @@ def load_stream(connection: apsw.Connection, query: str, values: tuple[Any, ...]
     return None if row is None else to_stream(row)
 
 
-def one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+def fetch_one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     """The single row of a query that always has one."""
     row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
     assert row is not None

@@ -61,7 +61,7 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
         raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
     lock = lock_for_upgrade(shared_path) if shared_path is not None and 0 < version < newest else None
     try:
-        apply(connection, [step for step in steps if step.version > version])
+        apply_migrations(connection, [step for step in steps if step.version > version])
     finally:
         if lock is not None:
             os.close(lock)
@@ -74,7 +74,7 @@ def lock_for_upgrade(path: str) -> int:
         raise CannotStart(f"The server that holds {path} is of an older version; restart it first.") from None
 
 
-def apply(connection: apsw.Connection, steps: list[Migration]) -> None:
+def apply_migrations(connection: apsw.Connection, steps: list[Migration]) -> None:
     """Apply each migration in a transaction of its own, and give a new file its identity."""
     for step in steps:
         with connection:

@@ -18,7 +18,7 @@ import apsw
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_ERRORS
 
-READ_BYTES = 1024 * 1024
+SCAN_BYTES = 1024 * 1024
 """Read at a time while looking for stale pages."""
 PAUSE_S = 0.002
 """Pause after `READ_BYTES`, and after `LOCKED_PAGES`, so that the writer gets its turn."""
@@ -36,7 +36,7 @@ INVALIDATE_CACHES = "insert or replace into meta values ('scrubbed', randomblob(
 """Any commit makes the other connections drop the pages that they have cached."""
 
 
-def clear(path: str, stopped: Callable[[], bool]) -> bool:
+def scrub_file(path: str, stopped: Callable[[], bool]) -> bool:
     """Clear everything deleted from the file and its log; False when that must be tried again, or once `stopped`.
 
     It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and `apsw.IOError` when
@@ -49,7 +49,7 @@ def clear(path: str, stopped: Callable[[], bool]) -> bool:
                 return False
             stale = list(stale_pages(file, size, stopped)) if file.xFileSize() < MAX_PAGES * size else []
             for first in range(0, len(stale), LOCKED_PAGES):
-                if stopped() or not clean(connection, path, file, size, stale[first : first + LOCKED_PAGES]):
+                if stopped() or not scrub_pages(connection, path, file, size, stale[first : first + LOCKED_PAGES]):
                     return False
                 time.sleep(PAUSE_S)
             if stale:
@@ -94,19 +94,19 @@ def truncate_log(connection: apsw.Connection) -> bool:
 
 def stale_pages(file: apsw.VFSFile, size: int, stopped: Callable[[], bool]) -> Iterator[int]:
     """The numbers (from 0) of pages with anything but zeros in their unused middle; read without a lock."""
-    for offset in range(0, file.xFileSize(), READ_BYTES):
+    for offset in range(0, file.xFileSize(), SCAN_BYTES):
         if stopped():
             return
-        content = file.xRead(min(READ_BYTES, file.xFileSize() - offset), offset)
+        content = file.xRead(min(SCAN_BYTES, file.xFileSize() - offset), offset)
         for start in range(0, len(content) - size + 1, size):
             number = (offset + start) // size
             page = content[start : start + size]
-            if page[unused(page, number)].strip(b"\0"):
+            if page[unused_range(page, number)].strip(b"\0"):
                 yield number
         time.sleep(PAUSE_S)
 
 
-def unused(page: bytes, number: int) -> slice:
+def unused_range(page: bytes, number: int) -> slice:
     """The range between a page's cell pointers and its first cell; empty for a page of another kind.
 
     Bounds that make no sense give an empty range too: a page that is being written meanwhile is not touched.
@@ -121,7 +121,7 @@ def unused(page: bytes, number: int) -> slice:
     return slice(begin, first) if begin <= first <= len(page) else slice(0)
 
 
-def clean(connection: apsw.Connection, path: str, file: apsw.VFSFile, size: int, pages: list[int]) -> bool:
+def scrub_pages(connection: apsw.Connection, path: str, file: apsw.VFSFile, size: int, pages: list[int]) -> bool:
     """Zero the unused range of some pages; False when the log cannot be emptied now.
 
     With the write lock and an empty log no other connection has a newer copy of a page, so a write to the file cannot
@@ -135,7 +135,7 @@ def clean(connection: apsw.Connection, path: str, file: apsw.VFSFile, size: int,
             return False  # a commit came in between
         for number in pages:
             page = file.xRead(size, number * size)
-            span = unused(page, number)
+            span = unused_range(page, number)
             if page[span].strip(b"\0"):
                 file.xWrite(bytes(span.stop - span.start), number * size + span.start)
         connection.execute(INVALIDATE_CACHES)

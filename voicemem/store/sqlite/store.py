@@ -16,7 +16,7 @@ from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.row_cache import one
+from voicemem.store.sqlite.row_cache import fetch_one
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -34,13 +34,13 @@ class SqliteFigures:
 
     database: Database
 
-    async def figures(self, now_ms: int) -> Figures:
+    async def read_figures(self, now_ms: int) -> Figures:
         path = self.database.path
 
         def job(connection: apsw.Connection) -> Figures:
-            (running,) = one(connection, COUNT_RUNNING)
-            (pending,) = one(connection, COUNT_PENDING_EXPORTS)
-            due, oldest = one(connection, COUNT_DUE_EXPORTS, (now_ms, now_ms))
+            (running,) = fetch_one(connection, COUNT_RUNNING)
+            (pending,) = fetch_one(connection, COUNT_PENDING_EXPORTS)
+            due, oldest = fetch_one(connection, COUNT_DUE_EXPORTS, (now_ms, now_ms))
             return Figures(running, pending, due, oldest, size_of(path), size_of(f"{path}-wal"))
 
         return await self.database.read(job)

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from voicemem.store.sqlite.database_files import CHUNK_BYTES, REDO_SCHEMA, REDO_SUFFIX, rewrite_log
+from voicemem.store.sqlite.database_files import LOG_CHUNK_BYTES, REDO_SCHEMA, REDO_SUFFIX, rewrite_log
 
 ROWS = 40
 
@@ -39,8 +39,8 @@ def test_the_log_stays_what_it_was(path: Path) -> None:
     """It is written anew with the same bytes, whatever its size, and nothing else is left behind."""
     log = Path(f"{path}-wal")
     before = log.read_bytes()
-    assert len(before) > CHUNK_BYTES
-    assert len(before) % CHUNK_BYTES
+    assert len(before) > LOG_CHUNK_BYTES
+    assert len(before) % LOG_CHUNK_BYTES
     rewrite_log(str(path))
     assert before == log.read_bytes()
     assert not Path(f"{path}{REDO_SUFFIX}").exists()
@@ -54,8 +54,8 @@ def test_a_start_that_was_cut_short_is_made_good(path: Path) -> None:
     for left in (whole[:5_000], bytes(len(whole) + 999), None):
         with closing(apsw.Connection(redo)) as copy:
             copy.execute(REDO_SCHEMA).fetchall()
-            for start in range(0, len(whole), CHUNK_BYTES):
-                copy.execute("insert into log (content) values (?)", (whole[start : start + CHUNK_BYTES],))
+            for start in range(0, len(whole), LOG_CHUNK_BYTES):
+                copy.execute("insert into log (content) values (?)", (whole[start : start + LOG_CHUNK_BYTES],))
         log.unlink()
         if left is not None:
             log.write_bytes(left)

@@ -7,14 +7,14 @@ import apsw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.store.sqlite.database import IN_MEMORY, connect
+from voicemem.store.sqlite.database import IN_MEMORY, open_connection
 from voicemem.store.sqlite.journal_runs import (
     WAYPOINT_STRIDE,
     JournalRun,
     Waypoints,
+    find_last_seq,
     find_run,
-    insert,
-    last_seq,
+    insert_runs,
     next_stored_seq,
 )
 from voicemem.store.sqlite.schema import migrate
@@ -35,14 +35,14 @@ RUNS = st.lists(
 
 def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connection, list[JournalRun]]:
     """A database with these runs, inserted one by one."""
-    connection, waypoints, runs = connect(IN_MEMORY), Waypoints(), []
+    connection, waypoints, runs = open_connection(IN_MEMORY), Waypoints(), []
     migrate(connection)
     position, seqs = 1, {"main": 1, "asr": 1}
     for producer, events, hole, anew in given:
         waypoints = Waypoints() if anew else waypoints
         seq = None if producer is None else seqs[producer] + hole
         run = JournalRun(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
-        insert(connection, [(run, waypoints.mark(run))])
+        insert_runs(connection, [(run, waypoints.mark(run))])
         runs.append(run)
         position += events
         if producer is not None and seq is not None:
@@ -64,7 +64,7 @@ def test_every_seq_is_found_as_by_reading_everything(given: list[tuple[str | Non
         connection.execute("delete from journal where position < ?", (first,))
     for producer in ("main", "asr"):
         own = [(run.seq, run) for run in left if run.producer == producer and run.seq is not None]
-        assert (own[-1][0] + len(own[-1][1].payloads) - 1 if own else 0) == last_seq(connection, STREAM, producer)
+        assert (own[-1][0] + len(own[-1][1].payloads) - 1 if own else 0) == find_last_seq(connection, STREAM, producer)
         for seq in seqs_of_interest(runs):
             before = [start for start, _ in own if start <= seq]
             after = [start for start, _ in own if start > seq]
@@ -86,4 +86,4 @@ def test_the_rows_of_an_older_version_are_all_waypoints() -> None:
     connection.execute("update journal set waypoint = null")
     found = find_run(connection, STREAM, "main", 3)
     assert (3, 1, b"3") == found
-    assert 3 == last_seq(connection, STREAM, "main") == len(runs)
+    assert 3 == find_last_seq(connection, STREAM, "main") == len(runs)

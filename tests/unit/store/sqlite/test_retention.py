@@ -64,7 +64,7 @@ def marked(seqs: range, size: int = 40) -> list[Offer]:
 
 async def begin(store: Store, session_id: str = "s", events: int = 20, given: dict[str, Any] | None = None) -> int:
     """A running session with the mark in everything that producers can give, each event in a row of its own."""
-    opened = await store.open(
+    opened = await store.open_producer(
         "p", session_id, "MARK producer", validate_config(GIVEN if given is None else given), None, NOW
     )
     for one in marked(range(1, events + 1)):
@@ -75,10 +75,10 @@ async def begin(store: Store, session_id: str = "s", events: int = 20, given: di
 
 async def end(store: Store, key: int, attempts: int = 2) -> int:
     """End it, and try to deliver its export."""
-    assert await store.close(key, END, f"notice {key}", NOW) is not None
+    assert await store.close_session(key, END, f"notice {key}", NOW) is not None
     for number in range(attempts):
         (export,) = await store.claim_deliveries(NOW + number, 0, [], 1)
-        await store.freeze(export, b"MARK payload " * 3_000)
+        await store.freeze_payload(export, b"MARK payload " * 3_000)
         answered = Attempt(NOW, 5, 500, None, "MARK excerpt")
         assert await store.finish_delivery(export, answered, "pending" if number + 1 < attempts else "delivered", NOW)
     return key
@@ -94,7 +94,7 @@ async def archive(store: Store, key: int) -> int:
 async def sweep(store: Store) -> int:
     """Everything that the background does for erased sessions; the number of its steps."""
     steps = 0
-    while keys := await store.erased(50):
+    while keys := await store.find_erased(50):
         while await store.delete_erased(keys):
             steps += 1
     assert await store.finish_erased()
@@ -129,32 +129,40 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     await store.set_operator_endpoint("https://operator.example/", "operator's")
     gone, kept = [await begin(store, name) for name in ("gone", "kept")]
     for key in (gone, kept):
-        assert await store.close(key, END, f"notice {key}", NOW) is not None
+        assert await store.close_session(key, END, f"notice {key}", NOW) is not None
     for export in await store.claim_deliveries(NOW, 0, [], 10):
         await store.finish_delivery(export, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
-    before = await store.rows(kept, 0, 100), await store.deliveries(kept), await store.stream("p", "kept")
+    before = (
+        await store.read_rows(kept, 0, 100),
+        await store.list_deliveries(kept),
+        await store.find_session("p", "kept"),
+    )
     await store.erase(gone, NOW)
     await sweep(store)
-    assert before == (await store.rows(kept, 0, 100), await store.deliveries(kept), await store.stream("p", "kept"))
+    assert before == (
+        await store.read_rows(kept, 0, 100),
+        await store.list_deliveries(kept),
+        await store.find_session("p", "kept"),
+    )
     assert 2 == len(before[1])
 
 
 async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore) -> None:
     """The mark changes a row or two however long the call was; nothing can be read or sent from then on."""
     key = await begin(store, events=500)
-    assert await store.close(key, END, "notice", NOW) is not None
+    assert await store.close_session(key, END, "notice", NOW) is not None
     (export,) = await store.claim_deliveries(NOW, 0, [], 1)
     before = store.database.writer.total_changes()
     await store.erase(key, NOW)
     assert store.database.writer.total_changes() - before <= 3
-    assert await store.stream("p", "s") is None
+    assert await store.find_session("p", "s") is None
     assert ([], [], None) == (
-        await store.rows(key, 0, 100),
-        await store.deliveries(key),
+        await store.read_rows(key, 0, 100),
+        await store.list_deliveries(key),
         await store.load_snapshot(key, 1, 10**6),
     )
     assert ([], None) == (await store.claim_deliveries(NOW + HOUR_MS, 0, [], 10), await store.next_delivery_ms())
-    assert await store.freeze(export, b"MARK late") is None
+    assert await store.freeze_payload(export, b"MARK late") is None
     assert not await store.finish_delivery(export, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
     await sweep(store)
     assert [] == await store.database.read(lambda connection: connection.execute("select 1 from attempts").fetchall())
@@ -166,7 +174,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
 async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> None:
     """No step deletes more rows than a portion has, and none more than a portion of bytes and one row."""
     keys = [await begin(store, "long", events=3 * PORTION_ROWS)]
-    opened = await store.open("p", "large", "main", validate_config({}), None, NOW)
+    opened = await store.open_producer("p", "large", "main", validate_config({}), None, NOW)
     keys.append(opened.stream.key)
     for one in marked(range(1, 9), size=PORTION_BYTES // 3):
         await append_batch(store, opened.stream.key, "main", None, [one], NOW)
@@ -189,29 +197,29 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
 def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     """The row that goes over the bound is the last one; over several tables the bound is one."""
     portion = Portion()
-    assert "[1, 2]" == portion.take([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
-    assert ("", True) == (portion.take([(4, 1)]), portion.full)
+    assert "[1, 2]" == portion.select_keys([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
+    assert ("", True) == (portion.select_keys([(4, 1)]), portion.is_full)
     portion = Portion()
-    portion.take((number, 1) for number in range(PORTION_ROWS - 1))
-    assert ("[7]", True) == (portion.take([(7, 1), (8, 1)]), portion.begun)
+    portion.select_keys((number, 1) for number in range(PORTION_ROWS - 1))
+    assert ("[7]", True) == (portion.select_keys([(7, 1), (8, 1)]), portion.has_begun)
 
 
 async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> None:
     """Wherever it was interrupted: the next process finds what is left, and comes to the same end."""
     for name in ("one", "two"):
         await end(store, await begin(store, name, events=2 * PORTION_ROWS))
-    keys = [stream.key for name in ("one", "two") if (stream := await store.stream("p", name))]
+    keys = [stream.key for name in ("one", "two") if (stream := await store.find_session("p", name))]
     for key in keys:
         await store.erase(key, NOW)
     for _ in range(100):
         await store.close_store()  # as far as the file is concerned, a kill between two transactions
         store = SqliteStore(path)
-        assert [[], []] == [await store.rows(key, 0, 10) for key in keys]
-        if not await store.delete_erased(await store.erased(50)):
+        assert [[], []] == [await store.read_rows(key, 0, 10) for key in keys]
+        if not await store.delete_erased(await store.find_erased(50)):
             break
     await store.close_store()
     store = SqliteStore(path)
-    assert [] == await store.erased(50)
+    assert [] == await store.find_erased(50)
     assert await store.finish_erased()
     assert {} == on_disk(path)
     await store.close_store()
@@ -240,8 +248,8 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
     stores = [MemoryStore()] * 2 if kind == "memory:" else [SqliteStore(path), SqliteStore(path, exclusive=False)]
     first, second = stores
     keys = [await begin(first, name, given={"reopen_window": 0}) for name in ("gone", "kept")]
-    assert await first.close(keys[1], END, "notice", NOW) is not None
-    before = await first.rows(keys[1], 0, 100)
+    assert await first.close_session(keys[1], END, "notice", NOW) is not None
+    before = await first.read_rows(keys[1], 0, 100)
     await first.erase(keys[0], NOW)
     for _ in range(4):
         for each in (first, second):
@@ -250,8 +258,8 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
     for each in (first, second):
         assert await each.finish_erased()
         assert (before, [], []) == (
-            await each.rows(keys[1], 0, 100),
-            await each.rows(keys[0], 0, 10),
+            await each.read_rows(keys[1], 0, 100),
+            await each.read_rows(keys[0], 0, 10),
             await each.find_compactable(NOW, 10),
         )
     for each in dict.fromkeys(stores):
@@ -269,7 +277,7 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     for number in range(150):
         mark = "MARK" if number % 3 else "kept"
         given = {"labels": {"n": mark * chance.randint(1, 100)}, "llm": {"api_key": mark * chance.randint(1, 40)}}
-        opened = await store.open("p", f"s{number}", mark, validate_config(given), None, NOW)
+        opened = await store.open_producer("p", f"s{number}", mark, validate_config(given), None, NOW)
         keys.append(opened.stream.key)
     for step in range(900):
         number = chance.randrange(len(keys))
@@ -279,11 +287,12 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
             await store.append([Batch(keys[number], mark, None, NOW, offers=[Offer(None, NOW, b'"%s"' % text)])], NOW)
         else:
             patch = validate_config({"labels": {"n": text.decode()}, "llm": {"api_key": text[:100].decode()}})
-            await store.change(keys[number], patch, b'"%s"' % text, NOW)
+            await store.change_config(keys[number], patch, b'"%s"' % text, NOW)
             await store.save_snapshot(keys[number], Snapshot(1, 1, text))
     for number, key in enumerate(keys):
         assert (
-            await store.close(key, SessionEnding(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW) is not None
+            await store.close_session(key, SessionEnding(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW)
+            is not None
         )
         if number % 2:
             await archive(store, key)
@@ -302,5 +311,5 @@ async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
     query = f"update archives set runs = {damaged} where stream = ?"
     await store.database.write(lambda connection: connection.execute(query, keys[:1]).fetchall())
     with pytest.raises(StoreUnavailable, match="damaged"):
-        await store.rows(keys[0], 0, 100)
-    assert 21 == len(await store.rows(keys[1], 0, 100))
+        await store.read_rows(keys[0], 0, 100)
+    assert 21 == len(await store.read_rows(keys[1], 0, 100))

@@ -34,7 +34,7 @@ async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     """A store in memory leaves no file where it runs."""
     monkeypatch.chdir(tmp_path)
     store = MemoryStore()
-    await store.open("p", "s", "main", validate_config({}), None, 1_000)
+    await store.open_producer("p", "s", "main", validate_config({}), None, 1_000)
     await store.close_store()
 
     assert not os.listdir(tmp_path)
@@ -71,7 +71,7 @@ async def test_commands_work_beside_a_server(sqlite: SqliteStore, path: str) -> 
         key = await begin(sqlite)
         await send(sqlite, key, offer(1))
 
-        assert await sqlite.key("k") is not None
+        assert await sqlite.find_key("k") is not None
         assert [1] == await stored_seqs(beside, key)
 
 
@@ -136,7 +136,7 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
         await send(sqlite, key, end)
     await sqlite.close_if_ended(closed, [], None, "n", NOW)
     (export,) = await sqlite.claim_deliveries(NOW, 1000, [], 1)
-    await sqlite.freeze(export, b"MARK")
+    await sqlite.freeze_payload(export, b"MARK")
     await sqlite.finish_delivery(export, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
