@@ -28,29 +28,33 @@ class EventProblem(NamedTuple):
 
 
 class FoldEntry(NamedTuple):
-    """Events at consecutive positions, the first at `position`; `size` is that of their payloads in bytes."""
+    """An event at its position in the journal."""
 
     position: int
-    events: Sequence[IncomingEvent | RefusalMarker]
-    size: int
+    event: IncomingEvent | RefusalMarker
 
 
 class BatchResult(NamedTuple):
     """What became of a batch: `acked` is the highest seq that is on disk, and `problems` are sent before its ack."""
 
     acked: int | None
-    problems: list[EventProblem]
+    problems: Sequence[EventProblem]
     next_seq: int
     stream: Stream
     offered: int
     """Events that were offered to the journal."""
     stored: int
     """Events that were stored."""
+    position: int | None = None
+    """The position of the first event of a batch that was stored whole; `entries` is empty then."""
+    size: int = 0
+    """Bytes of the payloads that were stored."""
     repeated: int = 0
     """Events that had been stored before."""
     ended: bool = False
     """Whether the batch held the producer's end."""
     entries: Sequence[FoldEntry] = ()
+    """What the fold takes, one event each, of a batch that was not stored whole."""
     updates: Sequence[ConfigUpdate] = ()
     """The configuration changes among the stored events."""
 

@@ -21,13 +21,14 @@ def result_of(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         return result_by_event(batch, appended)
     batch.lease.reported_gap = None
     count = len(batch.events)
-    entry = FoldEntry(appended.position, batch.events, sum(map(len, batch.payloads)))
-    return BatchResult(batch.next_seq - 1, [], appended.next_seq, appended.stream, count, count, entries=(entry,))
+    size = sum(map(len, batch.payloads))
+    next_seq, stream = appended.next_seq, appended.stream
+    return BatchResult(batch.next_seq - 1, (), next_seq, stream, count, count, appended.position, size)
 
 
 def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
     """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
-    acked, problems, entries, updates, stored, repeated, ended = None, [], [], [], 0, 0, False
+    acked, problems, entries, updates, stored, repeated, size, ended = None, [], [], [], 0, 0, 0, False
     for arrival, outcome in outcomes_of(batch, appended):
         problem = problem_of(batch.lease, arrival, outcome)
         if problem is not None:
@@ -35,7 +36,9 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         if outcome is None:
             continue
         if outcome.position is not None:
-            entries.append(fold_entry_of(arrival, outcome, outcome.position))
+            kept = arrival if isinstance(arrival, DecodedEvent) and outcome.code is None else None
+            entries.append(FoldEntry(outcome.position, REFUSED if kept is None else kept.event))
+            size += 0 if kept is None else len(kept.payload)
         if outcome.code is not None:
             continue
         stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
@@ -45,7 +48,9 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         if isinstance(arrival, ConfigUpdate) and not outcome.duplicate:
             updates.append(arrival)
     offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
-    return BatchResult(acked, problems, next_seq, stream, offered, stored, repeated, ended, entries, updates)
+    return BatchResult(
+        acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates
+    )
 
 
 def outcomes_of(
@@ -56,13 +61,6 @@ def outcomes_of(
     offered = iter(appended.outcomes)
     for arrival in arrivals:
         yield arrival, next(offered) if is_offered(arrival) else None
-
-
-def fold_entry_of(arrival: DecodedEvent | RejectedEvent, outcome: Outcome, position: int) -> FoldEntry:
-    """A journaled event for the fold; a refused one only takes its position."""
-    if isinstance(arrival, DecodedEvent) and outcome.code is None:
-        return FoldEntry(position, [arrival.event], len(arrival.payload))
-    return FoldEntry(position, [REFUSED], 0)
 
 
 def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:

@@ -196,13 +196,14 @@ class Recorder:
 
     def apply_result(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
         """Fold the stored events of a batch, count them, and audit its configuration changes."""
-        key, lease, size = batch.lease.key, batch.lease, 0
+        lease = batch.lease
+        counts.add_stored(batch.kind, result.stored, result.offered, result.size)
+        if result.position is not None:  # nearly every batch of a call
+            self.memories.fold_committed(lease.key, result.position, received_ms, batch.events, result.size)
+            return
         for entry in result.entries:
-            self.memories.fold_committed(key, entry.position, received_ms, entry.events, entry.size)
-            size += entry.size
-        counts.add(batch.kind, result.offered, result.stored, result.repeated, size)
-        for problem in result.problems:
-            counts.refuse(batch.kind, problem.code)
+            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event])
+        counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
         for update in result.updates:
             if patch_changes_outbound(update.patch):  # an administrative act
                 audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)

@@ -32,9 +32,13 @@ ROW_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 class CommitCounts:
     """The numbers of one commit, over all its batches."""
 
+    __slots__ = ("codes", "offered", "refused", "repeated", "size", "stored")
+
     def __init__(self) -> None:
-        self.events: Count[tuple[str, str]] = Count()
-        """Events by kind of connection and result."""
+        self.stored: Count[str] = Count()
+        """Events by kind of connection; the next two likewise."""
+        self.repeated: Count[str] = Count()
+        self.refused: Count[str] = Count()
         self.codes: Count[str] = Count()
         """Refused events by error code."""
         self.offered = 0
@@ -42,16 +46,16 @@ class CommitCounts:
         self.size = 0
         """Bytes of the payloads that were stored."""
 
-    def add(self, kind: str, offered: int, stored: int, repeated: int, size: int) -> None:
-        """Add one batch, except the events that were refused."""
-        self.events[kind, "stored"] += stored
-        self.events[kind, "repeated"] += repeated
+    def add_stored(self, kind: str, stored: int, offered: int, size: int) -> None:
+        self.stored[kind] += stored
         self.offered += offered
         self.size += size
 
-    def refuse(self, kind: str, code: str) -> None:
-        self.events[kind, "refused"] += 1
-        self.codes[code] += 1
+    def add_others(self, kind: str, repeated: int, codes: Sequence[str]) -> None:
+        """Add a batch's events that were not stored: repeated ones, and refused ones by their codes."""
+        self.repeated[kind] += repeated
+        self.refused[kind] += len(codes)
+        self.codes.update(codes)
 
 
 class Metrics:
@@ -150,9 +154,10 @@ class Metrics:
 
     def count_commit(self, counts: CommitCounts) -> None:
         """Count a commit that succeeded."""
-        for (kind, result), count in counts.events.items():
-            if count:
-                self.ingest_events.labels(kind, result).inc(count)
+        for result, by_kind in (("stored", counts.stored), ("repeated", counts.repeated), ("refused", counts.refused)):
+            for kind, count in by_kind.items():
+                if count:
+                    self.ingest_events.labels(kind, result).inc(count)
         for code, count in counts.codes.items():
             self.count_refused(code, count)
         self.commits.labels("committed").inc()
