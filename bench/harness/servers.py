@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from voicemem.config.service import SQLITE_PREFIX
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 START_S = 20.0
 STOP_S = 30.0
 LOG_LINES = 30
