@@ -4,6 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/pytest --dist worksteal
 SEED ?= 1
 ROUNDS ?= 50
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quick check test test-all soak packaging bench fuzz schemathesis asyncapi clean
@@ -36,10 +37,10 @@ check: .venv/installed-tests
 
 # More workers than cores: many tests wait.
 test: .venv/installed-tests
-	$(PYTEST) -n 4 tests/law tests/unit tests/contract tests/service
+	$(PYTEST) -n $(WORKERS) tests/law tests/unit tests/contract tests/service
 
 test-all: .venv/installed-tests
-	$(PYTEST) -n 4 tests
+	$(PYTEST) -n $(WORKERS) tests
 
 soak: .venv/installed-tests
 	$(BIN)/python -m bench.crash --rounds $(ROUNDS) --seed $(SEED)
