@@ -11,13 +11,17 @@ CHOSEN = os.environ.get("VOICEMEM_HYPOTHESIS_PROFILE") or "default"
 
 
 def register() -> None:
-    """No example has a deadline: the machine may be busy."""
+    """No example has a deadline: the machine may be busy.
+
+    Only `thorough` draws other examples each time: a change that is checked must not fail for what another one broke.
+    `make soak` looks for the rest.
+    """
     for name, count in PROFILES.items():
         settings.register_profile(
             name,
             max_examples=count,
             deadline=None,
-            derandomize=False,
+            derandomize=name != "thorough",
             print_blob=True,
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
