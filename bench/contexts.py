@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 
-from bench.harness import calls
-from bench.harness.crowd import Paced, Plan
-from bench.harness.crowds import crowd
 from bench.harness.folding import entries
+from bench.harness.load import calls
+from bench.harness.load.crowd import Paced, Plan
+from bench.harness.load.crowds import crowd
 from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
 from bench.harness.servers import Server, serving
 from voicemem.config.service import SQLITE_PREFIX

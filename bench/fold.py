@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.footprint import idle_memory, snapshots
-from bench.harness import calls
 from bench.harness.folding import check, decode, entries, fold_into
+from bench.harness.load import calls
 from bench.harness.report import Goal, Measured, at_most, best, machine, seconds, show
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, build_context

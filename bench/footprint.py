@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from bench.harness import calls
 from bench.harness.folding import fold_into
+from bench.harness.load import calls
 from bench.harness.report import Measured, at_most, best
 from voicemem.sessions.read_model import ReadModel
 from voicemem.transcript.state import State, decode_state, encode_state

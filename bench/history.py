@@ -23,9 +23,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bench.harness import calls
-from bench.harness.constant import Constant
-from bench.harness.readers import Ingest, Plan, Read
+from bench.harness.baselines.constant import Constant
+from bench.harness.load import calls
+from bench.harness.load.readers import Ingest, Plan, Read
 from bench.harness.report import Goal, Measured, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, port_of, post, serving, started
 from voicemem.config.service import SQLITE_PREFIX
@@ -130,7 +130,7 @@ def rest_port(server: Server) -> int:
 
 def read(plan: Plan) -> Read:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.harness.readers", msgspec.json.encode(plan).decode()],
+        [sys.executable, "-m", "bench.harness.load.readers", msgspec.json.encode(plan).decode()],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         timeout=plan.seconds + SPARE_S,
@@ -171,7 +171,7 @@ def measure(store: str, options: Options) -> tuple[list[Run], bool]:
         asked = [(one, ask(server, one, 0)) for one in QUESTIONS]
         answers = [ask(server, one, 0, first.etag) if one.known else first for one, first in asked]
         whole = len(json.loads(asked[0][1].body)["contents"]) == 2 * options.turns
-        with started("bench.harness.constant", told=msgspec.json.encode(answers).decode()) as constant:
+        with started("bench.harness.baselines.constant", told=msgspec.json.encode(answers).decode()) as constant:
             port = port_of(constant)
             for question in questions:
                 ours = our_plan(server, question, options)

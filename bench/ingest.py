@@ -1,4 +1,4 @@
-"""Durable ingest through the real server process, compared with the bare loop of `bench.harness.bare`.
+"""Durable ingest through the real server process, compared with the bare loop of `bench.harness.baselines.bare`.
 
     python -m bench.ingest                 as many events as are acknowledged, 100 connections
     python -m bench.ingest --latency       from send to ack, 1,000 connections x 10 events/s
@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from bench.harness import calls
-from bench.harness.client import Plan
-from bench.harness.load import VARIANTS, Loaded
+from bench.harness.load import calls
+from bench.harness.load.client import Plan
+from bench.harness.load.generator import VARIANTS, Loaded
 from bench.harness.report import Measured, at_least, at_most, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, journal, positions, raise_file_limit, serving, stop
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
@@ -122,7 +122,7 @@ def load(server: Server, options: Options) -> Loaded:
         server_pid=server.process.pid,
     )
     done = subprocess.run(
-        [sys.executable, "-m", "bench.harness.load", msgspec.json.encode(plan).decode()],
+        [sys.executable, "-m", "bench.harness.load.generator", msgspec.json.encode(plan).decode()],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         timeout=options.seconds + SPARE_S,

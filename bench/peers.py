@@ -22,8 +22,8 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.harness import http_client, websocket
-from bench.harness.load import usage
+from bench.harness.load import http_client, websocket
+from bench.harness.load.generator import usage
 from bench.harness.peer import HISTORY, NOT_INSTALLED, PEERS, ROLES, Append, at_once, figures, growing, reading, text
 from bench.harness.report import Measured, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, raise_file_limit, serving

@@ -26,9 +26,9 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.harness import calls, http_client
-from bench.harness.crowd import VARIANTS, Plan
-from bench.harness.crowds import crowd
+from bench.harness.load import calls, http_client
+from bench.harness.load.crowd import VARIANTS, Plan
+from bench.harness.load.crowds import crowd
 from bench.harness.report import Measured, at_most, disk_folder, machine, percentile, show
 from bench.harness.servers import listening, positions, raise_file_limit, remove, started
 from voicemem.config.service import SQLITE_PREFIX

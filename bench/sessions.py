@@ -20,9 +20,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bench.harness.crowd import Filled, Paced, Plan
-from bench.harness.crowds import Crowd, crowd
-from bench.harness.load import usage
+from bench.harness.load.crowd import Filled, Paced, Plan
+from bench.harness.load.crowds import Crowd, crowd
+from bench.harness.load.generator import usage
 from bench.harness.report import Measured, at_most, disk_folder, machine, number, show, table
 from bench.harness.servers import Server, get, raise_file_limit, serving
 from voicemem.config.service import SQLITE_PREFIX

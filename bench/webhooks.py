@@ -23,9 +23,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bench.harness import crowd, poster, receiver
-from bench.harness.crowds import crowd as crowd_of
-from bench.harness.load import usage
+from bench.harness import receiver
+from bench.harness.baselines import poster
+from bench.harness.load import crowd
+from bench.harness.load.crowds import crowd as crowd_of
+from bench.harness.load.generator import usage
 from bench.harness.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
 from bench.harness.servers import ROOT, Server, get, raise_file_limit, serving, started
 from voicemem.config.service import SQLITE_PREFIX
@@ -149,7 +151,7 @@ def bare_run(receivers: Receivers, body: str, options: Options) -> Run:
 
 def post(plan: poster.Plan) -> poster.Posted:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.harness.poster"],
+        [sys.executable, "-m", "bench.harness.baselines.poster"],
         cwd=ROOT,
         input=msgspec.json.encode(plan),
         stdout=subprocess.PIPE,

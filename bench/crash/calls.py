@@ -6,7 +6,7 @@ import random
 from itertools import islice
 from typing import Any, NamedTuple
 
-from bench.harness import calls
+from bench.harness.load import calls
 
 JsonObject = dict[str, Any]
 UNKNOWN = "unknown_type"

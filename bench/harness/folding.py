@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bench.harness import calls
+from bench.harness.load import calls
 from voicemem.protocol import codec
 from voicemem.protocol.events import IncomingEvent
 from voicemem.transcript.fold import DecodedRow, fold

@@ -85,7 +85,7 @@ def serving(name: str, store: str, *more: str) -> Iterator[Server]:
 def command(name: str, store: str) -> list[str]:
     if name == "bare":
         return [
-            "bench.harness.bare",
+            "bench.harness.baselines.bare",
             store.removeprefix(SQLITE_PREFIX) if store.startswith(SQLITE_PREFIX) else ":memory:",
         ]
     return ["voicemem", "serve", "--store", store, "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"]

@@ -59,7 +59,7 @@ def nodes_of(source: str) -> list[ast.AST]:
 
 @cache
 def sources() -> dict[str, str]:
-    """Each file of the package by its dotted name, `store.sqlite.row_cache`."""
+    """Each file of the package by its dotted name, `store.sqlite.journal.row_cache`."""
     paths = PACKAGE.rglob("*.py")
     return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8") for path in paths}
 

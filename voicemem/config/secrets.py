@@ -64,11 +64,11 @@ def url_of(session_patch: SessionPatch, section: str) -> str | None:
 
 def check_webhook_secret(secret: str | None) -> None:
     """Refuse a `whsec_` secret that is not base64: verifiers of Standard Webhooks decode it. Raises `Refused`."""
-    if secret is not None and secret.startswith(STANDARD_PREFIX) and not _decoded(secret):
+    if secret is not None and secret.startswith(STANDARD_PREFIX) and not decode_standard_secret(secret):
         raise Refused("invalid_field", f"What follows {STANDARD_PREFIX} in a webhook secret must be base64.")
 
 
-def _decoded(secret: str) -> bytes | None:
+def decode_standard_secret(secret: str) -> bytes | None:
     """The key in a `whsec_` secret (verifiers allow missing padding), or None for a secret in another form."""
     encoded = secret.removeprefix(STANDARD_PREFIX)
     if encoded == secret:

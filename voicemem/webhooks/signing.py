@@ -11,7 +11,7 @@ import hmac
 import re
 from collections.abc import Mapping
 
-from voicemem.config.secrets import _decoded
+from voicemem.config.secrets import decode_standard_secret
 
 AGORA_SHA1 = "Agora-Signature"
 AGORA_SHA256 = "Agora-Signature-V2"
@@ -62,7 +62,7 @@ def verify(
 def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dict[str, str]:
     text_key = secret.encode("utf-8", "surrogateescape")  # as written, even if an environment variable is not UTF-8
     signed = b".".join((_octets(notice_id), _octets(timestamp), body))
-    standard = hmac.digest(_decoded(secret) or text_key, signed, "sha256")
+    standard = hmac.digest(decode_standard_secret(secret) or text_key, signed, "sha256")
     return {
         AGORA_SHA1: hmac.digest(text_key, body, "sha1").hex(),
         AGORA_SHA256: hmac.digest(text_key, body, "sha256").hex(),

@@ -18,7 +18,7 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable, VoicememError
 from voicemem.store.sqlite.database_files import lock_file, make_private, rewrite_log
-from voicemem.store.sqlite.row_cache import RowCache
+from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.schema import migrate, refuse_foreign
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import msgspec
 
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.outbox import ENDPOINT_COLUMNS, NOT_ERASED, attempts_of, fail_pending, to_endpoint
-from voicemem.store.sqlite.row_cache import fetch_one
 
 VALUE_COLUMNS = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 """The columns of `endpoints` that are written."""

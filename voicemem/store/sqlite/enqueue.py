@@ -11,7 +11,7 @@ import msgspec
 
 from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
 from voicemem.store.records import SessionHeader, notice_id
-from voicemem.store.sqlite.row_cache import RowCache
+from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.streams import Stream
 
 SUBSCRIBERS = """

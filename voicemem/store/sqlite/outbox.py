@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint, SessionHeader
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.row_cache import fetch_one
+from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 EXPORT_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
 ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)

@@ -15,7 +15,7 @@ import apsw
 from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
-from voicemem.store.sqlite.row_cache import RowCache
+from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.streams import USER_KIND, Stream
 

@@ -9,14 +9,14 @@ import apsw
 
 from voicemem.errors import StoreRuined
 from voicemem.store.records import Figures
-from voicemem.store.sqlite.archive import SqliteArchive
 from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
-from voicemem.store.sqlite.journal import SqliteJournal
+from voicemem.store.sqlite.journal.archive import SqliteArchive
+from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.row_cache import fetch_one
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""

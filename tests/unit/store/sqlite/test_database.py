@@ -16,8 +16,8 @@ from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.append import append as add
 from voicemem.store.sqlite.database import Database, Job
+from voicemem.store.sqlite.journal.append import append as add
 
 
 async def together(database: Database, *jobs: Job) -> list[Any]:

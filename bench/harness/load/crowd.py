@@ -1,6 +1,6 @@
 """Many sessions at once: the load generator of `bench.sessions`, `bench.restart` and `bench.webhooks`, its own process.
 
-    python -m bench.harness.crowd PLAN     a `Plan` as JSON
+    python -m bench.harness.load.crowd PLAN     a `Plan` as JSON
 
 It opens the sessions, sends each the beginning of a call (or what is missing of it), waits for the acks, and prints a
 `Filled` as JSON. Then it executes each line of its standard input, and prints
@@ -26,10 +26,10 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.harness import calls, websocket
-from bench.harness.load import usage
+from bench.harness.load import calls, websocket
+from bench.harness.load.generator import usage
+from bench.harness.load.websocket import Line
 from bench.harness.report import percentile
-from bench.harness.websocket import Line
 
 VARIANTS = 4
 FILLING = 100

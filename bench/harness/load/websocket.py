@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from bench.harness.frames import CLOSE, NORMAL, PING, PONG, TEXT, UPGRADE, client_frame, server_frame
+from bench.harness.load.frames import CLOSE, NORMAL, PING, PONG, TEXT, UPGRADE, client_frame, server_frame
 
 Noted = Callable[[float], None]
 

@@ -13,11 +13,11 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
-from voicemem.store.sqlite.archive import RunRow, runs_after
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal_runs import find_last_seq
+from voicemem.store.sqlite.journal.archive import RunRow, runs_after
+from voicemem.store.sqlite.journal.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
+from voicemem.store.sqlite.journal.runs import find_last_seq
 from voicemem.store.sqlite.retention import is_erased
-from voicemem.store.sqlite.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 PAGE_BYTES = 4 * 1024 * 1024

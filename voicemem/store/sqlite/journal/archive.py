@@ -18,9 +18,9 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal_runs import verify_checksum
+from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.journal.runs import verify_checksum
 from voicemem.store.sqlite.retention import Portion
-from voicemem.store.sqlite.row_cache import fetch_one
 
 ARCHIVE_BYTES = 1024 * 1024
 """Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.store.sqlite.database import IN_MEMORY, open_connection
-from voicemem.store.sqlite.journal_runs import (
+from voicemem.store.sqlite.journal.runs import (
     WAYPOINT_STRIDE,
     JournalRun,
     Waypoints,

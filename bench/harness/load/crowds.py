@@ -1,4 +1,4 @@
-"""The measuring program's handle on `bench.harness.crowd`: start it, give it commands, stop it."""
+"""The measuring program's handle on `bench.harness.load.crowd`: start it, give it commands, stop it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from bench.harness.crowd import Ended, Filled, Paced, Plan
+from bench.harness.load.crowd import Ended, Filled, Paced, Plan
 from bench.harness.servers import started
 
 T = TypeVar("T", bound=Struct)
@@ -53,6 +53,6 @@ class Crowd:
 @contextlib.contextmanager
 def crowd(plan: Plan) -> Iterator[Crowd]:
     """Open and filled sessions, in a process of their own."""
-    with started("bench.harness.crowd", msgspec.json.encode(plan).decode()) as process:
+    with started("bench.harness.load.crowd", msgspec.json.encode(plan).decode()) as process:
         yield Crowd(process)
         process.kill()

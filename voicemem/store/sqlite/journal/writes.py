@@ -1,4 +1,4 @@
-"""`voicemem.store.port.Journal` on SQLite: the changes of streams and journals; reads are in `journal_reads`."""
+"""`voicemem.store.port.Journal` on SQLite: the changes of streams and journals; reads are in `reads`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
-from voicemem.store.sqlite.append import append, apply_session_patch, reopen
 from voicemem.store.sqlite.enqueue import enqueue_close
-from voicemem.store.sqlite.journal_reads import SqliteJournalReads
-from voicemem.store.sqlite.new_streams import create_stream, create_user_stream, restore_stream
+from voicemem.store.sqlite.journal.append import append, apply_session_patch, reopen
+from voicemem.store.sqlite.journal.new_streams import create_stream, create_user_stream, restore_stream
+from voicemem.store.sqlite.journal.reads import SqliteJournalReads
+from voicemem.store.sqlite.journal.row_cache import STORED_COLUMNS, RowCache, fetch_one, to_stream
 from voicemem.store.sqlite.retention import schedule_retention
-from voicemem.store.sqlite.row_cache import STORED_COLUMNS, RowCache, fetch_one, to_stream
 from voicemem.store.streams import (
     SESSION_KIND,
     USER_KIND,

@@ -1,6 +1,6 @@
 """The load generator, a process of its own: connections that stream calls and count what is acknowledged.
 
-    python -m bench.harness.load PLAN     a `Plan` as JSON; prints a `Loaded` as JSON
+    python -m bench.harness.load.generator PLAN     a `Plan` as JSON; prints a `Loaded` as JSON
 
 Each connection carries one session. Without a `rate` it keeps `window` events unacknowledged, and sends more as soon
 as an ack makes room; with one, every event has its time, whether or not the server keeps up.
@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.harness.client import Client, Frames, Plan, Tally
+from bench.harness.load.client import Client, Frames, Plan, Tally
 from bench.harness.report import percentile
 
 VARIANTS = 4

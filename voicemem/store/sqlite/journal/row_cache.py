@@ -13,7 +13,7 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.journal_runs import JournalRun, Waypoints, find_last_seq, insert_runs
+from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
 from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream, close_due_ms
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)

@@ -9,11 +9,11 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.store.records import JournalRow, RestoredSession
-from voicemem.store.sqlite.append import save_secrets
 from voicemem.store.sqlite.enqueue import enqueue_start
-from voicemem.store.sqlite.journal_runs import JournalRun
+from voicemem.store.sqlite.journal.append import save_secrets
+from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.journal.runs import JournalRun
 from voicemem.store.sqlite.retention import schedule_retention
-from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"

@@ -1,6 +1,6 @@
 """aiohttp answering from constants: the least work an HTTP answer can be, as the baseline of `bench.history`.
 
-    python -m bench.harness.constant < ANSWERS     a list of `Constant` as JSON; prints its port
+    python -m bench.harness.baselines.constant < ANSWERS     a list of `Constant` as JSON; prints its port
 
 `GET /NAME/…` is answered with the constant of that name, with the headers that voicemem gives.
 """

@@ -1,6 +1,6 @@
 """The load generator of `bench.history`, a process of its own: connections that read as fast as they are answered.
 
-python -m bench.harness.readers PLAN     a `Plan` as JSON; prints a `Read` as JSON
+python -m bench.harness.load.readers PLAN     a `Plan` as JSON; prints a `Read` as JSON
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.harness import http_client, websocket
-from bench.harness.load import usage
+from bench.harness.load import http_client, websocket
+from bench.harness.load.generator import usage
 from bench.harness.report import percentile
 
 

@@ -4,7 +4,7 @@ websockets' own iteration, one typed decode per event, a group commit with execu
 synchronous=FULL, with a table and an index like voicemem's journal), one cumulative ack per connection and commit.
 No fold, no sessions, no order, no limits, no error messages.
 
-    python -m bench.harness.bare PATH     prints where it listens; at SIGTERM, how many events are stored
+    python -m bench.harness.baselines.bare PATH     prints where it listens; at SIGTERM, how many events are stored
 """
 
 from __future__ import annotations

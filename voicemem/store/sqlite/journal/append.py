@@ -13,11 +13,11 @@ from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import is_same_event
 from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import AppendResult
-from voicemem.store.sqlite.archive import archived_around
 from voicemem.store.sqlite.enqueue import enqueue_start
-from voicemem.store.sqlite.journal_runs import JournalRun, find_run, next_stored_seq
+from voicemem.store.sqlite.journal.archive import archived_around
+from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.journal.runs import JournalRun, find_run, next_stored_seq
 from voicemem.store.sqlite.retention import cancel_retention
-from voicemem.store.sqlite.row_cache import RowCache
 from voicemem.store.streams import ProducerState, Stream, may_reopen
 
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])

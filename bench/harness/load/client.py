@@ -10,8 +10,8 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from bench.harness import calls
-from bench.harness.frames import CLOSE, NORMAL, PING, PONG, TEXT, UPGRADE, client_frame, server_frame
+from bench.harness.load import calls
+from bench.harness.load.frames import CLOSE, NORMAL, PING, PONG, TEXT, UPGRADE, client_frame, server_frame
 
 READY_AHEAD = 4_000
 """Events made before the start; more are made if a connection gets that far."""

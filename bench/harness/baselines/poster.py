@@ -1,6 +1,6 @@
 """Bare POSTs by aiohttp's client: the least work that delivering webhooks can be, as the baseline of `bench.webhooks`.
 
-python -m bench.harness.poster < PLAN     a `Plan` as JSON; prints a `Posted` as JSON
+python -m bench.harness.baselines.poster < PLAN     a `Plan` as JSON; prints a `Posted` as JSON
 """
 
 from __future__ import annotations

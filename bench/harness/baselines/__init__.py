@@ -1,0 +1,1 @@
+"""The least work that a measured task can be: baselines, each a process of its own."""

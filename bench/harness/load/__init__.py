@@ -1,0 +1,1 @@
+"""Load generators, which must cost far less than the servers under load."""

@@ -1,0 +1,1 @@
+"""`voicemem.store.port.Journal` on SQLite: streams, and the rows of their journals."""
