@@ -28,7 +28,7 @@ demo: .venv/installed
 
 # The first time is slower: mypy has no cache yet.
 quick: check
-	$(PYTEST) -n 2 --hypothesis-profile=quick tests/law tests/unit
+	$(PYTEST) -n 2 --hypothesis-profile=quick -m 'not slow' tests/law tests/unit
 
 check: .venv/installed-tests
 	$(BIN)/ruff check .

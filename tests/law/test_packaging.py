@@ -144,6 +144,7 @@ def without_server(program: str) -> subprocess.CompletedProcess[str]:
     return python(f"sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n{program}")
 
 
+@pytest.mark.slow
 def test_the_client_needs_nothing_of_the_server() -> None:
     """All its modules can be imported where only its own requirements are installed."""
     paths = [path for path in PACKAGE.rglob("*.py") if part_of(path) in CLIENT]
@@ -153,6 +154,7 @@ def test_the_client_needs_nothing_of_the_server() -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -177,6 +179,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_missing_extra() -> None:
     assert "pip install" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "warned"),
     [

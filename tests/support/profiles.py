@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-PROFILES = {"quick": 25, "default": 100, "thorough": 1000}
+PROFILES = {"quick": 10, "default": 100, "thorough": 1000}
 CHOSEN = os.environ.get("VOICEMEM_HYPOTHESIS_PROFILE") or "default"
 
 

@@ -24,7 +24,7 @@ JOINERS = "'’-.,"
 """Part of a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
 
 
-class Interruption(Struct, frozen=True, gc=False):
+class Interruption(Struct, array_like=True, frozen=True, gc=False):
     """One interruption of a reply, with the evidence that came with it."""
 
     ts: int
@@ -45,7 +45,7 @@ class Interruption(Struct, frozen=True, gc=False):
         return AFTER_ALL if self.closing else self.ts
 
 
-class TimedWord(Struct, frozen=True, gc=False):
+class TimedWord(Struct, array_like=True, frozen=True, gc=False):
     """One word of a reply's audio; `ts` is when the engine reported it."""
 
     ts: int
@@ -54,7 +54,7 @@ class TimedWord(Struct, frozen=True, gc=False):
     text: str
 
 
-class Playback(Struct, gc=False):
+class Playback(Struct, array_like=True, gc=False):
     """What was reported about the playback of one reply, or of a turn whose reply was not named."""
 
     texts: TextTimeline = field(default_factory=TextTimeline)

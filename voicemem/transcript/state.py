@@ -21,11 +21,11 @@ from voicemem.transcript.messages import Forgotten, Summary
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, EMPTY_COLUMN, TextTimeline, Timeline
 
 T = TypeVar("T")
-SNAPSHOT_VERSION = 8
+SNAPSHOT_VERSION = 9
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 
 
-class Segment(Struct, gc=False):
+class Segment(Struct, array_like=True, gc=False):
     """One piece of an utterance, keyed by (item, number); with neither, a final closes it."""
 
     item: str | None
@@ -45,7 +45,7 @@ class Segment(Struct, gc=False):
         return self.item is not None or self.number is not None
 
 
-class Utterance(Struct, gc=False):
+class Utterance(Struct, array_like=True, gc=False):
     """What one user said in one turn."""
 
     user: str | None
@@ -54,7 +54,7 @@ class Utterance(Struct, gc=False):
     metadata: dict[str, Any] = {}
 
 
-class TypedMessage(Struct, gc=False):
+class TypedMessage(Struct, array_like=True, gc=False):
     """A whole user message: typed text, a command, or a restored one."""
 
     order: int
@@ -63,7 +63,7 @@ class TypedMessage(Struct, gc=False):
     metadata: dict[str, Any]
 
 
-class Generation(Struct, gc=False):
+class Generation(Struct, array_like=True, gc=False):
     """What the LLM generated of one reply: plain deltas, whole texts, and ends."""
 
     deltas: TextTimeline = field(default_factory=TextTimeline)
@@ -102,7 +102,7 @@ class Generation(Struct, gc=False):
         return whole.text + (deltas.text[len(before.text) if before else 0 :] if deltas else "")
 
 
-class Reply(Struct, gc=False):
+class Reply(Struct, array_like=True, gc=False):
     """What the agent says without a break: one answer of the LLM, or one whole message."""
 
     order: int
@@ -120,7 +120,7 @@ class Reply(Struct, gc=False):
     resumes: list[int] | None = None
 
 
-class ToolCallRecord(Struct, gc=False):
+class ToolCallRecord(Struct, array_like=True, gc=False):
     """A tool call, and its result once that has arrived; without a name, a result that waits for its tool call."""
 
     order: int
@@ -132,7 +132,7 @@ class ToolCallRecord(Struct, gc=False):
     answered: bool = False
 
 
-class Latency(Struct, gc=False):
+class Latency(Struct, array_like=True, gc=False):
     """One reported latency of the pipeline, in ms."""
 
     name: str
@@ -140,14 +140,14 @@ class Latency(Struct, gc=False):
     ts: int
 
 
-class Failure(Struct, gc=False):
+class Failure(Struct, array_like=True, gc=False):
     """A failed LLM request."""
 
     ts: int
     code: str | int | None
 
 
-class Turn(Struct, gc=False):
+class Turn(Struct, array_like=True, gc=False):
     """One exchange. `playback`, `interruptions` and `resumes` here named only the turn; reading finds the reply."""
 
     number: int
@@ -169,7 +169,7 @@ class Turn(Struct, gc=False):
         return None
 
 
-class State(Struct, gc=False):
+class State(Struct, array_like=True, gc=False):
     """The fold of a journal up to `position`."""
 
     position: int = 0

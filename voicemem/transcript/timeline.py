@@ -31,7 +31,7 @@ class TimedValue(Struct, frozen=True, gc=False):
     estimated: bool
 
 
-class Timeline(Struct, gc=False):
+class Timeline(Struct, array_like=True, gc=False):
     """Numbers by time, in two columns of 8 bytes an entry, because a call has many of them."""
 
     times: Column = field(default_factory=lambda: EMPTY_COLUMN)
@@ -80,7 +80,7 @@ class TimedText(Struct, frozen=True, gc=False):
     estimated: bool
 
 
-class TextTimeline(Struct, gc=False):
+class TextTimeline(Struct, array_like=True, gc=False):
     """Texts by time. Most extend the one before, so lengths of the longest are stored in place of copies."""
 
     entries: Timeline = field(default_factory=Timeline)

@@ -100,6 +100,7 @@ TRAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_of_1_mib_end(trap: str) -> None:
     """What could take quadratic time is decoded or refused at once."""

@@ -75,7 +75,7 @@ def test_state_of_a_call_is_small() -> None:
     assert len(encode_state(folded(*pieces, *progress, tts(1, 40, words=words(JOKE))))) < 3000
 
 
-@pytest.mark.parametrize("blob", [b"", b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"position": "x"})])
+@pytest.mark.parametrize("blob", [b"", b"\xc1", msgspec.msgpack.encode({"position": 1}), msgspec.msgpack.encode(["x"])])
 def test_broken_snapshot_is_refused(blob: bytes) -> None:
     """What is no snapshot does not become a state."""
     with pytest.raises(msgspec.DecodeError):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
@@ -25,6 +26,7 @@ def body(memory: Sequence[Message] = (), *tools: ToolUse, **options: Any) -> dic
     return request_body(memory, tools, RequestFormat(style="gemini", tools=True, **options))
 
 
+@pytest.mark.slow
 @given(memories, tool_uses)
 def test_contents_are_googles(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """Google's types, which refuse unknown keys, take whatever was said and called."""

@@ -147,6 +147,7 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     assert 2 == len(before[1])
 
 
+@pytest.mark.slow
 async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore) -> None:
     """The mark changes a row or two however long the call was; nothing can be read or sent from then on."""
     key = await begin(store, events=500)
@@ -171,6 +172,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
 # How it leaves
 
 
+@pytest.mark.slow
 async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> None:
     """No step deletes more rows than a portion has, and none more than a portion of bytes and one row."""
     keys = [await begin(store, "long", events=3 * PORTION_ROWS)]
@@ -204,6 +206,7 @@ def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     assert ("[7]", True) == (portion.select_keys([(7, 1), (8, 1)]), portion.has_begun)
 
 
+@pytest.mark.slow
 async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> None:
     """Wherever it was interrupted: the next process finds what is left, and comes to the same end."""
     for name in ("one", "two"):
@@ -269,6 +272,7 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
 # Many sessions beside each other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(3))
 async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: str, seed: int) -> None:
     """Sessions that grow beside others, whose rows SQLite moves from page to page meanwhile, and are then erased."""
