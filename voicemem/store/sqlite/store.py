@@ -9,7 +9,7 @@ import apsw
 
 from voicemem.errors import StoreRuined
 from voicemem.store.records import Figures
-from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
+from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal.archive import SqliteArchive
@@ -17,6 +17,7 @@ from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
