@@ -17,7 +17,7 @@ from voicemem.config.secrets import SECRETS, SessionPatch, check_webhook_secret,
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import drop_nulls, merge_patch
+from voicemem.protocol.merge_patch import drop_nulls, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64
