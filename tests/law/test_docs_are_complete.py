@@ -36,9 +36,9 @@ from voicemem.server.agora.agents import AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
 from voicemem.server.rest import ROUTES
+from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
-from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.history import HistoryQuery
 from voicemem.server.rest.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery

@@ -204,7 +204,7 @@ class OutboxWorker:
 
 
 def describe_endpoint(delivery: ClaimedDelivery) -> str:
-    """The endpoint of an export for the log: its owner and host, since a path or query may hold secrets."""
+    """The endpoint of a delivery for the log: its owner and host, since a path or query may hold secrets."""
     endpoint = delivery.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:

@@ -66,7 +66,7 @@ CONTENT_TABLES = (
         f"delete from producers where stream = ?1 and name in {GIVEN_KEYS}",
     ),
 )
-"""In the order of deletion: attempts are found by their exports, so they are deleted before these."""
+"""In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 ERASED_USER_KIND = "erased user"
 """The kind of the row that is left of an erased user's stream."""
 
