@@ -1,4 +1,4 @@
-"""The settings of the service: one frozen value, made and checked once (design, section 11).
+"""The settings of the service: one frozen value, made and checked once (docs/operations.md, "Settings").
 
 Only `voicemem/cli/service.py` reads flags and environment variables; everything else gets its settings as arguments.
 """

@@ -1,4 +1,4 @@
-"""The configuration of one session: its fields, and merge patches of it (design, section 6).
+"""The configuration of one session: its fields, and merge patches of it (docs/rest.md, "Configuration").
 
 A configuration is stored as the JSON object that was given, without its secrets; `parse_config` makes it typed.
 """
@@ -170,8 +170,8 @@ def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
 def split_secrets(given: JsonObject) -> SessionPatch:
     """A checked configuration or patch with its secrets apart.
 
-    They come out before the configuration is journaled, since a journal cannot be changed and can be read back
-    (design, section 6). A secret that a patch removes, alone or with its section, is None.
+    They come out before the configuration is journaled, since a journal cannot be changed and can be read back.
+    A secret that a patch removes, alone or with its section, is None.
     """
     public = dict(given)
     secrets: dict[str, str | None] = {}

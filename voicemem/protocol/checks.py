@@ -1,6 +1,6 @@
 """Checks that the types of events cannot express: limits, and fields that depend on each other.
 
-Design, sections 2, 3 and 10. Every check raises `Refused`, whose sentence never quotes what was sent.
+docs/ingest.md and docs/limits.md state them. Every check raises `Refused`, whose sentence never quotes what was sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""API keys and what their holders may do: scopes and projects (design, section 10).
+"""API keys and what their holders may do: scopes and projects (docs/access.md).
 
 A key is `vm_<id>_<secret>`. Only the SHA-256 of the secret is stored, which is enough since secrets are random. That
 hash also signs the key's session tokens (`voicemem.security.session_tokens`).

@@ -1,4 +1,4 @@
-"""Session tokens: HS256 JWTs (RFC 7519) that give access to one session for a short time (design, section 10).
+"""Session tokens: HS256 JWTs (RFC 7519) that give access to one session for a short time (docs/access.md).
 
 A token names the session as `sub`, its expiry as `exp`, and in its header the key that signed it as `kid`. It is signed
 with the SHA-256 of that key's secret, which only the holder of the key and the service have. So there is no further

@@ -1,4 +1,4 @@
-"""The port: what voicemem needs of a store (design, section 9). Each engine is one object with all of it.
+"""The port: what voicemem needs of a store (docs/storage.md). Each engine is one object with all of it.
 
 It is split by use:
 

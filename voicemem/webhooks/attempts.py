@@ -1,4 +1,4 @@
-"""Delivery attempts: what they need, what their answer means, and when the next one is due (design, section 8)."""
+"""Delivery attempts: what they need, what their answer means, and when the next one is due (docs/webhook.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (design, section 8)."""
+"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (docs/webhook.md)."""
 
 from __future__ import annotations
 

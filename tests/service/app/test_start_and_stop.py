@@ -1,4 +1,4 @@
-"""The whole service: it starts, is killed, comes back, and stops (design, sections 5 and 9)."""
+"""The whole service: it starts, is killed, comes back, and stops (docs/ingest.md, docs/storage.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

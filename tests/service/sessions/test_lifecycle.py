@@ -1,4 +1,4 @@
-"""The life of sessions: who is connected, how they end, fall silent, and come back (design, section 5)."""
+"""The life of sessions: who is connected, how they end, fall silent, and come back (docs/ingest.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

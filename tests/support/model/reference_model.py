@@ -1,6 +1,6 @@
-"""What design section 5 promises about sessions and their producers, in plain lists and dicts.
+"""What docs/ingest.md promises about sessions and their producers, in plain lists and dicts.
 
-Written from the design alone: it knows nothing of the service, has no disk, no socket, and its clock is a number.
+Written from the promises alone: it knows nothing of the service, has no disk, no socket, and its clock is a number.
 """
 
 from __future__ import annotations
