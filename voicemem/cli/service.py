@@ -72,7 +72,7 @@ SERVE_OPTIONS = (
     ),
     setting(
         "--admin-key",
-        "A first key with every scope, for where no command can be run. At least 16 characters; use 32 random ones.",
+        "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32 random ones.",
     ),
     setting(
         "--agora-contents",
@@ -81,8 +81,8 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting("--llm-url", "The gateway's LLM for sessions without an llm.url: a base URL, or …/chat/completions."),
-    setting("--llm-api-key", "Its API key. Use the variable, since other users of the machine can see flags."),
-    setting("--llm-model", "Its model, for sessions that name none."),
+    setting("--llm-api-key", "API key of --llm-url. Use the variable, since other users of the machine can see flags."),
+    setting("--llm-model", "Model of --llm-url, for sessions that name none."),
     setting(
         "--llm-timeout",
         "Seconds that any LLM may take for the next bytes of its answer, including the first ones.",
@@ -167,8 +167,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
 def serve(**options: Any) -> None:
     """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
 
-    Every flag can be set by an environment variable instead. At the end, everything received is stored and
-    acknowledged first.
+    Every flag can be set by an environment variable instead. On shutdown, it first
+    stores and acknowledges everything received.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
 SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
-URL_RULE = "An address is http:// or https://, a host, and optionally a path, without a user and without white space"
+URL_RULE = "An address is http:// or https://, a host, and optionally a path, without a user and without spaces"
 HEADER_RULE = "The name of a header must be 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", URL_RULE, max_length=2048)]
