@@ -24,7 +24,9 @@ TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 @click.argument("session", required=False)
 @rest_options
 @click.option("--messages", is_flag=True, help="Show the memory as it changes, instead of the events.")
-@click.option("--open", "unfinished", is_flag=True, help="With --messages: also show replies and transcripts in progress.")
+@click.option(
+    "--open", "unfinished", is_flag=True, help="With --messages: also show replies and transcripts in progress."
+)
 @click.option("--label", help="KEY:VALUE; without SESSION, follow only sessions with this label.")
 @click.option("--user-id", help="Without SESSION, follow only sessions of this user.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as the REST API sends it.")
@@ -40,7 +42,8 @@ def tail(
 ) -> None:
     """Follow a call from its beginning until it can no longer be reopened, or until Ctrl-C.
 
-    Without SESSION, follow every call running now or started later. It reconnects and misses nothing. The first column is the position in the journal; with --messages, it is the message's key.
+    Without SESSION, follow every call running now or started later. It reconnects and misses nothing. The first column
+    is the position in the journal; with --messages, it is the message's key.
 
     \b
     Examples:
@@ -65,6 +68,8 @@ def tail(
 
 async def print_tail(reader: TailReader, console: Console | None, several: bool) -> None:
     end_on_interrupt()
+    if several:
+        click.echo("waiting for calls", err=True)
     async with aclosing(reader.events()) as events:
         async for event in events:
             print_event(event, console, several)

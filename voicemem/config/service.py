@@ -131,7 +131,7 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
         if not address.is_loopback:
             raise CannotStart(
                 f"Without keys the service listens on loopback only, not on {address}. Create a key"
-                " (voicemem keys create), set VOICEMEM_ADMIN_KEY, or pass --insecure."
+                f" (voicemem keys create --store {settings.store}), set VOICEMEM_ADMIN_KEY, or pass --insecure."
             )
 
 

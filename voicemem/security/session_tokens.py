@@ -55,11 +55,11 @@ def looks_like_token(text: str) -> bool:
 def signer_of(text: str) -> str:
     """The id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
     if len(text) > MAX_TOKEN_LENGTH:
-        raise Refused("unauthorized")
+        raise Refused("unauthorized", "The session token is not valid.")
     try:
         header = jwt.get_unverified_header(text)
     except (jwt.PyJWTError, ValueError, RecursionError):  # the header is untrusted input
-        raise Refused("unauthorized") from None
+        raise Refused("unauthorized", "The session token is not valid.") from None
     key_id = header.get("kid")
     if header.get("alg") != ALGORITHM or not isinstance(key_id, str):
         raise Refused("unauthorized", "A session token must be an HS256 JWT with a kid.")
