@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import click
@@ -18,6 +20,8 @@ from voicemem.client.tail import TailEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
+WAITING_AFTER_S = 1.0
+"""A person who sees nothing for this long reads that there is no call yet."""
 
 
 @click.command(short_help="Follow a call while it happens.")
@@ -68,10 +72,12 @@ def tail(
 
 async def print_tail(reader: TailReader, console: Console | None, several: bool) -> None:
     end_on_interrupt()
-    if several:
-        click.echo("waiting for calls", err=True)
+    say_waiting = partial(click.echo, "waiting for calls", err=True)
+    waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
     async with aclosing(reader.events()) as events:
         async for event in events:
+            if waiting is not None:
+                waiting.cancel()
             print_event(event, console, several)
             sys.stdout.flush()
 

@@ -100,7 +100,7 @@ async def test_both_servers_listen_on_the_ports_that_they_say(serve: Serve) -> N
 async def test_one_server_per_file(path: str) -> None:
     """A second service on a file does not start, and does the first no harm; after the first it does."""
     async with running_service(store=f"sqlite:{path}") as app, open_producer(app) as producer:
-        with pytest.raises(CannotStart, match="holds"):
+        with pytest.raises(CannotStart, match="already using"):
             async with running_service(store=f"sqlite:{path}"):
                 pass
         await producer.store(final_transcript(1))
