@@ -97,7 +97,7 @@ class App:
         self.failed.set()
 
     async def stop(self) -> None:
-        """Drain: take nothing new, store and acknowledge what was received, leave exports to the next process."""
+        """Drain: take nothing new, store and acknowledge what was received, leave deliveries to the next process."""
         self.services.draining.set()
         await self.services.gateway.drain()
         await self.ingest.drain()

@@ -74,15 +74,15 @@ CODES: dict[str, ErrorSpec] = {
     "internal": ErrorSpec(500, 1011, "Something went wrong inside voicemem."),
     # Starting, and addresses that the service may not contact
     "cannot_start": ErrorSpec(500, None, "The service cannot start with these settings."),
-    "address_not_allowed": ErrorSpec(400, None, "The address is neither public nor in a network of --allow-address."),
+    "address_not_allowed": ErrorSpec(400, None, "The address is not public, and not covered by --allow-address."),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
-    "rate_limited": ErrorSpec(429, None, "Too much in too short a time; nothing is lost, try again a little later."),
+    "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
-    "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has given out."),
+    "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),
     "other_incarnation": ErrorSpec(409, None, "The position is of another incarnation of the store; start without it."),
     "too_many_sessions": ErrorSpec(409, None, "Too many running sessions match; narrow the filter."),
     # Webhooks

@@ -20,7 +20,7 @@ TIGHT = "   "
 
 
 class Goal(NamedTuple):
-    """A goal of the design's section 13, and whether a figure has reached it."""
+    """A goal, and whether a figure has reached it."""
 
     text: str
     reached: bool

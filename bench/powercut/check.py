@@ -29,22 +29,22 @@ def check_file(path: str, ledger: Ledger) -> None:
 
 
 async def check_store(store: Store, ledger: Ledger) -> None:
-    """Check all sessions, exports and producers. Changes the store: epochs rise, exports are claimed."""
+    """Check all sessions, deliveries and producers. Changes the store: epochs rise, deliveries are claimed."""
     claimed = await store.claim_deliveries(ledger.now_ms + FAR_MS, 1, [], 1_000_000)
-    bodies = {export.notice_id: export.payload for export in claimed}
-    for sent in ledger.exports.values():
-        call = next(call for call in ledger.calls.values() if call.key == sent.export.stream)
+    bodies = {delivery.notice_id: delivery.payload for delivery in claimed}
+    for sent in ledger.deliveries.values():
+        call = next(call for call in ledger.calls.values() if call.key == sent.delivery.stream)
         if not call.erase_asked:
-            await check_body(store, ledger, sent, bodies.get(sent.export.notice_id))
+            await check_body(store, ledger, sent, bodies.get(sent.delivery.notice_id))
     for call in ledger.calls.values():
         await Checker(store, ledger, call).run()
 
 
 async def check_body(store: Store, ledger: Ledger, sent: Sent, claimed: bytes | None) -> None:
-    name = f"export {sent.export.notice_id}"
+    name = f"delivery {sent.delivery.notice_id}"
     if claimed is not None and claimed not in sent.asked_bodies:
         ledger.findings.append(f"{name}: a body that nobody gave")
-    if sent.frozen is not None and await store.freeze_payload(sent.export, b"another") != sent.frozen:
+    if sent.frozen is not None and await store.freeze_payload(sent.delivery, b"another") != sent.frozen:
         ledger.findings.append(f"{name}: its frozen body is lost or another")
 
 
@@ -87,7 +87,7 @@ class Checker:
             self.say(f"configuration {stream.config['labels']}, journal {self.version}, asked and acked {call.version}")
         if (stream.state == "ended") != (self.closes == 1):
             self.say(f"{stream.state} after {self.closes} closes")
-        self.check_exports(await self.store.list_deliveries(stream.key))
+        self.check_deliveries(await self.store.list_deliveries(stream.key))
         snapshot = await self.store.load_snapshot(stream.key, 1, 10**9)
         found = 0 if snapshot is None else snapshot.position
         if not self.between(found, call.snapshot) or (snapshot and snapshot.state != b"%d " % found * 300):
@@ -150,14 +150,14 @@ class Checker:
         if opened.epoch <= producer.epoch_acked:
             self.say(f"{producer.name}: epoch {opened.epoch} was given out before")
 
-    def check_exports(self, found: list[Delivery]) -> None:
+    def check_deliveries(self, found: list[Delivery]) -> None:
         notices = Counter(delivery.notice_id for delivery in found)
         if len(notices) != len(found) or len(found) != self.closes:
-            self.say(f"{self.closes} closes, exports {dict(notices)}")
+            self.say(f"{self.closes} closes, deliveries {dict(notices)}")
         if not self.call.closes <= notices.keys() <= self.call.asked_closes:
-            self.say(f"LOST: closes {self.call.closes} were acknowledged, exports {set(notices)}")
+            self.say(f"LOST: closes {self.call.closes} were acknowledged, deliveries {set(notices)}")
         for delivery in found:
-            sent = self.ledger.exports.get(delivery.notice_id)
+            sent = self.ledger.deliveries.get(delivery.notice_id)
             if sent is not None:
                 self.check_delivery(delivery, sent)
 

@@ -69,9 +69,9 @@ class Call:
 
 @dataclass
 class Sent:
-    """The state of one export. `frozen` and `delivered` are acknowledged facts."""
+    """The state of one delivery. `frozen` and `delivered` are acknowledged facts."""
 
-    export: ClaimedDelivery
+    delivery: ClaimedDelivery
     asked_bodies: set[bytes] = field(default_factory=set)
     frozen: bytes | None = None
     attempts: list[Attempt] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Ledger:
 
     now_ms: int = 1_800_000_000_000
     calls: dict[str, Call] = field(default_factory=dict)
-    exports: dict[str, Sent] = field(default_factory=dict)
+    deliveries: dict[str, Sent] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     checked: int = 0
     """How often acknowledged events were looked up."""

@@ -208,24 +208,24 @@ class Caller:
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
     """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
-        for export in await store.claim_deliveries(ledger.tick(), LEASE_MS, [], 4):
-            sent = ledger.exports.setdefault(export.notice_id, Sent(export))
-            sent.export = export
-            body = export.payload
+        for delivery in await store.claim_deliveries(ledger.tick(), LEASE_MS, [], 4):
+            sent = ledger.deliveries.setdefault(delivery.notice_id, Sent(delivery))
+            sent.delivery = delivery
+            body = delivery.payload
             if body is None:
-                mine = f"{export.notice_id} {choice.random()}".encode() * choice.choice((1, 400))
+                mine = f"{delivery.notice_id} {choice.random()}".encode() * choice.choice((1, 400))
                 sent.asked_bodies.add(mine)
-                body = await store.freeze_payload(export, mine)
+                body = await store.freeze_payload(delivery, mine)
             if body is None:  # erased meanwhile
                 continue
             sent.frozen = sent.frozen or body
             if body != sent.frozen:
-                ledger.findings.append(f"the body of {export.notice_id} changed")
+                ledger.findings.append(f"the body of {delivery.notice_id} changed")
             done = choice.random() < 0.5
             attempt = Attempt(ledger.tick(), 1, 200 if done else 500, None, f"{choice.random()}")
             state: Literal["delivered", "pending"] = "delivered" if done else "pending"
             sent.asked_attempts += 1
-            if await store.finish_delivery(export, attempt, state, None if done else ledger.now_ms):
+            if await store.finish_delivery(delivery, attempt, state, None if done else ledger.now_ms):
                 sent.attempts.append(attempt)
                 sent.delivered = done
         await asyncio.sleep(0)

@@ -12,11 +12,11 @@ OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
 
 async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
-    """A closed session's key, and its export, claimed."""
+    """A closed session's key, and its delivery, claimed."""
     key = (await store.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
     await store.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
-    (export,) = await store.claim_deliveries(at, 1_000, [], 10)
-    return key, export
+    (delivery,) = await store.claim_deliveries(at, 1_000, [], 10)
+    return key, delivery
 
 
 async def erase(store: Store, key: int) -> None:
@@ -29,26 +29,26 @@ async def erase(store: Store, key: int) -> None:
 
 async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:
     """A body that was made before the erase, and frozen after it, does not become another session's."""
-    key, export = await closed(store, "erased", 1)
+    key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     _, other = await closed(store, "other", 3)
-    assert await store.freeze_payload(export, b"what the erased session said") is None
+    assert await store.freeze_payload(delivery, b"what the erased session said") is None
     assert b"its own" == await store.freeze_payload(other, b"its own")
 
 
 async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -> None:
-    """An attempt that ends after the erase does not finish another session's export."""
-    key, export = await closed(store, "erased", 1)
+    """An attempt that ends after the erase does not finish another session's delivery."""
+    key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    assert not await store.finish_delivery(export, Attempt(4, 1, 200, None, ""), "delivered", None)
+    assert not await store.finish_delivery(delivery, Attempt(4, 1, 200, None, ""), "delivered", None)
     assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]
 
 
 async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> None:
     """A 410 that comes after the erase does not disable another session's receiver."""
-    key, export = await closed(store, "erased", 1)
+    key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    await store.disable_endpoint(export.endpoint, 4)
+    await store.disable_endpoint(delivery.endpoint, 4)
     assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]

@@ -76,7 +76,7 @@ def journaled(line: bytes) -> JournaledEvent | None:
 
 
 def check_messages(memory: list[Message]) -> None:
-    """Messages are as section 2 has them, in the order of rule 7, and can be written as JSON."""
+    """Messages are as docs/memory.md has them, in the order of its rule 7, and can be written as JSON."""
     for message in memory:
         own = [key for key in message.metadata if key in METADATA_ORDER]
         assert own == [key for key in METADATA_ORDER if key in own]

@@ -36,9 +36,10 @@ from voicemem.server.agora.agents import AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
 from voicemem.server.rest import ROUTES
+from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
-from voicemem.server.rest.history import ContextQuery, HistoryQuery
+from voicemem.server.rest.history import HistoryQuery
 from voicemem.server.rest.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
@@ -296,7 +297,7 @@ def test_every_program_of_a_page_is_one_that_runs(tmp_path: Path, page: str) -> 
     saved_files = {path.name for path in tmp_path.iterdir()}
     assert len(printed_programs(page, "python", "js", "html")) == len(saved_files)
     assert saved_files <= {
-        *("sender.py", "recorder.py", "call.py", "recorder.mjs", "call.mjs"),
+        *("sender.py", "recorder.py", "python_call.py", "recorder.mjs", "node_call.mjs"),
         *("server.mjs", "index.html", "receiver.py", "receiver.mjs", "verify.py"),
     }
 

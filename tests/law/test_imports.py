@@ -1,148 +1,21 @@
-"""The law of the house: packages in import order, a pure core, a client that needs no server (ARCHITECTURE.md)."""
+"""The rules of imports: packages in order, a pure core, engines and edges apart, a client that needs no server."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
-
+from tests.support.checks.imports import (
+    EDGE_IMPORTS,
+    ENGINE_IMPORTERS,
+    ORDER,
+    PURE,
+    broken_laws,
+    imports_of,
+    impurities,
+    package_of,
+    packages_of_the_page,
+    sources,
+    stale_exceptions,
+)
 from tests.support.paths import PACKAGE
-
-PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "transcript")
-"""Without async, clock, randomness, environment, threads or sockets."""
-ORDER = (
-    "errors",
-    "version",
-    "backoff",
-    "protocol",
-    "documents",
-    "config",
-    "transcript",
-    "runtime",
-    "store",
-    "security",
-    "telemetry",
-    "llm",
-    "sessions",
-    "context",
-    "webhooks",
-    "memory",
-    "gateway",
-    "services",
-    "server",
-    "client",
-    "library",
-    "app",
-    "cli",
-)
-"""A package imports only from packages above it."""
-CLIENT = ("errors", "version", "backoff", "protocol", "client")
-"""All that the client imports from; it runs where the server is not installed."""
-ENGINES = ("sqlite", "postgres")
-"""Folders of `store` that know nothing of each other."""
-IMPURE = frozenset(
-    """
-    asyncio concurrent http logging multiprocessing os queue random secrets select selectors signal socket ssl
-    subprocess tempfile threading time uuid
-    aiohttp apsw asyncpg httpx openai requests uvloop websockets
-""".split()  # noqa: SIM905 (a list would be a page long)
-)
-CLOCKS = ("now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
-
-
-@cache
-def nodes_of(source: str) -> list[ast.AST]:
-    """Everything in a file, read once for all tests."""
-    return [*ast.walk(ast.parse(source))]
-
-
-@cache
-def sources() -> dict[str, str]:
-    """Each file of the package by its dotted name, `store.sqlite.journal.row_cache`."""
-    paths = PACKAGE.rglob("*.py")
-    return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8") for path in paths}
-
-
-def package_of(name: str) -> str:
-    return name.split(".")[0]
-
-
-def imports_of(name: str, source: str, files: set[str]) -> Iterator[str]:
-    """The files of the package that a file imports, wherever in it the import stands."""
-    for node in nodes_of(source):
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            around = ["voicemem", *name.split(".")][: -node.level] if node.level else []
-            base = ".".join([*around, *([node.module] if node.module else [])])
-            modules = [f"{base}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for module in modules:
-            root, *parts = module.split(".")
-            if root == "voicemem":
-                yield file_of(parts, files)
-
-
-def file_of(parts: list[str], files: set[str]) -> str:
-    """The file that a dotted name is in: the module itself, a package's `__init__`, or what either of them holds."""
-    for length in range(len(parts), -1, -1):
-        for name in (".".join(parts[:length]), ".".join([*parts[:length], "__init__"])):
-            if name in files:
-                return name
-    return ".".join(parts)
-
-
-def broken_laws(files: dict[str, str]) -> list[str]:
-    """Files outside the order, imports that run against it, and circles."""
-    found = [f"{name} is in no package of the order" for name in files if not is_placed(name)]
-    graph = {name: set(imports_of(name, source, set(files))) - {name} for name, source in files.items()}
-    for name, others in graph.items():
-        found += [f"{name} imports {other}" for other in sorted(others) if is_forbidden(name, other)]
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as circle:
-        found.append(f"a circle: {' '.join(sorted(set(circle.args[1])))}")
-    return found
-
-
-def is_placed(name: str) -> bool:
-    return name in ("__init__", "__main__") or package_of(name) in ORDER
-
-
-def is_forbidden(name: str, other: str) -> bool:
-    """Whether one file may not import another; the package's own `__init__` and `__main__` are its edges."""
-    mine, theirs = package_of(name), package_of(other)
-    if mine == "__main__" or theirs not in ORDER:
-        return False
-    if mine == "__init__":
-        return theirs != "version"
-    if mine == "client" and theirs not in CLIENT:
-        return True
-    if mine == theirs == "store":
-        engines = [part for part in (name.split(".")[1], other.split(".")[1]) if part in ENGINES]
-        return len(set(engines)) > 1
-    return ORDER.index(theirs) > ORDER.index(mine)
-
-
-def impurities(files: dict[str, str]) -> list[str]:
-    """What in the pure packages waits, reads a clock, or reaches outside."""
-    pure = {name: nodes_of(source) for name, source in files.items() if package_of(name) in PURE}
-    return [f"{name}: {what}" for name, nodes in pure.items() for node in nodes for what in impure(node)]
-
-
-def impure(node: ast.AST) -> Iterator[str]:
-    """What is impure in one node of a tree."""
-    match node:
-        case ast.AsyncFunctionDef() | ast.AsyncFor() | ast.AsyncWith() | ast.Await() | ast.comprehension(is_async=1):
-            yield "async"
-        case ast.Import(names=names):
-            yield from (f"import {alias.name}" for alias in names if alias.name.split(".")[0] in IMPURE)
-        case ast.ImportFrom(module=str() as module, level=0) if module.split(".")[0] in IMPURE:
-            yield f"import {module}"
-        case ast.Call(func=ast.Attribute(attr=clock)) if clock in CLOCKS:
-            yield f"call of {clock}"
 
 
 def test_every_package_imports_only_from_those_above_it() -> None:
@@ -157,8 +30,13 @@ def test_the_order_names_what_is_there() -> None:
 
 
 def test_the_core_is_pure() -> None:
-    """The pure packages have no async, clock, randomness, environment, threads or sockets."""
+    """The pure packages import what computes, and have no async, clock, randomness, environment, I/O or sockets."""
     assert impurities(sources()) == []
+
+
+def test_exceptions_are_needed() -> None:
+    """A file that no longer imports an engine or another edge leaves the list of exceptions."""
+    assert stale_exceptions(sources()) == []
 
 
 def test_the_checker_sees_the_package() -> None:
@@ -200,9 +78,36 @@ def test_files_outside_the_order_are_caught() -> None:
 
 
 def test_engines_that_import_each_other_are_caught() -> None:
-    """An engine of the store knows nothing of another."""
-    files = {"store.postgres.store": "import voicemem.store.sqlite.store", "store.sqlite.store": ""}
-    assert broken_laws(files) == ["store.postgres.store imports store.sqlite.store"]
+    """An engine of the store, which is any folder in it, knows nothing of another."""
+    for new in ("postgres", "redis"):
+        files = {f"store.{new}.store": "import voicemem.store.sqlite.store", "store.sqlite.store": ""}
+        assert broken_laws(files) == [f"store.{new}.store imports store.sqlite.store"]
+    files = {"store.redis.store": "import voicemem.store.engines", "store.engines": ""}
+    assert broken_laws(files) == ["store.redis.store imports store.engines"]
+
+
+def test_imports_of_an_engine_are_caught() -> None:
+    """The port and all other files know the port only: `store.engines` and the exceptions alone import an engine."""
+    for name in ("store.port", "store.admission", "sessions.recorder", "cli.keys"):
+        files = {name: "from voicemem.store.sqlite.store import SqliteStore", "store.sqlite.store": ""}
+        assert broken_laws(files) == [f"{name} imports store.sqlite.store"]
+    for name in ENGINE_IMPORTERS:
+        files = {name: "from voicemem.store.sqlite.store import SqliteStore", "store.sqlite.store": ""}
+        assert broken_laws(files) == []
+
+
+def test_edges_that_import_each_other_are_caught() -> None:
+    """REST, ingest and Agora's paths know nothing of each other, but for the exceptions; all may use `server.http`."""
+    for mine, other in (("rest", "ingest"), ("ingest", "rest"), ("rest", "agora"), ("agora", "rest")):
+        files = {f"server.{mine}.a": f"from voicemem.server.{other} import b", f"server.{other}.b": ""}
+        assert broken_laws(files) == [f"server.{mine}.a imports server.{other}.b"]
+        files = {f"server.{mine}.a": "from voicemem.server.http import b", "server.http.b": ""}
+        assert broken_laws(files) == []
+
+
+def test_exceptions_that_nothing_needs_are_caught() -> None:
+    """A file in the list that imports no engine, or is gone, is found."""
+    assert stale_exceptions({}) == [*ENGINE_IMPORTERS, *(f"{name} imports {other}" for name, other in EDGE_IMPORTS)]
 
 
 def test_a_client_that_needs_the_server_is_caught() -> None:
@@ -216,9 +121,15 @@ def test_impurity_is_caught() -> None:
     forms = {
         "async def f(): ...": "async",
         "import os.path": "import os.path",
+        "from pathlib import Path": "import pathlib",
+        "import urllib.request": "import urllib.request",
+        "from secrets import token_hex": "import secrets",
+        "import sqlite3": "import sqlite3",
+        "print(1)": "call of print",
+        "with open('a') as file: ...": "call of open",
         "from time import time": "import time",
         "from asyncio import sleep": "import asyncio",
-        "import datetime\nat = datetime.datetime.now()": "call of now",
+        "def f(datetime):\n    return datetime.now()": "call of now",
         "def f(clock):\n    return clock.time()": "call of time",
     }
     for form, what in forms.items():
@@ -227,9 +138,15 @@ def test_impurity_is_caught() -> None:
 
 
 def test_the_page_lists_the_packages_of_the_law() -> None:
-    """ARCHITECTURE.md names every package, in import order, and no other."""
-    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
-    table = page.split("## Packages, in import order")[1].split("\n## ")[0]
-    listed = [row.split("`")[1] for row in table.splitlines() if row.startswith("| `")]
-    assert [name for name in listed if name in ORDER] == list(ORDER)
-    assert [name for name in listed if name not in ORDER] == []
+    """ARCHITECTURE.md names every package, in import order, and no other; its pure block is the law's."""
+    listed, pure = packages_of_the_page((PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8"))
+    assert listed == list(ORDER)
+    assert pure == list(PURE)
+
+
+def test_a_page_with_another_pure_block_is_caught() -> None:
+    """A package that the page moves out of its pure block, or into it, is seen."""
+    page = (
+        "## Packages, in import order\n| a | b |\n| **pure** | |\n| `errors` | x |\n| **state** | |\n| `store` | y |\n"
+    )
+    assert packages_of_the_page(page) == (["errors", "store"], ["errors"])

@@ -22,8 +22,8 @@ def main() -> None:
     \b
     Examples:
       voicemem serve --store sqlite:calls.db
-      voicemem replay fixtures/voicemem/seed_call.jsonl --session call-1
-      voicemem history call-1
+      voicemem replay fixtures/voicemem/seed_call.jsonl --session recorded-1
+      voicemem history recorded-1
 
     `voicemem COMMAND --help` explains a command.
     """

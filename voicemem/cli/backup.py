@@ -22,12 +22,12 @@ from voicemem.store.sqlite.backup import (
 FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
 
 
-@click.command(short_help="Copy the store into a file, also while the server runs.")
+@click.command(short_help="Copy the store into a file, even while the server runs.")
 @store_option
 @FORCE
 @click.argument("file", type=click.Path(dir_okay=False))
 def backup(store: str, force: bool, file: str) -> None:
-    """Copy the store into FILE, also while the server runs.
+    """Copy the store into FILE, even while the server runs.
 
     The copy is the store at one moment. It contains everything, including keys (hashed) and the secrets of webhooks, so
     only its owner may read it.

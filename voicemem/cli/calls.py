@@ -70,14 +70,14 @@ def replay(file: Path, session: str | None, url: str, key: str | None, pace: flo
 
     \b
     Example:
-      voicemem replay fixtures/voicemem/seed_call.jsonl --session call-1 --pace 1
+      voicemem replay fixtures/voicemem/seed_call.jsonl --session recorded-1 --pace 1
     """
     run(send_recording(file, session, url, key, pace))
 
 
 async def send_recording(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
     events = load_recording(file)
-    with click.progressbar(length=len(events), label="sending", file=sys.stderr) as bar:
+    with click.progressbar(length=len(events), label=f"sending {len(events)} events to {url}", file=sys.stderr) as bar:
         result = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)

@@ -29,6 +29,10 @@ FAST = 12.0
 """How many times faster `--fast` plays the call."""
 ANY_PORT = Address("127.0.0.1", 0)
 WEBHOOK_TIMEOUT_S = 15.0
+NEXT = (
+    "The demo is over, and its service has stopped. Next: run [bold]voicemem serve[/], and record a call of your own as"
+    " the README shows."
+)
 CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 
@@ -49,7 +53,7 @@ async def demo(console: Console, fast: bool) -> None:
             )
             async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
                 console.print(
-                    f"[bold]voicemem[/] is running: events at ws://{app.ingest_address}/v1/ingest,"
+                    f"[bold]voicemem[/] runs for this demo: events at ws://{app.ingest_address}/v1/ingest,"
                     f" REST at http://{app.rest_address}, store {settings.store}\n"
                 )
                 await play(console, app, http, FAST if fast else 1.0)
@@ -57,6 +61,7 @@ async def demo(console: Console, fast: bool) -> None:
                 show_notice(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
     finally:
         await receiver.stop()
+    console.print(NEXT, soft_wrap=True, highlight=False)
 
 
 async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:

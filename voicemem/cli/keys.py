@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @click.group(short_help="Create, list and revoke API keys.")
 def keys() -> None:
-    """Create, list and revoke API keys, also while the server runs.
+    """Create, list and revoke API keys, even while the server runs.
 
     Once there is a key, the service answers only requests with one.
 
@@ -52,7 +52,7 @@ def keys() -> None:
 def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> None:
     """Create a key and show it, this one time: the store keeps only a hash.
 
-    A store that does not exist is created, for a service that is to start with keys.
+    A store that does not exist is created, so that a service can start with keys.
 
     \b
     Example:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 from typing import Any
@@ -72,7 +73,8 @@ SERVE_OPTIONS = (
     ),
     setting(
         "--admin-key",
-        "A first key with every scope, for where no command can be run. At least 16 characters; use 32 random ones.",
+        "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32 random"
+        " ones.",
     ),
     setting(
         "--agora-contents",
@@ -81,8 +83,8 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting("--llm-url", "The gateway's LLM for sessions without an llm.url: a base URL, or …/chat/completions."),
-    setting("--llm-api-key", "Its API key. Use the variable, since other users of the machine can see flags."),
-    setting("--llm-model", "Its model, for sessions that name none."),
+    setting("--llm-api-key", "API key of --llm-url. Use the variable, since other users of the machine can see flags."),
+    setting("--llm-model", "Model of --llm-url, for sessions that name none."),
     setting(
         "--llm-timeout",
         "Seconds that any LLM may take for the next bytes of its answer, including the first ones.",
@@ -167,8 +169,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
 def serve(**options: Any) -> None:
     """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
 
-    Every flag can be set by an environment variable instead. At the end, everything received is stored and
-    acknowledged first.
+    Every flag can be set by an environment variable instead. On shutdown, it first
+    stores and acknowledges everything received.
 
     \b
     Examples:
@@ -212,7 +214,8 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
         click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.services.access.needs_key():
-            click.echo("  keys     none: anyone who can reach these ports may do anything (voicemem keys create)")
+            how = first_key_hint(app.settings.store)
+            click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
         LOG.info("Started", extra={"version": __version__, **addresses})
@@ -223,6 +226,11 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         notify("STOPPING=1")
         LOG.info("Stopping")
         click.echo("stopping: everything received is stored and acknowledged first")
+
+
+def first_key_hint(store: str) -> str:
+    """How to make the first key of a store. A store in memory cannot be opened by another process."""
+    return "--admin-key" if store == MEMORY_STORE else f"voicemem keys create --store {shlex.quote(store)}"
 
 
 def url_origin(url: str | None) -> str:
@@ -272,4 +280,5 @@ def check_config(**options: Any) -> None:
         click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
     click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
-        click.echo("Beyond loopback, a key in the store is required (voicemem keys create); only `serve` can tell.")
+        how = first_key_hint(settings.store)
+        click.echo(f"Beyond loopback, a key in the store is required ({how}); only `serve` can tell.")

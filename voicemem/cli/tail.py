@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import click
@@ -18,13 +20,17 @@ from voicemem.client.tail import TailEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
+WAITING_AFTER_S = 1.0
+"""A person who sees nothing for this long reads that there is no call yet."""
 
 
 @click.command(short_help="Follow a call while it happens.")
 @click.argument("session", required=False)
 @rest_options
 @click.option("--messages", is_flag=True, help="Show the memory as it changes, instead of the events.")
-@click.option("--open", "unfinished", is_flag=True, help="With --messages: also replies and transcripts in progress.")
+@click.option(
+    "--open", "unfinished", is_flag=True, help="With --messages: also show replies and transcripts in progress."
+)
 @click.option("--label", help="KEY:VALUE; without SESSION, follow only sessions with this label.")
 @click.option("--user-id", help="Without SESSION, follow only sessions of this user.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as the REST API sends it.")
@@ -38,10 +44,10 @@ def tail(
     user_id: str | None,
     as_json: bool,
 ) -> None:
-    """Follow a call from its beginning until it is closed for good, or until Ctrl-C.
+    """Follow a call from its beginning until it can no longer be reopened, or until Ctrl-C.
 
-    Without SESSION, follow every call that is running or begins. A lost connection is made again, and nothing is
-    missed. The first column is the position in the journal; with --messages, it is the message's key.
+    Without SESSION, follow every call running now or started later. It reconnects and misses nothing. The first column
+    is the position in the journal; with --messages, it is the message's key.
 
     \b
     Examples:
@@ -66,8 +72,12 @@ def tail(
 
 async def print_tail(reader: TailReader, console: Console | None, several: bool) -> None:
     end_on_interrupt()
+    say_waiting = partial(click.echo, "waiting for calls", err=True)
+    waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
     async with aclosing(reader.events()) as events:
         async for event in events:
+            if waiting is not None:
+                waiting.cancel()
             print_event(event, console, several)
             sys.stdout.flush()
 

@@ -18,9 +18,9 @@ from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknow
 from voicemem.client.http_fallback import HttpFallback
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
+from voicemem.client.reconnect import Reconnector
 from voicemem.client.rest import RestClient
 from voicemem.client.session import ProducerSession
-from voicemem.client.supervisor import Supervisor
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN
@@ -51,7 +51,7 @@ class Client:
         self.error: ClientError | None = None
         """Why the client cannot continue."""
         self._producers: dict[tuple[str, str], Producer] = {}
-        self._supervisor = Supervisor(self.ingest_url, key, self.rest, self.options, self._producers)
+        self._reconnector = Reconnector(self.ingest_url, key, self.rest, self.options, self._producers)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -167,7 +167,7 @@ class Client:
 
     @property
     def _transport(self) -> WebsocketConnection | HttpFallback | None:
-        return self._supervisor.transport
+        return self._reconnector.transport
 
     def _start(self) -> None:
         if self._task is None:
@@ -177,7 +177,7 @@ class Client:
 
     async def _run(self) -> None:
         try:
-            await self._supervisor.run()
+            await self._reconnector.run()
         except ClientError as error:
             self._fail(error)
         except Exception as error:  # the outermost edge: acks must not wait for a client that has stopped

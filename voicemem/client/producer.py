@@ -26,7 +26,7 @@ from voicemem.client.errors import (
     Superseded,
 )
 from voicemem.client.options import Options
-from voicemem.errors import CODES, InvalidFrame
+from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 
 LOG = logging.getLogger("voicemem.client")
@@ -103,7 +103,7 @@ class Producer:
             if self.error is not None:
                 raise self.error
             if self.end_seq is not None or self.state == "ended":
-                raise SessionEnded("session_ended", CODES["session_ended"].sentence)
+                raise SessionEnded("session_ended", self.ended_sentence())
             ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits)
             if kind == "session.end":
                 self.end_seq = ack.seq
@@ -111,6 +111,9 @@ class Producer:
             if isinstance(turn, int):
                 self.next_turn = max(self.next_turn, turn + 1)
         return ack
+
+    def ended_sentence(self) -> str:
+        return f"The session {self.session_id} has ended; it takes no new events."
 
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
         """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
@@ -199,7 +202,7 @@ class Producer:
         if code == "session_ended":
             with self.lock:
                 self.state = "ended"
-            self.buffer.fail(SessionEnded(code, frame.detail, seq), seq or 0)
+            self.buffer.fail(SessionEnded(code, self.ended_sentence(), seq), seq or 0)
         elif seq is None or code in PRODUCER_FATAL_CODES:
             self.fail(error_of(frame))
         else:

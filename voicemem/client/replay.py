@@ -103,7 +103,7 @@ class Replay:
         except RequestRefused as error:
             if error.code == "not_found":
                 raise ReplayFailed(
-                    f"{url} is not the ingest: {error.detail} The ingest has its own port; `voicemem serve` shows it."
+                    f"{url} is not the ingest: {error.detail} `voicemem serve` shows the address of the ingest."
                 ) from None
             raise ReplayFailed(f"The server refused the connection: {error.detail}") from None
         except ClientError as error:

@@ -1,4 +1,4 @@
-"""The settings of the service: one frozen value, made and checked once (design, section 11).
+"""The settings of the service: one frozen value, made and checked once (docs/operations.md, "Settings").
 
 Only `voicemem/cli/service.py` reads flags and environment variables; everything else gets its settings as arguments.
 """
@@ -131,7 +131,7 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
         if not address.is_loopback:
             raise CannotStart(
                 f"Without keys the service listens on loopback only, not on {address}. Create a key"
-                " (voicemem keys create), set VOICEMEM_ADMIN_KEY, or pass --insecure."
+                f" (voicemem keys create --store {settings.store}), set VOICEMEM_ADMIN_KEY, or pass --insecure."
             )
 
 

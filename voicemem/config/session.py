@@ -1,11 +1,10 @@
-"""The configuration of one session: its fields, and merge patches of it (design, section 6).
+"""The configuration of one session: its fields, and merge patches of it (docs/rest.md, "Configuration").
 
 A configuration is stored as the JSON object that was given, without its secrets; `parse_config` makes it typed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -13,18 +12,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.config.memory import MemoryConfig, check_memory, drop_stale_parameters
-from voicemem.config.secrets import SECRETS, SessionPatch, check_webhook_secret, secret_text
+from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook_secret, secret_text
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
-from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import drop_nulls, merge_patch
+from voicemem.protocol.explain import FIELD_NAME, describe_error, known_names
+from voicemem.protocol.merge_patch import drop_nulls, merge_patch
+from voicemem.protocol.nearest import did_you_mean
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64
 MAX_CONFIG_BYTES = MAX_TEXT_BYTES
-SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 URL_PATTERN = r"https?://[^/\s@]+(/\S*)?"
-URL_RULE = "An address is http:// or https://, a host, and optionally a path, without a user and without white space"
+URL_RULE = "An address is http:// or https://, a host, and optionally a path, without a user and without spaces"
 HEADER_RULE = "The name of a header must be 1 to 128 letters, digits and signs such as - and _"
 Seconds = Annotated[int, Meta(ge=0, le=10**10)] | Annotated[float, Meta(ge=0, le=1e10)]
 Url = Annotated[str, matching(rf"^{URL_PATTERN}\Z", URL_RULE, max_length=2048)]
@@ -170,8 +169,8 @@ def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
 def split_secrets(given: JsonObject) -> SessionPatch:
     """A checked configuration or patch with its secrets apart.
 
-    They come out before the configuration is journaled, since a journal cannot be changed and can be read back
-    (design, section 6). A secret that a patch removes, alone or with its section, is None.
+    They come out before the configuration is journaled, since a journal cannot be changed and can be read back.
+    A secret that a patch removes, alone or with its section, is None.
     """
     public = dict(given)
     secrets: dict[str, str | None] = {}
@@ -187,11 +186,30 @@ def split_secrets(given: JsonObject) -> SessionPatch:
 
 def check_names(values: Any, known: Iterable[str], prefix: str = "") -> None:
     """Refuse unknown settings, also ones that a patch removes with null, which decoding does not see."""
-    unknown = values.keys() - set(known) if isinstance(values, dict) else ()
+    names = tuple(known)
+    unknown = sorted(values.keys() - set(names)) if isinstance(values, dict) else []
     if unknown:
-        plain_names = sorted(name for name in unknown if SETTING_NAME.match(name))  # nothing else that came is quoted
-        where = f": `{prefix}{plain_names[0]}`" if plain_names else f" in `{prefix[:-1]}`" if prefix else ""
-        raise Refused("invalid_field", f"In the configuration: a setting is not known{where}.")
+        name = next((name for name in unknown if FIELD_NAME.match(name)), None)  # nothing else that came is quoted
+        where = f" `{prefix}{name}`{did_you_mean(name, names)}" if name else f" in `{prefix[:-1]}`" if prefix else ""
+        raise Refused("invalid_field", f"Unknown setting{where}{known_names(names)}.")
+
+
+def different_settings(config: JsonObject, given: JsonObject) -> str:
+    """The names of the settings in which a configuration and another, given as a patch of none, differ."""
+    one, other = dotted_settings(config), dotted_settings(apply_patch({}, given))
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    return ", ".join(names) or "a secret"  # secrets are kept apart, and stand in neither
+
+
+def dotted_settings(config: JsonObject) -> dict[str, bytes]:
+    """Each setting by its name, `llm.model`, as JSON."""
+    settings: dict[str, bytes] = {}
+    for name, value in config.items():
+        inside = value if name in SECTIONS and isinstance(value, dict) else None
+        settings |= {f"{name}.{key}": SORTED.encode(item) for key, item in (inside or {}).items()}
+        if inside is None:
+            settings[name] = SORTED.encode(value)
+    return settings
 
 
 def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:

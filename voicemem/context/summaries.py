@@ -16,6 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from voicemem.backoff import exponential_s, spread
 from voicemem.config.memory import fill_prompt
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, select_context
@@ -54,8 +55,6 @@ MAX_RUNNING_JOBS, MAX_JOBS_PER_LANE = 256, 8
 PROMPT_SHARE = 0.7
 """Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
-MAX_DOUBLINGS = 10
-"""Of the pause after a failure: far more than it takes to reach the longest. 2.0**1024 would overflow."""
 MAX_SUMMARY_SHARE = 0.5
 """Share of the budget that a summary may take."""
 
@@ -230,8 +229,7 @@ class Summaries:
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code
-        doublings = min(job.failures - 1, MAX_DOUBLINGS)
-        wait_s = min(MAX_RETRY_S, MIN_RETRY_S * 2**doublings) * (0.5 + self.random())
+        wait_s = spread(exponential_s(job.failures - 1, MIN_RETRY_S, MAX_RETRY_S), self.random(), 0.5, 1.5)
         job.not_before = now_s() + wait_s
         LOG.warning("No summary for session %s: %s; trying again in %.1f s", job.stream.id, code, wait_s)
 

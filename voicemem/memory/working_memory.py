@@ -39,7 +39,8 @@ from voicemem.documents.tools import (
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
+from voicemem.protocol.merge_patch import merge_patch
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import MAX_APPEND_ATTEMPTS, ReadModelCache, append_derived
 from voicemem.sessions.read_model import ReadModel

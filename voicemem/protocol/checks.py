@@ -1,6 +1,6 @@
 """Checks that the types of events cannot express: limits, and fields that depend on each other.
 
-Design, sections 2, 3 and 10. Every check raises `Refused`, whose sentence never quotes what was sent.
+docs/ingest.md and docs/limits.md state them. Every check raises `Refused`, whose sentence never quotes what was sent.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ SOURCES = {
 METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
 """Keys of `metadata` that voicemem itself writes, in their documented order; others follow as they came."""
 RESERVED_METADATA = frozenset(METADATA_ORDER)
+RESERVED_RULE = (
+    f"The event's metadata uses a key that is reserved for voicemem; reserved are {', '.join(METADATA_ORDER)}."
+)
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
@@ -43,7 +46,7 @@ def check_event(event: Event, size: int) -> None:
     if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
         check_texts(event)
     if event.metadata and not isinstance(event, MessageEvent) and not RESERVED_METADATA.isdisjoint(event.metadata):
-        raise Refused("reserved_metadata")
+        raise Refused("reserved_metadata", RESERVED_RULE)
     check = CHECKS.get(type(event))
     if check is not None:
         check(event)

@@ -1,4 +1,4 @@
-"""Bytes to events: the wire format of `voicemem.v1`, its limits and its checks (design, sections 3, 5 and 10).
+"""Bytes to events: the wire format of `voicemem.v1`, its limits and its checks (docs/ingest.md, docs/limits.md).
 
 What is not a frame of events raises `InvalidFrame`. An event that cannot be accepted becomes a `RejectedEvent` in its
 place among the others. No error quotes what was sent.

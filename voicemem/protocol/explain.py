@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from voicemem.errors import CODES
 from voicemem.protocol.events import IncomingEvent
+from voicemem.protocol.nearest import did_you_mean
 from voicemem.protocol.types import PATTERN_SENTENCES
 
 
@@ -20,6 +21,8 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
     sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
+    if sentence.startswith(UNKNOWN):
+        return unknown_field(sentence.removeprefix(UNKNOWN), kinds, path.strip("`."))
     sentence = reword(sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         values = allowed_values(kinds, path.strip("`.")) if path else ()
@@ -56,22 +59,80 @@ def is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
 
-TYPE_MISMATCH = re.compile(r"Expected `(int \| float|int|float|bool)(?: \| null)?`(?:, got `\w+`)?")
-TYPE_WORDS = {"int": "a whole number", "float": "a number", "int | float": "a number", "bool": "true or false"}
+TYPE_MISMATCH = re.compile(r"Expected `(\w+(?: \| \w+)*)`(?:, got `\w+`)?")
+TYPE_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "str": "a text",
+}
+MISSING = "Object missing required field "
+UNKNOWN = "Object contains unknown field "
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
+"""The form of a field's name. Nothing else of what was sent is quoted."""
 
 
 def reword(sentence: str) -> str:
     """One of msgspec's sentences in plain words, or as it is when we have none for it."""
+    if sentence.startswith(MISSING):
+        return f"A required field is missing: {sentence.removeprefix(MISSING)}"
     return PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(
-        lambda found: f"Expected {TYPE_WORDS[found[1]]}", sentence
+        lambda found: f"Expected {type_words(found[1])}", sentence
     )
+
+
+def type_words(types: str) -> str:
+    """The types that msgspec expected, in plain words."""
+    names = [name for name in types.split(" | ") if name != "null"] or ["null"]
+    if "float" in names and "int" in names:
+        names.remove("int")
+    return " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
+
+
+def unknown_field(name: str, kinds: Sequence[Any], path: str) -> str:
+    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it stands."""
+    name, known = name.strip("`"), fields_at(kinds, path)
+    quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
+    where = f" in `{path}`" if path else ""
+    return f"There is {quoted}{where}{did_you_mean(name, known)}{known_names(known)}"
+
+
+def known_names(names: Iterable[str]) -> str:
+    """A clause that lists the names that are known; empty without any."""
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    return f"; known: {listed}" if listed else ""
+
+
+def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
+    """The fields of the first struct at a dotted path, which is empty for the struct itself."""
+    name, _, rest = path.partition(".")
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Struct)):
+            continue
+        if not path:
+            return kind.__struct_encode_fields__
+        members = tuple(member_types(get_type_hints(kind).get(name.partition("[")[0])))
+        found = fields_at(members, rest)
+        if found:
+            return found
+    return ()
+
+
+EVENT_TYPES = tuple(sorted(str(kind.__struct_config__.tag) for kind in get_args(IncomingEvent)))
+KNOWN_TYPES = known_names(EVENT_TYPES)
+UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)
 
 
 def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
     """The code and the sentence of a validation error; `kinds` as in `describe_error`, else the incoming events."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
-        return "unknown_type", CODES["unknown_type"].sentence
-    if message.startswith("Object missing required field"):
+        sent = UNKNOWN_TYPE.match(message)
+        near = did_you_mean(sent[1], EVENT_TYPES) if sent else ""
+        return "unknown_type", f"{CODES['unknown_type'].sentence[:-1]}{near}{KNOWN_TYPES}."
+    if message.startswith(MISSING):
         return "missing_field", describe_error(error)
     return "invalid_field", describe_error(error, *(kinds or get_args(IncomingEvent)))

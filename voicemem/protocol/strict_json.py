@@ -1,4 +1,4 @@
-"""JSON within limits that every parser can meet (depth, UTF-8, size of numbers); merge patches; equal events."""
+"""JSON within limits that every parser can meet (depth, UTF-8, size of numbers); equal events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, JsonObject
+from voicemem.protocol.merge_patch import merge_patch as merge_patch
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER
 
 JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
@@ -57,27 +58,6 @@ def decode_body(body: bytes) -> Any:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
     check_integers(value)
     return value
-
-
-def drop_nulls(value: Any) -> Any:
-    """A merge patch without the fields that it removes: what is left must be valid as a configuration."""
-    if isinstance(value, dict):
-        return {key: drop_nulls(item) for key, item in value.items() if item is not None}
-    return value
-
-
-def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
-    """A new object: the target after a JSON merge patch (RFC 7396)."""
-    result = dict(target)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, dict):
-            inner = result.get(key)
-            result[key] = merge_patch(inner if isinstance(inner, dict) else {}, value)
-        else:
-            result[key] = value
-    return result
 
 
 SORTED = msgspec.json.Encoder(order="sorted")

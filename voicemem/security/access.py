@@ -1,4 +1,4 @@
-"""API keys and what their holders may do: scopes and projects (design, section 10).
+"""API keys and what their holders may do: scopes and projects (docs/access.md).
 
 A key is `vm_<id>_<secret>`. Only the SHA-256 of the secret is stored, which is enough since secrets are random. That
 hash also signs the key's session tokens (`voicemem.security.session_tokens`).
@@ -28,6 +28,10 @@ KEY_PATTERN = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
 KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
 PROJECT_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
+NO_KEY = "No key was sent; send one as Authorization: Bearer KEY, or over a websocket in a first auth frame."
+WRONG_KEY = "The key is unknown or was revoked; send another one as Authorization: Bearer KEY."
+"""One sentence for both: a caller must not learn which keys there were."""
+SEND_KEY = "Send the key as Authorization: Bearer KEY."
 SETS_NOTHING = "A session token cannot change the configuration."
 TOKEN_SCOPES = ("ingest", "read")
 ASK_AGAIN_MS = 20
@@ -111,7 +115,7 @@ class Access:
         if not await self.needs_key():
             return FULL_GRANT
         if token is None:
-            raise Refused("unauthorized")
+            raise Refused("unauthorized", NO_KEY)
         if self.admin_digest is not None and hmac.compare_digest(digest(token), self.admin_digest):
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID)
         if looks_like_token(token):
@@ -119,9 +123,9 @@ class Access:
         match = KEY_PATTERN.match(token)
         key = await self.directory.find_key(match[1]) if match else None
         if match is None or key is None or key.revoked_ms is not None:
-            raise Refused("unauthorized")
+            raise Refused("unauthorized", WRONG_KEY)
         if not hmac.compare_digest(digest(match[2]), key.hash):
-            raise Refused("unauthorized")
+            raise Refused("unauthorized", WRONG_KEY)
         return Grant(key.project, key.scopes, key.id)
 
     async def grant_session(self, text: str) -> Grant:
@@ -140,7 +144,7 @@ class Access:
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
         key = await self.directory.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
         if key is None or key.revoked_ms is not None:
-            raise Refused("unauthorized")
+            raise Refused("unauthorized", "The key that signed the session token is unknown or was revoked.")
         return Grant(key.project, key.scopes, key.id), key.hash
 
     async def create_token(self, grant: Grant, session_id: str, ttl_s: int) -> tuple[str, int]:
@@ -200,5 +204,5 @@ def bearer_token(authorization: str | None) -> str | None:
         return None
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Refused("unauthorized", "Send the key as Authorization: Bearer <key>.")
+        raise Refused("unauthorized", f"The header Authorization has another form. {SEND_KEY}")
     return token.strip()

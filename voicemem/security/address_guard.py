@@ -153,7 +153,7 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
     if len(url) > MAX_URL_LENGTH:
         raise _invalid(f"A URL may be at most {MAX_URL_LENGTH} characters long.")
     if not url.isprintable() or " " in url or "\\" in url:
-        raise _invalid("A URL may not contain white space, control characters or backslashes.")
+        raise _invalid("A URL may not contain spaces, control characters or backslashes.")
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The checks that both servers make of a request before anything else (design, section 10)."""
+"""The checks that both servers make of a request before anything else (docs/access.md)."""
 
 from __future__ import annotations
 

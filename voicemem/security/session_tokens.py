@@ -1,4 +1,4 @@
-"""Session tokens: HS256 JWTs (RFC 7519) that give access to one session for a short time (design, section 10).
+"""Session tokens: HS256 JWTs (RFC 7519) that give access to one session for a short time (docs/access.md).
 
 A token names the session as `sub`, its expiry as `exp`, and in its header the key that signed it as `kid`. It is signed
 with the SHA-256 of that key's secret, which only the holder of the key and the service have. So there is no further
@@ -55,11 +55,11 @@ def looks_like_token(text: str) -> bool:
 def signer_of(text: str) -> str:
     """The id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
     if len(text) > MAX_TOKEN_LENGTH:
-        raise Refused("unauthorized")
+        raise Refused("unauthorized", "The session token is not valid.")
     try:
         header = jwt.get_unverified_header(text)
     except (jwt.PyJWTError, ValueError, RecursionError):  # the header is untrusted input
-        raise Refused("unauthorized") from None
+        raise Refused("unauthorized", "The session token is not valid.") from None
     key_id = header.get("kid")
     if header.get("alg") != ALGORITHM or not isinstance(key_id, str):
         raise Refused("unauthorized", "A session token must be an HS256 JWT with a kid.")

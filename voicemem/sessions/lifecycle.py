@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import validate_config
+from voicemem.config.session import different_settings, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
@@ -22,6 +22,7 @@ from voicemem.store.streams import SessionEnding, Stream
 
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
+DIFFERENT = "The session already exists, with a different configuration; what differs"
 
 
 class Sessions:
@@ -93,7 +94,7 @@ class Sessions:
             project, session_id or self.new_id(), session_patch, self.clock()
         )
         if result == "different":
-            raise Refused("session_exists")
+            raise Refused("session_exists", f"{DIFFERENT}: {different_settings(stream.config, session_patch.public)}.")
         if result == "created":
             self.notices_due.set()
         return stream, result == "created"

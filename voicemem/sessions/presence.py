@@ -44,8 +44,8 @@ class PendingClose(NamedTuple):
 class Presence:
     """Counts this process's connections to sessions, and closes the sessions that are over.
 
-    The last words of a call must not be lost (design, section 5): a session whose end was committed stays open until
-    every producer that is connected or expected back has ended as well, or its grace is over.
+    The last words of a call must not be lost (docs/ingest.md, "End a session"): a session whose end was committed stays
+    open until every producer that is connected or expected back has ended as well, or its grace is over.
     """
 
     def __init__(self, sessions: Sessions) -> None:

@@ -1,4 +1,4 @@
-"""The recorder: commits producers' events to the journal, answers them, and folds them (design, section 5)."""
+"""The recorder: commits producers' events to the journal, answers them, and folds them (docs/ingest.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: erases expired sessions, deletes the content of erased ones, compacts ended journals (design, section 9).
+"""Retention: erases expired sessions, deletes the content of erased ones, compacts ended journals (docs/storage.md).
 
 All of it happens while calls are running, so it is done in small steps with pauses between them.
 """

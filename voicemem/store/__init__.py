@@ -1,1 +1,1 @@
-"""Where journals, snapshots, exports and keys are stored: the port, its rules, and the engines."""
+"""Where journals, snapshots, deliveries and keys are stored: the port, its rules, and the engines."""

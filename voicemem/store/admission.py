@@ -1,4 +1,4 @@
-"""The rules of order: which events of a producer a journal takes (design, section 5).
+"""The rules of order: which events of a producer a journal takes (docs/ingest.md).
 
 These are pure decisions over rows. Every store makes them in its transaction, so that all engines decide alike.
 """

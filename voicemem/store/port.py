@@ -1,9 +1,9 @@
-"""The port: what voicemem needs of a store (design, section 9). Each engine is one object with all of it.
+"""The port: what voicemem needs of a store (docs/storage.md). Each engine is one object with all of it.
 
 It is split by use:
 
 - `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
-- `Outbox`: exports, which are webhook notices on their way to endpoints;
+- `Outbox`: deliveries, which are webhook notices on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, the operator's endpoint, and the store's own identity;
@@ -17,7 +17,7 @@ What holds for every method of every engine:
   cannot be read, or what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service.
-- A `key` is the store's number of a stream, an endpoint or an export. It is never given twice.
+- A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice.
 - Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
   transaction, so that all engines decide alike.
 - Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
@@ -67,7 +67,7 @@ class Journal(Protocol):
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """Create a session, or return the existing one and whether its configuration is the same.
 
-        A new session gets its start exports (see `Outbox`). Raises `Refused` (`session_erased`).
+        A new session gets its start deliveries (see `Outbox`). Raises `Refused` (`session_erased`).
         """
 
     async def restore_session(
@@ -75,7 +75,7 @@ class Journal(Protocol):
     ) -> Stream | None:
         """Create a session together with its journal so far; None when the id is taken.
 
-        A session that has ended gets no exports, any other its start exports. Raises `Refused` (`session_erased`;
+        A session that has ended gets no deliveries, any other its start deliveries. Raises `Refused` (`session_erased`;
         `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
         """
 
@@ -137,7 +137,7 @@ class Journal(Protocol):
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
 
     async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
-        """Journal `session.closed` and add the close exports, in one transaction; None when nothing was closed.
+        """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
 
         With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
         ending of `streams.ending_if_due`. `notice_id` becomes the id of the history notice.
@@ -209,32 +209,32 @@ class Journal(Protocol):
 
 
 class Outbox(Protocol):
-    """Exports: webhook notices on their way to endpoints.
+    """Deliveries: webhook notices on their way to endpoints.
 
     The journal's transactions make them: at a start or reopening (event type 101) and at a close (102 and 103), one for
     each endpoint that subscribed to it and is not disabled: the session's own, its project's, and the operator's, which
-    gets 103 only. An export is `pending` with a time at which it is due, then `delivered` or `failed`.
+    gets 103 only. A delivery is `pending` with a time at which it is due, then `delivered` or `failed`.
     """
 
     async def claim_deliveries(
         self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
     ) -> list[ClaimedDelivery]:
-        """Lease due exports, the longest due first, except those to URLs in `busy`.
+        """Lease due deliveries, the longest due first, except those to URLs in `busy`.
 
-        Until its lease is over an export is claimed by no other process. Exports of erased sessions and disabled
-        endpoints are not claimed. A receiver that is down must not delay the claims of others, however many exports
+        Until its lease is over a delivery is claimed by no other process. Deliveries of erased sessions and disabled
+        endpoints are not claimed. A receiver that is down must not delay the claims of others, however many deliveries
         wait for it.
         """
 
     async def release_deliveries(self, now_ms: int) -> None:
-        """End all leases, and make every export due now that was never attempted.
+        """End all leases, and make every delivery due now that was never attempted.
 
         Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
         a due time in the future may be of a clock that was ahead.
         """
 
     async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
-        """Store the payload of an export's body, unless it has one. Returns the stored one; None if erased."""
+        """Store the payload of a delivery's body, unless it has one. Returns the stored one; None if erased."""
 
     async def finish_delivery(
         self,
@@ -245,7 +245,7 @@ class Outbox(Protocol):
     ) -> bool:
         """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
 
-        An export that was failed meanwhile (its endpoint was disabled) is not tried again, but `delivered` counts.
+        A delivery that was failed meanwhile (its endpoint was disabled) is not tried again, but `delivered` counts.
         Also keeps `failing_since_ms` of a project's endpoint: the first failed attempt since the last success.
         """
 
@@ -259,10 +259,10 @@ class Outbox(Protocol):
         """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
 
     async def next_delivery_ms(self) -> int | None:
-        """When the next export is due, leases included; None when none waits."""
+        """When the next delivery is due, leases included; None when none waits."""
 
     async def list_deliveries(self, stream: int) -> list[Delivery]:
-        """All exports of a session with their attempts, in the order of their making; none once it is erased."""
+        """All deliveries of a session with their attempts, in the order of their making; none once it is erased."""
 
 
 class Endpoints(Protocol):
@@ -297,7 +297,7 @@ class Endpoints(Protocol):
     async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         """Make a delivery of an endpoint due now, whatever its state; None when it is unknown.
 
-        Its schedule of retries starts again: `Export.restarted_at` becomes the number of attempts so far.
+        Its schedule of retries starts again: `Delivery.restarted_at` becomes the number of attempts so far.
         """
 
     async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
@@ -320,7 +320,7 @@ class Retention(Protocol):
         """Keys of erased sessions whose content is not deleted yet, the oldest erasure first."""
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
-        """Delete a portion of their content: journal, exports, snapshots, secrets, endpoints, producers.
+        """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
 
         Returns False when none is left.
         """

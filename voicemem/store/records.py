@@ -1,4 +1,4 @@
-"""The records that a store takes and returns: entries, exports, endpoints, keys. Times are Unix ms."""
+"""The records that a store takes and returns: entries, deliveries, endpoints, keys. Times are Unix ms."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Endpoint(Struct, frozen=True):
 
 
 class SessionHeader(Struct, frozen=True):
-    """What a notice says of its session, as it was when the export was made.
+    """What a notice says of its session, as it was when the delivery was made.
 
     `stopped_ms` is the time of the close; for a start, that of the start or reopening.
     """
@@ -168,7 +168,7 @@ class Attempt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """An export as its session's owner reads it."""
+    """A delivery as its session's owner reads it."""
 
     notice_id: str
     url: str
@@ -220,7 +220,7 @@ class Figures(NamedTuple):
     running: int
     """Sessions that have not ended."""
     pending: int
-    """Exports that wait, including those whose next attempt is later."""
+    """Deliveries that wait, including those whose next attempt is later."""
     due: int
     """Those that are due and not leased."""
     oldest_due_ms: int | None

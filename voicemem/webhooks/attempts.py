@@ -1,4 +1,4 @@
-"""Delivery attempts: what they need, what their answer means, and when the next one is due (design, section 8)."""
+"""Delivery attempts: what they need, what their answer means, and when the next one is due (docs/webhook.md)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from msgspec import Struct
+
+from voicemem.backoff import spread
 
 DAY_S = 86_400
 RETRY_DELAYS_S = (0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S)
@@ -70,7 +72,7 @@ def next_delay_s(attempts_made: int, answer: AttemptResult, jitter: float, now_s
         return 0.0
     if attempts_made >= MAX_ATTEMPTS:
         return None
-    scheduled = RETRY_DELAYS_S[attempts_made - 1] * (1 - JITTER + 2 * JITTER * jitter)
+    scheduled = spread(RETRY_DELAYS_S[attempts_made - 1], jitter, 1 - JITTER, 1 + JITTER)
     overloaded = answer.status in OVERLOAD_STATUSES or answer.error == "timeout"
     earliest = _retry_after_s(answer.retry_after, now_s) or (RETRY_DELAYS_S[1] if overloaded else 0)
     # Never earlier than the receiver asks for; later by chance, so that not all sessions come back at one moment.

@@ -1,4 +1,4 @@
-"""A project's webhook endpoints: create, change and test them, and list what was sent (design, section 6)."""
+"""A project's webhook endpoints: create, change and test them, and list what was sent (docs/webhook.md)."""
 
 from __future__ import annotations
 

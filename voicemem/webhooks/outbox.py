@@ -1,4 +1,4 @@
-"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (design, section 8)."""
+"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (docs/webhook.md)."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class OutboxWorker:
 
 
 def describe_endpoint(delivery: ClaimedDelivery) -> str:
-    """The endpoint of an export for the log: its owner and host, since a path or query may hold secrets."""
+    """The endpoint of a delivery for the log: its owner and host, since a path or query may hold secrets."""
     endpoint = delivery.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:

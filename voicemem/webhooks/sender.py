@@ -1,4 +1,4 @@
-"""Send a notice as one signed POST (design, section 8). Whatever happens, the outcome is an `AttemptResult`."""
+"""Send a notice as one signed POST (docs/webhook.md). Whatever happens, the outcome is an `AttemptResult`."""
 
 from __future__ import annotations
 

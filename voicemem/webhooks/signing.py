@@ -1,4 +1,4 @@
-"""Sign webhooks, and verify them on the receiver's side (design, section 8).
+"""Sign webhooks, and verify them on the receiver's side (docs/webhook.md, "Verify a signature").
 
 Every request has the signatures of two schemes: Agora's notification callbacks (HMAC of the body, in hex) and Standard
 Webhooks 1.0.0 (HMAC of id, time and body, in base64).

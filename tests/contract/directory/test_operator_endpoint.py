@@ -9,7 +9,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     append_offers,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     close_idle,
     closed_session,
     open_key,
@@ -23,10 +23,10 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
     await store.set_operator_endpoint(OPERATOR, None)
     first = await closed_session(store, "s1", HOOK)
     second = await closed_session(store, "s2", None)
-    exports = await claim_deliveries(store)
+    deliveries = await claim_deliveries(store)
 
     heard = {(first.key, HOOK), (first.key, OPERATOR), (second.key, OPERATOR)}
-    assert (3, heard) == (len(exports), {(export.stream, export.endpoint.url) for export in exports})
+    assert (3, heard) == (len(deliveries), {(delivery.stream, delivery.endpoint.url) for delivery in deliveries})
 
 
 async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
@@ -34,9 +34,9 @@ async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: S
     assert await store.find_operator_endpoint() is None
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, hook=None)
-    export = await claim_one_export(store)
-    assert export.endpoint == await store.find_operator_endpoint()
-    await store.disable_endpoint(export.endpoint, NOW)
+    delivery = await claim_one_delivery(store)
+    assert delivery.endpoint == await store.find_operator_endpoint()
+    await store.disable_endpoint(delivery.endpoint, NOW)
     found = await store.find_operator_endpoint()
     assert found is not None
     assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
@@ -48,14 +48,18 @@ async def test_another_operators_receiver(store: Store) -> None:
     """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one_export(store)).endpoint, NOW)
+    await store.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
     await closed_session(store, "s2", hook=None)
     assert [] == await claim_deliveries(store)
     await store.set_operator_endpoint(OPERATOR + "/new", "secret")
     stream = await closed_session(store, "s3", hook=None)
 
-    export = await claim_one_export(store)
-    assert (stream.key, OPERATOR + "/new", "secret") == (export.stream, export.endpoint.url, export.endpoint.secret)
+    delivery = await claim_one_delivery(store)
+    assert (stream.key, OPERATOR + "/new", "secret") == (
+        delivery.stream,
+        delivery.endpoint.url,
+        delivery.endpoint.secret,
+    )
 
 
 async def test_no_operators_receiver_any_more(store: Store) -> None:
@@ -78,4 +82,4 @@ async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> No
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}), now_ms=NOW + 1)
     await store.set_operator_endpoint(None, None)
 
-    assert [] == [export.endpoint.url for export in await claim_deliveries(store, NOW + 1)]
+    assert [] == [delivery.endpoint.url for delivery in await claim_deliveries(store, NOW + 1)]

@@ -12,11 +12,11 @@ from tests.support.stores.contract import (
     add_endpoint,
     attempt_of,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     closed_session,
     delivery_states,
     endpoint_of,
-    fail_exports,
+    fail_deliveries,
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery, Endpoint, EndpointDelivery
@@ -28,8 +28,8 @@ async def test_deliveries_of_an_endpoint(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e2"))
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None, notice_id=f"n{number}", now_ms=NOW + number)
-    for export in await claim_deliveries(store, NOW + 1):
-        await store.finish_delivery(export, attempt_of(), "delivered", None)
+    for delivery in await claim_deliveries(store, NOW + 1):
+        await store.finish_delivery(delivery, attempt_of(), "delivered", None)
     everyone = await delivery_states(store, endpoint)
 
     assert ["n2", "n2-102", "n1", "n1-102"] == [one.delivery.notice_id for one in everyone]
@@ -61,35 +61,35 @@ async def test_sending_again(store: Store) -> None:
 
     assert again is not None
     assert ("pending", NOW + 9) == (again.delivery.state, again.due_ms)
-    export = await claim_one_export(store, NOW + 9)
-    assert (b"body", 1, 1) == (export.payload, export.attempts, export.restarted_at)
-    assert await store.finish_delivery(export, attempt_of(500), "pending", NOW + 10**6)
+    delivery = await claim_one_delivery(store, NOW + 9)
+    assert (b"body", 1, 1) == (delivery.payload, delivery.attempts, delivery.restarted_at)
+    assert await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 10**6)
     assert await store.resend(endpoint.key, delivered.key, NOW + 10) is not None
-    export = await claim_one_export(store, NOW + 10)
-    assert (2, 2) == (export.attempts, export.restarted_at)
+    delivery = await claim_one_delivery(store, NOW + 10)
+    assert (2, 2) == (delivery.attempts, delivery.restarted_at)
     await store.erase(stream.key, NOW)
     assert await store.resend(endpoint.key, delivered.key, NOW + 11) is None
     assert [] == await delivery_states(store, endpoint)
 
 
 async def attempt_once(store: Store, endpoint: Endpoint, state: Any) -> None:
-    """One attempt of the one export that is due."""
-    export = await claim_one_export(store)
-    assert endpoint.key == export.endpoint.key
-    await store.freeze_payload(export, b"body")
-    await store.finish_delivery(export, attempt_of(), state, None)
+    """One attempt of the one delivery that is due."""
+    delivery = await claim_one_delivery(store)
+    assert endpoint.key == delivery.endpoint.key
+    await store.freeze_payload(delivery, b"body")
+    await store.finish_delivery(delivery, attempt_of(), state, None)
 
 
 async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
     """Sending again what is leased makes no second attempt beside it, and a success then stands."""
     endpoint = await add_endpoint(store, endpoint_of())
     await closed_session(store, hook=None)
-    export = await claim_one_export(store)
+    claimed = await claim_one_delivery(store)
     (delivery,) = await delivery_states(store, endpoint)
     await store.resend(endpoint.key, delivery.key, NOW + 1)
 
     assert [] == await claim_deliveries(store, NOW + 1)
-    assert await store.finish_delivery(export, attempt_of(), "delivered", None)
+    assert await store.finish_delivery(claimed, attempt_of(), "delivered", None)
     assert ["delivered"] == [one.delivery.state for one in await delivery_states(store, endpoint)]
     assert [] == await claim_deliveries(store, NOW + 10**9)
 
@@ -98,17 +98,17 @@ async def test_recovering(store: Store) -> None:
     """What failed since a time is due; not what failed before, was delivered, waits, or is another endpoint's."""
     endpoint, other = await add_endpoint(store, endpoint_of()), await add_endpoint(store, endpoint_of("e2"))
     await closed_session(store, "old", hook=None, now_ms=NOW)
-    await fail_exports(store, endpoint.key)
+    await fail_deliveries(store, endpoint.key)
     await store.change_endpoint("p", "e2", lambda old: replace(old, disabled_ms=NOW))
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None, now_ms=NOW + number)
-    await fail_exports(store, endpoint.key, 2, NOW + 2)
+    await fail_deliveries(store, endpoint.key, 2, NOW + 2)
     await closed_session(store, "waits", hook=None, now_ms=NOW + 10**6)
     gone = await closed_session(store, "gone", hook=None, now_ms=NOW + 3)
-    await fail_exports(store, endpoint.key, 1, NOW + 3)
+    await fail_deliveries(store, endpoint.key, 1, NOW + 3)
     await store.erase(gone.key, NOW + 3)
 
     assert 2 == await store.resend_failed(endpoint.key, NOW + 1, NOW + 4)
-    assert {"s1", "s2"} == {export.closing.session_id for export in await claim_deliveries(store, NOW + 4)}
+    assert {"s1", "s2"} == {delivery.closing.session_id for delivery in await claim_deliveries(store, NOW + 4)}
     assert 1 == await store.resend_failed(endpoint.key, 0, NOW + 4)
     assert 1 == await store.resend_failed(other.key, 0, NOW + 4)

@@ -12,7 +12,7 @@ from tests.support.stores.contract import (
     add_endpoint,
     attempt_of,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     closed_session,
     delivery_states,
     endpoint_of,
@@ -48,7 +48,7 @@ async def test_changing_an_endpoint(store: Store) -> None:
         replace(endpoint, **new)
         == changed
         == await store.find_endpoint("p", "e1")
-        == (await claim_one_export(store)).endpoint
+        == (await claim_one_delivery(store)).endpoint
     )
     assert await store.change_endpoint("other", "e1", lambda old: replace(old, url=OPERATOR)) is None
     assert await store.change_endpoint("p", "e2", lambda old: replace(old, url=OPERATOR)) is None
@@ -64,7 +64,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=None))
     await closed_session(store, "s3", hook=None)
 
-    assert ["s3"] == [export.closing.session_id for export in await claim_deliveries(store)]
+    assert ["s3"] == [delivery.closing.session_id for delivery in await claim_deliveries(store)]
     states = [(one.session_id, one.delivery.state) for one in await delivery_states(store, endpoint)]
     assert [("s3", "pending"), ("s1", "failed")] == states
 
@@ -81,7 +81,7 @@ async def test_deleting_an_endpoint(store: Store) -> None:
     """Nothing is sent to it or known of it any more; what was on its way comes to its end without harm."""
     endpoint = await add_endpoint(store, endpoint_of())
     await closed_session(store, "s1", hook=None)
-    on_its_way = await claim_one_export(store)
+    on_its_way = await claim_one_delivery(store)
     await closed_session(store, "s2", hook=None)
     assert not await store.delete_endpoint("other", "e1")
     assert await store.delete_endpoint("p", "e1")

@@ -13,7 +13,7 @@ from tests.support.stores.contract import (
     REOPEN_MS,
     append_batch,
     append_offers,
-    claim_one_export,
+    claim_one_delivery,
     close,
     close_idle,
     end_offer,
@@ -69,13 +69,13 @@ async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(stor
 
 
 async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) -> None:
-    """What is remembered can still change; what was exported stays, and an erased session takes nothing."""
+    """What is remembered can still change; what was delivered stays, and an erased session takes nothing."""
     key = await open_key(store, given={"webhook": {"url": HOOK}})
     closed = await close(store, key)
     appended = await store.append_server_event(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
     assert appended is not None
     assert ("ended", closed.position + 1) == (appended.state, (await reload(store, key)).position)
-    assert closed.position == (await claim_one_export(store)).position
+    assert closed.position == (await claim_one_delivery(store)).position
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="There is no such session"):
         await store.append_server_event(key, b"{}", closed.position + 1, NOW)

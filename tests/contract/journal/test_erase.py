@@ -12,7 +12,7 @@ from tests.support.stores.contract import (
     append_offers,
     attempt_of,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     closed_session,
     listed_ids,
     offer,
@@ -30,7 +30,7 @@ from voicemem.store.records import Snapshot
 async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     """After an erase neither the session nor its events, snapshots or deliveries can be read, and nothing waits."""
     stream = await closed_session(store, "s")
-    await store.finish_delivery(await claim_one_export(store), attempt_of(), "delivered", None)
+    await store.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
     key = await open_key(store, "running", {"user_id": "u", "webhook": {"url": HOOK}})
     await append_offers(store, key, offer(1))
     await closed_session(store, "kept", hook=None)

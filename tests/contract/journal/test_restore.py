@@ -72,7 +72,7 @@ async def test_who_counts_its_events_is_known(store: Store) -> None:
 
 
 async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
-    """It is over, reopens only where it was idle, is compacted and expires; no export is made of it."""
+    """It is over, reopens only where it was idle, is compacted and expires; no delivery is made of it."""
     hook = {"webhook": {"url": HOOK}, "ttl_seconds": 1}
     over = await restore(store, "over", hook, ended_ms=NOW - 5, reason="api")
     idle = await restore(store, "idle", hook, ended_ms=NOW - 5, reason="idle", provisional=True)
@@ -115,7 +115,7 @@ async def test_secrets_are_taken_over(store: Store) -> None:
     other = {"webhook": {"url": HOOK, "secret": "of its own"}}
     await store.close_session((await restore(store, "b", other, secrets_of=key)).key, END, "b", NOW)
     assert {"a": "of the first", "b": "of its own"} == {
-        export.notice_id: export.endpoint.secret for export in await claim_deliveries(store)
+        delivery.notice_id: delivery.endpoint.secret for delivery in await claim_deliveries(store)
     }
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="unknown_session"):

@@ -109,7 +109,7 @@ async def test_two_resends_at_once(two_handles: tuple[Store, Store]) -> None:
 
 
 async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None:
-    """Sweepers who close the same due session at once make exactly one close and one export."""
+    """Sweepers who close the same due session at once make exactly one close and one delivery."""
     keys = [await open_key(two_handles[0], f"s{number}", {"webhook": {"url": HOOK}}) for number in range(5)]
     for key in keys:
         await two_handles[0].set_silent_since(key, NOW)

@@ -10,7 +10,7 @@ from tests.support.stores.contract import (
     NOW,
     append_batch,
     append_offers,
-    claim_one_export,
+    claim_one_delivery,
     close,
     end_offer,
     event_types,
@@ -79,7 +79,7 @@ async def test_taking_a_section_away_takes_its_secret(store: Store) -> None:
         store, key, update_offer(1, {"webhook": None}), update_offer(2, {"webhook": {"url": "https://next.example/"}})
     )
     await close(store, key)
-    receiver = (await claim_one_export(store)).endpoint
+    receiver = (await claim_one_delivery(store)).endpoint
 
     assert ("https://next.example/", None) == (receiver.url, receiver.secret)
 

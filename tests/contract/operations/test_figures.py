@@ -21,7 +21,7 @@ async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> 
     assert 2 == (await store.read_figures(NOW)).running
 
 
-async def test_figures_tell_exports_that_wait_from_those_that_are_due(store: Store) -> None:
+async def test_figures_tell_deliveries_that_wait_from_those_that_are_due(store: Store) -> None:
     """Leased ones and those of later wait, and are not due; delivered ones do neither. The oldest says since when."""
     await closed_session(store, "a", notice_id="a")
     await closed_session(store, "b", notice_id="b")

@@ -1,4 +1,4 @@
-"""Exports are claimed under a lease, attempted, and finished once."""
+"""Deliveries are claimed under a lease, attempted, and finished once."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     attempt_of,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     close,
     close_idle,
     closed_session,
@@ -22,16 +22,16 @@ from voicemem.store.port import Store
 from voicemem.store.records import Delivery
 
 MANY = 220
-"""More exports than an engine looks at to find those of receivers that are not busy."""
+"""More deliveries than an engine looks at to find those of receivers that are not busy."""
 
 
 async def test_a_claim_is_a_lease(store: Store) -> None:
-    """Nobody else gets an export until its lease ends; then it is claimed under a new one."""
+    """Nobody else gets a delivery until its lease ends; then it is claimed under a new one."""
     await closed_session(store)
-    first = await claim_one_export(store)
+    first = await claim_one_delivery(store)
 
     assert [] == await claim_deliveries(store, NOW + LEASE_MS - 1)
-    second = await claim_one_export(store, NOW + LEASE_MS)
+    second = await claim_one_delivery(store, NOW + LEASE_MS)
     assert first.key == second.key
     assert first.lease < second.lease
 
@@ -44,71 +44,72 @@ async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
         await closed_session(store, "waiting", notice_id="n3", now_ms=NOW - 1),
         await claim_deliveries(store),
     )
-    assert ["n3", "n1"] == [export.notice_id for export in leased]
+    assert ["n3", "n1"] == [delivery.notice_id for delivery in leased]
     assert await store.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
     await store.release_deliveries(NOW)
 
-    assert {"n1", "n2"} == {export.notice_id for export in await claim_deliveries(store)}
+    assert {"n1", "n2"} == {delivery.notice_id for delivery in await claim_deliveries(store)}
     assert ["pending"] == [made.state for made in await store.list_deliveries(waiting.key)]
     assert not await store.finish_delivery(leased[1], attempt_of(), "delivered", None)
 
 
-async def test_the_oldest_exports_come_first(store: Store) -> None:
-    """Exports are claimed in the order in which they became due, at most as many as asked for."""
+async def test_the_oldest_deliveries_come_first(store: Store) -> None:
+    """Deliveries are claimed in the order in which they became due, at most as many as asked for."""
     for number in (3, 1, 2, 4):
         await closed_session(store, f"s{number}", notice_id=f"n{number}", now_ms=NOW + number)
 
-    assert ["n1", "n2"] == [export.notice_id for export in await claim_deliveries(store, NOW + 3, limit=2)]
-    assert ["n3"] == [export.notice_id for export in await claim_deliveries(store, NOW + 3)]
+    assert ["n1", "n2"] == [delivery.notice_id for delivery in await claim_deliveries(store, NOW + 3, limit=2)]
+    assert ["n3"] == [delivery.notice_id for delivery in await claim_deliveries(store, NOW + 3)]
 
 
 async def test_busy_receivers_are_left_out(store: Store) -> None:
-    """Exports of busy receivers stay unclaimed, and do not stand in the way of others."""
+    """Deliveries of busy receivers stay unclaimed, and do not stand in the way of others."""
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, "s1", hook=None)
-    busy = (await claim_one_export(store)).endpoint.url
+    busy = (await claim_one_delivery(store)).endpoint.url
     await closed_session(store, "s2", hook=None)
     await closed_session(store, "s3", HOOK)
 
     assert [HOOK] == [
-        export.endpoint.url for export in await claim_deliveries(store, busy=[busy, "https://other.example/"], limit=1)
+        delivery.endpoint.url
+        for delivery in await claim_deliveries(store, busy=[busy, "https://other.example/"], limit=1)
     ]
     assert [] == await claim_deliveries(store, busy=[busy])
     assert [OPERATOR, OPERATOR] == [
-        export.endpoint.url for export in await claim_deliveries(store, busy=["https://other.example/"])
+        delivery.endpoint.url for delivery in await claim_deliveries(store, busy=["https://other.example/"])
     ]
 
 
 async def test_the_first_frozen_body_stays(store: Store) -> None:
     """The payload that was kept first is what everybody sends, in every attempt."""
     await closed_session(store)
-    first = await claim_one_export(store)
-    second = await claim_one_export(store, NOW + LEASE_MS)
+    first = await claim_one_delivery(store)
+    second = await claim_one_delivery(store, NOW + LEASE_MS)
 
     assert b"first" == await store.freeze_payload(second, b"first")
     assert b"first" == await store.freeze_payload(first, b"second")
-    assert b"first" == (await claim_one_export(store, NOW + 2 * LEASE_MS)).payload
+    assert b"first" == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
 
 
-async def test_a_delivered_export_is_done(store: Store) -> None:
+async def test_a_delivered_delivery_is_done(store: Store) -> None:
     """What was delivered is not claimed again, and its attempt can be read."""
     stream = await closed_session(store)
-    export = await claim_one_export(store)
+    delivery = await claim_one_delivery(store)
 
-    assert await store.finish_delivery(export, attempt_of(204), "delivered", None)
+    assert await store.finish_delivery(delivery, attempt_of(204), "delivered", None)
     assert [] == await claim_deliveries(store, NOW + 10**9)
     assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.list_deliveries(stream.key)
 
 
 async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
-    """An export that waits for another attempt is claimed when that is due, with its attempts counted."""
+    """A delivery that waits for another attempt is claimed when that is due, with its attempts counted."""
     stream = await closed_session(store)
-    assert await store.finish_delivery(await claim_one_export(store), attempt_of(500), "pending", NOW + 5000)
+    assert await store.finish_delivery(await claim_one_delivery(store), attempt_of(500), "pending", NOW + 5000)
 
     assert [] == await claim_deliveries(store, NOW + 4999)
-    export = await claim_one_export(store, NOW + 5000)
-    assert 1 == export.attempts
-    assert await store.finish_delivery(export, attempt_of(None, "timeout", NOW + 5000), "failed", None)
+    delivery = await claim_one_delivery(store, NOW + 5000)
+    assert 1 == delivery.attempts
+    assert await store.finish_delivery(delivery, attempt_of(None, "timeout", NOW + 5000), "failed", None)
     attempts = [attempt_of(500), attempt_of(None, "timeout", NOW + 5000)]
     assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.list_deliveries(stream.key)
     assert [] == await claim_deliveries(store, NOW + 10**9)
@@ -117,8 +118,8 @@ async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
 async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
     """Whoever lost the lease changes nothing and logs nothing."""
     stream = await closed_session(store)
-    slow = await claim_one_export(store)
-    fast = await claim_one_export(store, NOW + LEASE_MS)
+    slow = await claim_one_delivery(store)
+    fast = await claim_one_delivery(store, NOW + LEASE_MS)
 
     assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
     assert [Delivery("n", HOOK, 103, "pending", [])] == await store.list_deliveries(stream.key)
@@ -130,24 +131,24 @@ async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
 async def test_a_finish_counts_once(store: Store) -> None:
     """A finish gives its lease back: a second one, after a doubtful commit, does nothing."""
     stream = await closed_session(store)
-    export = await claim_one_export(store)
+    delivery = await claim_one_delivery(store)
 
-    assert await store.finish_delivery(export, attempt_of(500), "pending", NOW + 1)
-    assert not await store.finish_delivery(export, attempt_of(500), "pending", NOW + 2)
+    assert await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 1)
+    assert not await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 2)
     assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.list_deliveries(stream.key)
     assert NOW + 1 == await store.next_delivery_ms()
 
 
-async def test_when_the_next_export_is_due(store: Store) -> None:
-    """The next export is the earliest that is due, or whose lease ends; none when nothing waits."""
+async def test_when_the_next_delivery_is_due(store: Store) -> None:
+    """The next delivery is the earliest that is due, or whose lease ends; none when nothing waits."""
     assert await store.next_delivery_ms() is None
     await closed_session(store, "s1", now_ms=NOW)
     assert NOW == await store.next_delivery_ms()
-    export = await claim_one_export(store)
+    delivery = await claim_one_delivery(store)
     assert NOW + LEASE_MS == await store.next_delivery_ms()
     await closed_session(store, "s2", now_ms=NOW + 7)
     assert NOW + 7 == await store.next_delivery_ms()
-    await store.finish_delivery(export, attempt_of(500), "pending", NOW + 5)
+    await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 5)
     assert NOW + 5 == await store.next_delivery_ms()
     for claimed in await claim_deliveries(store, NOW + 7):
         await store.finish_delivery(claimed, attempt_of(), "delivered", None)
@@ -164,11 +165,11 @@ async def test_busy_receivers_hide_nobody(store: Store) -> None:
     later = NOW + 10**6 + 2
 
     found = await claim_deliveries(store, later, busy=[OPERATOR])
-    assert [HOOK + "/late", HOOK] == [export.endpoint.url for export in found]
+    assert [HOOK + "/late", HOOK] == [delivery.endpoint.url for delivery in found]
     assert [] == await claim_deliveries(store, later, busy=[OPERATOR])
     await store.set_operator_endpoint(None, None)
     await closed_session(store, "last", HOOK, now_ms=later)
-    assert [HOOK] == [export.endpoint.url for export in await claim_deliveries(store, later)]
+    assert [HOOK] == [delivery.endpoint.url for delivery in await claim_deliveries(store, later)]
 
 
 async def test_deliveries_stand_in_their_order(store: Store) -> None:
@@ -184,11 +185,11 @@ async def test_deliveries_stand_in_their_order(store: Store) -> None:
 
 
 async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
-    """An export whose session is erased meanwhile can be finished by nobody."""
+    """A delivery whose session is erased meanwhile can be finished by nobody."""
     stream = await closed_session(store)
-    export = await claim_one_export(store)
+    delivery = await claim_one_delivery(store)
     await store.erase(stream.key, NOW)
 
-    assert await store.freeze_payload(export, b"body") is None
-    assert not await store.finish_delivery(export, attempt_of(), "delivered", None)
+    assert await store.freeze_payload(delivery, b"body") is None
+    assert not await store.finish_delivery(delivery, attempt_of(), "delivered", None)
     assert [] == await store.list_deliveries(stream.key)

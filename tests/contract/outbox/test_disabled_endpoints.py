@@ -1,4 +1,4 @@
-"""What becomes of the exports for an endpoint that is disabled."""
+"""What becomes of the deliveries for an endpoint that is disabled."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -10,10 +10,10 @@ from tests.support.stores.contract import (
     add_endpoint,
     attempt_of,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     closed_session,
     endpoint_of,
-    fail_exports,
+    fail_deliveries,
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
@@ -23,16 +23,16 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     """What waits for a receiver that is disabled is failed; other receivers and what was delivered stay."""
     await store.set_operator_endpoint(OPERATOR, None)
     done = await closed_session(store, "s1", hook=None)
-    export = await claim_one_export(store)
-    await store.finish_delivery(export, attempt_of(), "delivered", None)
+    delivery = await claim_one_delivery(store)
+    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
     waiting = await closed_session(store, "s2", HOOK)
-    await store.disable_endpoint(export.endpoint, NOW)
+    await store.disable_endpoint(delivery.endpoint, NOW)
 
     assert ["delivered"] == [made.state for made in await store.list_deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
         made.url: made.state for made in await store.list_deliveries(waiting.key)
     }
-    assert [HOOK] == [export.endpoint.url for export in await claim_deliveries(store)]
+    assert [HOOK] == [delivery.endpoint.url for delivery in await claim_deliveries(store)]
 
 
 async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
@@ -52,9 +52,9 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
 async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     """What was delivered after its receiver was disabled is delivered."""
     stream = await closed_session(store)
-    export = await claim_one_export(store)
-    await store.disable_endpoint(export.endpoint, NOW)
-    await store.finish_delivery(export, attempt_of(), "delivered", None)
+    delivery = await claim_one_delivery(store)
+    await store.disable_endpoint(delivery.endpoint, NOW)
+    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
 
     assert [Delivery("n", HOOK, 103, "delivered", [attempt_of()])] == await store.list_deliveries(stream.key)
 
@@ -63,16 +63,16 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
     """It is disabled when its failures began long enough ago; a success is a new beginning."""
     endpoint = await add_endpoint(store, endpoint_of())
     await closed_session(store, "s1", hook=None)
-    await fail_exports(store, endpoint.key, now_ms=NOW)
+    await fail_deliveries(store, endpoint.key, now_ms=NOW)
     await closed_session(store, "s2", hook=None, now_ms=NOW + 5)
-    await fail_exports(store, endpoint.key, now_ms=NOW + 5)
+    await fail_deliveries(store, endpoint.key, now_ms=NOW + 5)
     assert NOW == (await store.list_endpoints("p"))[0].failing_since_ms
     assert not await store.disable_failing(endpoint.key, NOW - 1, NOW + 10)
     await closed_session(store, "s3", hook=None)
-    assert await store.finish_delivery(await claim_one_export(store), attempt_of(), "delivered", None)
+    assert await store.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
     assert not await store.disable_failing(endpoint.key, NOW + 100, NOW + 100)
     await closed_session(store, "s4", hook=None, now_ms=NOW + 7)
-    await fail_exports(store, endpoint.key, now_ms=NOW + 7)
+    await fail_deliveries(store, endpoint.key, now_ms=NOW + 7)
     await closed_session(store, "s5", hook=None, now_ms=NOW + 8)
     assert await store.disable_failing(endpoint.key, NOW + 7, NOW + 10)
 
@@ -90,6 +90,6 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
     """The operator's and a session's own are tried as long as sessions end."""
     await store.set_operator_endpoint(OPERATOR, None)
     await closed_session(store)
-    for export in await claim_deliveries(store):
-        await store.finish_delivery(export, attempt_of(500), "failed", None)
-        assert not await store.disable_failing(export.endpoint.key, NOW + 10, NOW + 10)
+    for delivery in await claim_deliveries(store):
+        await store.finish_delivery(delivery, attempt_of(500), "failed", None)
+        assert not await store.disable_failing(delivery.endpoint.key, NOW + 10, NOW + 10)

@@ -15,7 +15,7 @@ from tests.support.stores.contract import (
     add_endpoint,
     append_offers,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     close,
     close_idle,
     closed_session,
@@ -31,8 +31,8 @@ from voicemem.store.records import ClaimedDelivery, SessionHeader
 from voicemem.store.streams import SessionEnding
 
 
-def notice_summaries(exports: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
-    return [(export.event_type, export.notice_id, export.position) for export in exports]
+def notice_summaries(deliveries: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
+    return [(delivery.event_type, delivery.notice_id, delivery.position) for delivery in deliveries]
 
 
 async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> None:
@@ -48,11 +48,11 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
     assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
     assert start.notice_id.endswith("-101")
     assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
-    mine = [export for export in closing if export.endpoint.id == "e1"]
+    mine = [delivery for delivery in closing if delivery.endpoint.id == "e1"]
     assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == notice_summaries(mine)
     assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
-    assert [None] * 4 == [export.payload for export in mine]
-    assert [(103, "n", 3)] == notice_summaries([export for export in closing if export.endpoint.id == "e2"])
+    assert [None] * 4 == [delivery.payload for delivery in mine]
+    assert [(103, "n", 3)] == notice_summaries([delivery for delivery in closing if delivery.endpoint.id == "e2"])
 
 
 @pytest.mark.parametrize("reason", ["idle", "max_duration", "left"])
@@ -60,7 +60,7 @@ async def test_how_a_session_left(store: Store, reason: str) -> None:
     """The row of a close has its reason."""
     await add_endpoint(store, endpoint_of("e1", 102))
     await close(store, await open_key(store), SessionEnding(NOW, reason))
-    assert reason == (await claim_one_export(store)).closing.reason
+    assert reason == (await claim_one_delivery(store)).closing.reason
 
 
 async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
@@ -73,10 +73,10 @@ async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
     await append_offers(store, key, offer(1))
     await close_idle(store, key)
     await open_session(store)
-    exports = await claim_deliveries(store)
+    deliveries = await claim_deliveries(store)
 
-    assert [2, 5] == [export.position for export in exports]
-    assert 2 == len({export.notice_id for export in exports})
+    assert [2, 5] == [delivery.position for delivery in deliveries]
+    assert 2 == len({delivery.notice_id for delivery in deliveries})
 
 
 async def test_only_the_own_project_is_heard(store: Store) -> None:
@@ -85,7 +85,7 @@ async def test_only_the_own_project_is_heard(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e1", 101, 102, 103))
     await add_endpoint(store, endpoint_of("e2", 101, 102, 103, project="other"))
     await closed_session(store, hook=None)
-    heard = [(export.endpoint.id, export.event_type) for export in await claim_deliveries(store)]
+    heard = [(delivery.endpoint.id, delivery.event_type) for delivery in await claim_deliveries(store)]
 
     assert [("e1", 101), ("e1", 102), ("e1", 103), (None, 103)] == sorted(heard, key=str)
 
@@ -98,4 +98,4 @@ async def test_an_own_receiver_may_hear_more(store: Store) -> None:
     await append_offers(store, key, update_offer(2, {"webhook": {"event_types": None}}), now_ms=NOW + 1)
     await close(store, key, END, "n2", NOW + 2)
 
-    assert [101, 102, 103] == [export.event_type for export in await claim_deliveries(store, NOW + 2)]
+    assert [101, 102, 103] == [delivery.event_type for delivery in await claim_deliveries(store, NOW + 2)]

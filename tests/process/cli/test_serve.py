@@ -54,7 +54,7 @@ async def test_a_second_server_on_one_file_is_refused(tmp_path: Path) -> None:
     await first_lines(first, 5)
     second = await start("--store", f"sqlite:{tmp_path}/calls.db")
     _, errors = await asyncio.wait_for(second.communicate(), 20)
-    assert (second.returncode, b"Another server holds" in errors) == (1, True)
+    assert (second.returncode, b"Another server is already using" in errors) == (1, True)
     first.terminate()
     await first.communicate()
 

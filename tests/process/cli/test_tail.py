@@ -30,6 +30,7 @@ CALL = [
     done(1),
 ]
 TIMEOUT_S = 30.0
+WAITING = "waiting for calls\n"
 
 
 class Command:
@@ -128,6 +129,17 @@ async def test_calls_with_a_label_are_followed(serve: Serve, prepare: Callable[[
     flags = ("--label", "desk:front", "--key", api.headers["Authorization"][7:])
     async with running_tail(api, *flags, prepare=prepare) as command:
         assert ["front      1 asr              turn 1   Front."] == await command.lines(1)
+        command.process.send_signal(signal.SIGINT)
+        code, output, errors = await command.end()
+    assert (0, "") == (code, output)
+    assert errors in ("", WAITING)  # a busy machine may need longer for the first event
+
+
+async def test_a_tail_without_calls_says_that_it_waits(serve: Serve) -> None:
+    """While there is no call, standard error says so, and standard output stays empty."""
+    async with running_tail(RestClient(await serve())) as command:
+        assert command.process.stderr is not None
+        assert WAITING == (await asyncio.wait_for(command.process.stderr.readline(), TIMEOUT_S)).decode()
         command.process.send_signal(signal.SIGINT)
         assert (0, "", "") == await command.end()
 

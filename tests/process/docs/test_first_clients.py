@@ -24,8 +24,8 @@ from tests.support.services import Serve
 from voicemem.config.service import Address
 
 node = pytest.mark.needs("node")
-PYTHON = ("first-client-python.md", "call.py")
-NODE = ("first-client-javascript.md", "call.mjs")
+PYTHON = ("first-client-python.md", "python_call.py")
+NODE = ("first-client-javascript.md", "node_call.mjs")
 clients = pytest.mark.parametrize("client", [PYTHON, pytest.param(NODE, marks=node)], ids=lambda client: client[1])
 Client = tuple[str, str]
 SPOKEN = [

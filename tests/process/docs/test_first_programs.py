@@ -89,7 +89,7 @@ async def test_the_first_sender_ends(serve: Serve, change: dict[str, str], code:
     if not change:
         again = await start_program(program)
         _, errors = await asyncio.wait_for(again.communicate(), 60)
-        assert (again.returncode, errors.splitlines()[-1].startswith(b"call-1 has ended.")) == (1, True)
+        assert (again.returncode, errors.splitlines()[-1].startswith(b"sender-call has ended.")) == (1, True)
 
 
 async def test_the_first_sender_waits_when_its_key_is_over_its_rate(serve: Serve) -> None:

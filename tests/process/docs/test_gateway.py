@@ -58,7 +58,7 @@ async def test_the_first_use(serve: Serve, tmp_path: Path) -> None:
     """Two questions of one message each; the second one's LLM gets three."""
     async with llm_server(Script(["Nice to meet you."]), Script(["Ann."])) as llm:
         app = await serve(llm_url=llm.url)
-        await RestClient(app).create("call-1")
+        await RestClient(app).create("chat-call")
         (tmp_path / "ask.py").write_text(ASK.replace("http://127.0.0.1:8080", f"http://{app.rest_address}"))
         async with running_program(tmp_path, "ask.py") as program:
             assert 0 == await program.end(), program.errors

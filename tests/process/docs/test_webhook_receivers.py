@@ -114,6 +114,15 @@ async def test_the_verifier_of_a_web_framework_refuses_what_is_not_signed_rightl
     assert receiver.program.out.count("messages") == 1
 
 
+@pytest.mark.parametrize("file", ["receiver.py", "verify.py", pytest.param("receiver.mjs", marks=node)])
+async def test_a_receiver_takes_a_secret_without_padding(tmp_path: Path, file: str) -> None:
+    """The base64 of a `whsec_` secret may lack its padding."""
+    secret = "whsec_" + "QUJD" * 8 + "QQ"
+    async with receiving(tmp_path, file, **{SECRET: secret}) as receiver:
+        assert await receiver.posts(signed(secret=secret)) == 200
+        assert await receiver.posts(signed()) == 401
+
+
 @receivers
 async def test_a_receiver_takes_one_of_several_signatures(tmp_path: Path, file: str) -> None:
     """While a secret is changed, a header has a signature of the old and one of the new."""

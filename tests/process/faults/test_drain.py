@@ -1,4 +1,4 @@
-"""SIGTERM under load (fault 21): a goodbye, everything received acknowledged, exports kept, and the producers resume
+"""SIGTERM under load (fault 21): a goodbye, everything received acknowledged, deliveries kept, and the producers resume
 against the next process with nothing lost or doubled."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
@@ -77,7 +77,7 @@ async def test_a_drain_under_load(store: Path) -> None:
     ports = free_ports(2)
     gate = asyncio.Event()
     async with webhook_receiver() as hook:
-        hook.otherwise = Reply(gate=gate)  # exports are under way when the drain begins
+        hook.otherwise = Reply(gate=gate)  # deliveries are under way when the drain begins
         arguments = ("--webhook-url", hook.url())
         names = [f"client{number}" for number in range(20)]
         async with running_process(store, *arguments, rest=ports[0], ingest=ports[1]) as process:

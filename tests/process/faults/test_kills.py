@@ -43,7 +43,7 @@ async def is_ended(process: ServiceProcess, session_id: str = "s") -> bool:
 
 
 async def delivered(store: Path, session_id: str = "s") -> list[str]:
-    """How the exports of a session stand, in a file that no process has open."""
+    """How the deliveries of a session stand, in a file that no process has open."""
     opened = SqliteStore(str(store))
     try:
         stream = await opened.find_session("default", session_id)

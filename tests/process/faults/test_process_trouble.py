@@ -182,7 +182,7 @@ FIRST_VERSION = """
 
 
 def older_database(path: Path, hook: str) -> None:
-    """A file as the first version left it: a session that goes on, one that ended, and its export half done."""
+    """A file as the first version left it: a session that goes on, one that ended, and its delivery half done."""
     schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
     closing: JsonObject = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
     closed = {"type": "session.closed", "ts": 9000, "reason": "left"}
@@ -208,7 +208,7 @@ HELLO: list[JsonObject] = [final(1, "Hi.", 1001), delta(1, "Good day.", 1002), d
 
 @pytest.mark.fault(26)
 async def test_a_file_of_the_first_version(store: Path) -> None:
-    """A program goes on with it, whatever its own version: memories, seqs, epochs and the export under way."""
+    """A program goes on with it, whatever its own version: memories, seqs, epochs and the delivery under way."""
     async with webhook_receiver() as hook:
         older_database(store, hook.url())
         async with running_process(store, "--webhook-url", hook.url()) as process:

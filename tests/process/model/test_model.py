@@ -1,4 +1,4 @@
-"""The service does what design section 5 says, whatever happens in whatever order.
+"""The service does what docs/ingest.md says, whatever happens in whatever order.
 
 A hypothesis state machine does to the real service, on real sockets and a real file, what it does to a simple model
 (`tests/support/model/reference_model.py`), and after every step both must have the same journals, states and histories.

@@ -1,4 +1,4 @@
-"""The whole service: it starts, is killed, comes back, and stops (design, sections 5 and 9)."""
+"""The whole service: it starts, is killed, comes back, and stops (docs/ingest.md, docs/storage.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def test_both_servers_listen_on_the_ports_that_they_say(serve: Serve) -> N
 async def test_one_server_per_file(path: str) -> None:
     """A second service on a file does not start, and does the first no harm; after the first it does."""
     async with running_service(store=f"sqlite:{path}") as app, open_producer(app) as producer:
-        with pytest.raises(CannotStart, match="holds"):
+        with pytest.raises(CannotStart, match="already using"):
             async with running_service(store=f"sqlite:{path}"):
                 pass
         await producer.store(final_transcript(1))

@@ -137,7 +137,7 @@ async def test_a_store_that_is_served_is_not_restored(store: str, file: Path) ->
     command("backup", "--store", store, file)
     async with running_service(store=store) as app:
         code, output = await beside("restore", "--store", store, "--force", file)
-        assert (1, True) == (code, "Another server holds" in output)
+        assert (1, True) == (code, "Another server is already using" in output)
         assert 3 == len(await RestClient(app).journal())
     assert [file] == list(file.parent.iterdir())
 

@@ -36,7 +36,29 @@ from tests.support.services import Serve
         ("/v1/sessions", {"interruptable": "yes"}, "Expected true or false: `interruptable`"),
         ("/v1/sessions", {"llm": {"headers": {"a b": "c"}}}, "signs such as - and _: `llm.headers`"),
         ("/v1/sessions", {"system_messages": [{"role": 1}]}, "`llm.system_messages[0].role`"),
-        ("/v1/sessions", {"llm": {"system_messages": [{"role": "system"}]}}, "`content`: `llm.system_messages[0]`"),
+        (
+            "/v1/sessions",
+            {"llm": {"system_messages": [{"role": "system"}]}},
+            "missing: `content`: `llm.system_messages[0]`",
+        ),
+        (
+            "/v1/sessions",
+            {"llm": {"modell": "m"}},
+            "`llm.modell` (did you mean `model`?); known: `api_key`,",
+        ),
+        ("/v1/sessions", {"llm": 7}, "Expected an object: `llm`"),
+        ("/v1/sessions", [], "The body must be one JSON object."),
+        ("/v1/sessions/s/history?limt=1", None, "no field `limt` (did you mean `limit`?); known: `after_turn`,"),
+        (
+            "/v1/keys",
+            {"scopes": ["read"], "nam": "x"},
+            "no field `nam` (did you mean `name`?); known: `name`,",
+        ),
+        (
+            "/v1/sessions/s/context?s3cret-%C3%BC=1",
+            None,
+            "There is an unknown field; known: `alternate`,",
+        ),
         ("/api/conversational-ai-agent/v2/projects/p/agents?state=on", None, "States must be numbers"),
     ],
 )
@@ -45,6 +67,37 @@ async def test_who_sends_another_text_reads_what_it_should_be(serve: Serve, path
     api = RestClient(await serve())
     answered = await (api.get(path) if body is None else api.post(path, body))
     assert (answered.status, said in answered.json["detail"], "regex" in answered.json["detail"]) == (400, True, False)
+
+
+async def test_a_different_configuration_is_refused_with_the_names_of_its_settings(serve: Serve) -> None:
+    """A session that exists with another configuration: the settings that differ are named, their values are not."""
+    api = RestClient(await serve())
+    first = {"session_id": "s", "name": "desk", "llm": {"model": "m-one", "style": "openai"}, "labels": {"a": "b"}}
+    await api.post("/v1/sessions", first)
+    changed = {**first, "name": "door", "llm": {"model": "m-two", "style": "openai"}, "idle_timeout": 5}
+    answered = await api.post("/v1/sessions", changed)
+    assert (answered.status, answered.json["detail"]) == (
+        409,
+        "The session already exists, with a different configuration; what differs: idle_timeout, llm.model, name.",
+    )
+    secret = {**first, "webhook": {"url": "https://x.example/", "secret": "whsec_QUJD"}}
+    assert "webhook.url" in (await api.post("/v1/sessions", secret)).json["detail"]
+
+
+async def test_a_websocket_that_comes_to_rest_is_sent_to_its_own_port(serve: Serve) -> None:
+    """The path of the ingest on the REST port says that websockets have a port of their own."""
+    answered = await RestClient(await serve()).get("/v1/ingest")
+    assert (answered.status, "websockets have a port of their own (--ingest)" in answered.json["detail"]) == (404, True)
+
+
+async def test_a_caller_without_a_key_reads_how_to_send_one(serve: Serve) -> None:
+    """A missing key and an unknown one get different sentences, each with the way to send a key."""
+    app = await serve(admin_key="an operator's own key")
+    none = await RestClient(app).get("/v1/sessions")
+    unknown = await RestClient(app, key="vm_" + "a" * 12 + "_" + "b" * 40).get("/v1/sessions")
+    assert (none.status, unknown.status) == (401, 401)
+    assert none.json["detail"].startswith("No key was sent; send one as Authorization: Bearer KEY")
+    assert unknown.json["detail"].startswith("The key is unknown or was revoked; send another one")
 
 
 async def test_an_open_with_another_id_reads_what_it_should_be(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""One connection: what it opens, what it sends, and what it is answered (design, section 5)."""
+"""One connection: what it opens, what it sends, and what it is answered (docs/ingest.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may connect, who holds a producer, and how everybody is sent home (design, sections 5 and 10)."""
+"""Who may connect, who holds a producer, and how everybody is sent home (docs/ingest.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

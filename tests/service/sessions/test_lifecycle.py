@@ -1,4 +1,4 @@
-"""The life of sessions: who is connected, how they end, fall silent, and come back (design, section 5)."""
+"""The life of sessions: who is connected, how they end, fall silent, and come back (docs/ingest.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -326,7 +326,7 @@ async def test_after_the_window_nothing_reopens(app: App, api: RestClient) -> No
     assert "session.closed" == (await kinds(api))[-1]
 
 
-async def test_every_close_makes_an_export(serve: Serve) -> None:
+async def test_every_close_makes_a_delivery(serve: Serve) -> None:
     """The receiver hears of the provisional close, and again of the next, each under an id of its own."""
     async with webhook_receiver() as receiver:
         app = await serve(webhook_url=receiver.url())

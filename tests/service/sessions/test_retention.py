@@ -105,7 +105,7 @@ async def test_a_session_expires(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory:", "sqlite:"])
 async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, kind: str) -> None:
-    """History, context and journal are the same; resent events are acknowledged; the export is whole."""
+    """History, context and journal are the same; resent events are acknowledged; the delivery is whole."""
     path = f"sqlite:{tmp_path}/db" if kind == "sqlite:" else kind
     app = await serve(store=path)
     api = RestClient(app)
@@ -145,7 +145,7 @@ async def resend(producer: Producer) -> None:
     await producer.expect_ack(events[-1]["seq"])
 
 
-async def test_an_export_after_the_compaction_has_the_whole_call(serve: Serve) -> None:
+async def test_a_delivery_after_the_compaction_has_the_whole_call(serve: Serve) -> None:
     """A receiver that is away until the journal is compacted gets what it would have got."""
     async with webhook_receiver() as receiver:
         url = receiver.url()

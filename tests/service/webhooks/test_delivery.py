@@ -47,7 +47,7 @@ async def deliveries(app: App, session_id: str = "s") -> list[Delivery]:
 
 
 async def log(app: App) -> list[tuple[str, list[int | None]]]:
-    """The state of each export of the session, and the statuses of its attempts."""
+    """The state of each delivery of the session, and the statuses of its attempts."""
     return [(one.state, [attempt.status for attempt in one.attempts]) for one in await deliveries(app)]
 
 
@@ -149,7 +149,7 @@ async def test_a_close_by_time_is_delivered(serve: Serve, hook: WebhookReceiver,
 
 
 async def test_a_call_that_went_on_is_delivered_again(serve: Serve, hook: WebhookReceiver) -> None:
-    """After an idle close the producer comes back: the next close makes a new export with all that was said."""
+    """After an idle close the producer comes back: the next close makes a new delivery with all that was said."""
     api = RestClient(await serve(webhook_url=hook.url()))
     await api.create(idle_timeout=0.01)
     await api.send(message(0, "Hello."))

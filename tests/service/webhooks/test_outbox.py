@@ -1,4 +1,4 @@
-"""The outbox: when and how often exports are attempted, to whom, and with which body. Time is what the tests say."""
+"""The outbox: when and how often deliveries are attempted, to whom, and with which body. Time is what the tests say."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -79,7 +79,7 @@ def statuses(delivery: Delivery) -> list[int | None]:
     return [attempt.status for attempt in delivery.attempts]
 
 
-# One export
+# One delivery
 
 
 async def test_a_closed_session_is_delivered_once(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -124,7 +124,7 @@ async def test_all_attempts_carry_the_same_body_but_for_their_time(office: Outbo
 
 
 async def test_retries_follow_the_schedule_and_end(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """At once, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h; then the export is kept as failed."""
+    """At once, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h; then the delivery is kept as failed."""
     hook.otherwise = Reply(500)
     key = await office.closed()
     for delay in RETRY_DELAYS_S:
@@ -172,7 +172,7 @@ async def test_retry_after_is_honoured(office: OutboxRig, hook: WebhookReceiver,
 async def test_410_disables_the_endpoint(
     office: OutboxRig, hook: WebhookReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who says that nobody is there is not called again: not for this export, a waiting one, or a later close."""
+    """Who says that nobody is there is not called again: not for this delivery, a waiting one, or a later close."""
     hook.replies = [Reply(410)]
     keys = [await office.closed("a", "n1")]
     await office.attempt()
@@ -187,7 +187,7 @@ async def test_410_disables_the_endpoint(
 
 @pytest.mark.fault(55)
 async def test_410_fails_what_waits_for_the_endpoint(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """Exports that were to be tried again are given up with the endpoint."""
+    """Deliveries that were to be tried again are given up with the endpoint."""
     hook.replies = [Reply(503), Reply(410)]
     waiting = await office.closed("a", "n1")
     await office.attempt()
@@ -302,7 +302,7 @@ async def test_the_body_does_not_change_between_attempts(office: OutboxRig, hook
     assert comparable_body(first) == comparable_body(second)
 
 
-async def test_each_close_makes_an_export_of_its_own(office: OutboxRig, hook: WebhookReceiver) -> None:
+async def test_each_close_makes_a_delivery_of_its_own(office: OutboxRig, hook: WebhookReceiver) -> None:
     """A session that was reopened and closed again is delivered twice: two noticeIds, two memories."""
     key = await office.begin()
     await office.say(key, final(1, "Hi.", NOW))
@@ -330,7 +330,7 @@ async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxR
 
 
 async def test_without_receivers_nothing_is_due(office: OutboxRig) -> None:
-    """A session that nobody wants to hear of leaves no export."""
+    """A session that nobody wants to hear of leaves no delivery."""
     key = await office.closed()
     assert ([], None) == (await office.store.list_deliveries(key), await office.due_in_s())
 
@@ -356,7 +356,7 @@ async def test_a_session_erased_before_its_attempt_is_not_sent(office: OutboxRig
     assert [] == hook.notices
 
 
-# Many exports
+# Many deliveries
 
 
 async def close_many(office: OutboxRig, count: int, prefix: str = "s", **config: Any) -> list[str]:
@@ -436,15 +436,15 @@ async def test_many_slow_receivers_do_not_hold_up_another(office: OutboxRig) -> 
             assert "quick" == (await fast.wait(1, 3))[0].id
 
 
-async def test_two_outboxes_on_one_store_deliver_each_export_once(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """Whoever claims an export delivers it, and nobody else does."""
+async def test_two_outboxes_on_one_store_deliver_each_delivery_once(office: OutboxRig, hook: WebhookReceiver) -> None:
+    """Whoever claims a delivery delivers it, and nobody else does."""
     expected = await close_many(office, 40)
     async with at_work(office.outbox, office.another()):
         await hook.wait(40)
     assert expected == ids(hook)
 
 
-async def test_two_processes_on_one_file_deliver_each_export_once(tmp_path: Path) -> None:
+async def test_two_processes_on_one_file_deliver_each_delivery_once(tmp_path: Path) -> None:
     """The same with a handle of its own for each outbox."""
     stores = [SqliteStore(str(tmp_path / "v.db"), exclusive=False) for _ in range(2)]
     async with webhook_receiver() as hook, WebhookSender() as sender:
@@ -459,8 +459,8 @@ async def test_two_processes_on_one_file_deliver_each_export_once(tmp_path: Path
 
 
 @pytest.mark.fault(65)
-async def test_of_two_that_attempt_at_once_only_one_gets_the_export(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """While one attempt is under way, its export is nobody else's."""
+async def test_of_two_that_attempt_at_once_only_one_gets_the_delivery(office: OutboxRig, hook: WebhookReceiver) -> None:
+    """While one attempt is under way, its delivery is nobody else's."""
     gate = asyncio.Event()
     hook.otherwise = Reply(gate=gate)
     await office.closed()

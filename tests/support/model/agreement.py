@@ -19,11 +19,11 @@ from voicemem.transcript.state import State
 
 
 class Agreement(Conversation):
-    """Journals, states, histories, lists and exports, as everybody can read them."""
+    """Journals, states, histories, lists and deliveries, as everybody can read them."""
 
     @invariant()
     def agrees(self) -> None:
-        """The service has the journals, states and connections of the model, and has exported its closes."""
+        """The service has the journals, states and connections of the model, and has delivered its closes."""
         self.steps += 1
         if self.model.now_ms != self.checked_ms:
             self.checked.clear()
@@ -95,29 +95,29 @@ class Agreement(Conversation):
 
     def check_notices(self) -> None:
         """One notice of each close, with the memory at that close; every attempt of it is the same."""
-        for notice in self.service.run(self.service.notices(len(self.model.exports))):
+        for notice in self.service.run(self.service.notices(len(self.model.deliveries))):
             known = self.notices.get(notice["noticeId"])
             if known is None:
                 self.check_notice(notice)
                 self.notices[notice["noticeId"]] = notice["payload"]
             else:
                 assert known == notice["payload"]
-        assert len(self.model.exports) == len(self.notices)
+        assert len(self.model.deliveries) == len(self.notices)
 
     def check_notice(self, notice: JsonObject) -> None:
         payload = notice["payload"]
         session_id = payload["agent_id"]
         earlier = [one for one in self.notices.values() if one["agent_id"] == session_id]
-        closes = [export for export in self.model.exports if export.session_id == session_id]
-        export = closes[len(earlier)]
-        path = f"/v1/sessions/{session_id}/events?limit={export.position}"
+        closes = [delivery for delivery in self.model.deliveries if delivery.session_id == session_id]
+        delivery = closes[len(earlier)]
+        path = f"/v1/sessions/{session_id}/events?limit={delivery.position}"
         expected = {
             "agent_id": notice["sid"],
-            "name": export.config.get("name", ""),
-            "channel": export.config.get("channel", ""),
-            "start_ts": export.started_ms // 1000 if self.times else payload["start_ts"],
-            "stop_ts": export.ended_ms // 1000 if self.times else payload["stop_ts"],
-            "labels": export.config.get("labels", {}),
+            "name": delivery.config.get("name", ""),
+            "channel": delivery.config.get("channel", ""),
+            "start_ts": delivery.started_ms // 1000 if self.times else payload["start_ts"],
+            "stop_ts": delivery.ended_ms // 1000 if self.times else payload["stop_ts"],
+            "labels": delivery.config.get("labels", {}),
             "contents": folded(self.request("GET", path).lines),
         }
         assert expected == payload

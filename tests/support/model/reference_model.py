@@ -1,6 +1,6 @@
-"""What design section 5 promises about sessions and their producers, in plain lists and dicts.
+"""What docs/ingest.md promises about sessions and their producers, in plain lists and dicts.
 
-Written from the design alone: it knows nothing of the service, has no disk, no socket, and its clock is a number.
+Written from the promises alone: it knows nothing of the service, has no disk, no socket, and its clock is a number.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Answer:
 
 
 @dataclass
-class Export:
+class Delivery:
     """One close of a session, on its way to the receiver."""
 
     session_id: str
@@ -119,7 +119,7 @@ class Model:
         """Sessions and producers that were connected since then."""
         self.awaited: dict[tuple[str, str], int] = {}
         """Until when (ms) a producer of a session is waited for, that is probably on its way back."""
-        self.exports: list[Export] = []
+        self.deliveries: list[Delivery] = []
         """Every close there ever was: a receiver forgets nothing."""
 
     # Sessions
@@ -318,7 +318,7 @@ class Model:
         session.state, session.reason, session.ended_ms = "ended", reason, self.now_ms
         session.ending = None
         config = copy.deepcopy(session.config)
-        self.exports.append(Export(session.id, len(session.journal), session.started_ms, self.now_ms, config))
+        self.deliveries.append(Delivery(session.id, len(session.journal), session.started_ms, self.now_ms, config))
 
     def reopen_deadline(self, session: Session) -> int | None:
         """Until when (Unix ms) an idle close can be undone."""

@@ -1,4 +1,4 @@
-"""The state of an export in a file."""
+"""The state of a delivery in a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def texts(notice: Notice) -> list[str]:
 
 
 async def state_in(path: Path) -> str:
-    """How the export of the session `s` stands in a file."""
+    """How the delivery of the session `s` stands in a file."""
     store = SqliteStore(str(path))
     try:
         stream = await store.find_session("default", "s")

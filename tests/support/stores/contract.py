@@ -1,4 +1,4 @@
-"""What tests of a store begin with: offers, sessions, exports, and short ways to read them back."""
+"""What tests of a store begin with: offers, sessions, deliveries, and short ways to read them back."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def close_idle(store: Store, key: int, notice_id: str = "n") -> Stream:
 async def closed_session(
     store: Store, session_id: str = "s", hook: str | None = HOOK, notice_id: str = "n", now_ms: int = NOW
 ) -> Stream:
-    """A session that is closed, with an export for its own receiver."""
+    """A session that is closed, with a delivery for its own receiver."""
     key = await open_key(store, session_id, {"webhook": {"url": hook}} if hook else {}, now_ms)
     return await close(store, key, END, notice_id, now_ms)
 
@@ -160,9 +160,9 @@ async def claim_deliveries(
     return await store.claim_deliveries(now_ms, lease_ms, busy, limit)
 
 
-async def claim_one_export(store: Store, now_ms: int = NOW) -> ClaimedDelivery:
-    (export,) = await claim_deliveries(store, now_ms)
-    return export
+async def claim_one_delivery(store: Store, now_ms: int = NOW) -> ClaimedDelivery:
+    (delivery,) = await claim_deliveries(store, now_ms)
+    return delivery
 
 
 def attempt_of(status: int | None = 200, error: str | None = None, started_ms: int = NOW) -> Attempt:
@@ -213,12 +213,12 @@ async def add_endpoint(store: Store, endpoint: Endpoint) -> Endpoint:
     return added
 
 
-async def fail_exports(store: Store, key: int, count: int = 1, now_ms: int = NOW) -> None:
+async def fail_deliveries(store: Store, key: int, count: int = 1, now_ms: int = NOW) -> None:
     """Let what is due for an endpoint fail for good."""
-    exports = [export for export in await claim_deliveries(store, now_ms) if export.endpoint.key == key]
-    assert count == len(exports)
-    for export in exports:
-        assert await store.finish_delivery(export, attempt_of(500, started_ms=now_ms), "failed", None)
+    deliveries = [delivery for delivery in await claim_deliveries(store, now_ms) if delivery.endpoint.key == key]
+    assert count == len(deliveries)
+    for delivery in deliveries:
+        assert await store.finish_delivery(delivery, attempt_of(500, started_ms=now_ms), "failed", None)
 
 
 async def delivery_states(store: Store, endpoint: Endpoint, **wanted: Any) -> list[EndpointDelivery]:

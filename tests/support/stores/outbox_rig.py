@@ -66,7 +66,7 @@ class OutboxRig:
         return count
 
     async def delivery(self, key: int) -> Delivery:
-        """How the one export of a session stands."""
+        """How the one delivery of a session stands."""
         (delivery,) = await self.store.list_deliveries(key)
         return delivery
 

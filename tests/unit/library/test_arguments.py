@@ -169,7 +169,7 @@ async def test_errors_of_the_store_have_their_own_classes(stored: bool, tmp_path
     async with voicemem.open(store) as library:
         call = await library.create()
         if stored:
-            with pytest.raises(CannotStart, match="Another server holds"):
+            with pytest.raises(CannotStart, match="Another server is already using"):
                 async with voicemem.open(store):
                     pass
     for one in (call.info(), library.create(), call.record(MESSAGE), call.data(), library.list()):

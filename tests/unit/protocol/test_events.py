@@ -34,7 +34,7 @@ OPTIONAL_TURN = {"asr", "llm.delta", "llm.done", "llm.error", "tts", "interrupt"
 
 
 def test_producers_send_the_documented_types() -> None:
-    """A producer may send each type of section 3, and nothing else."""
+    """A producer may send each type of docs/ingest.md, and nothing else."""
     assert tags(ProducedEvent) == set(DOCUMENTED.split())
 
 

@@ -58,3 +58,38 @@ def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str)
 def test_refusal_of_a_choice_lists_what_can_be(fields: str, detail: str) -> None:
     """Where a field is a choice, the sentence shows it."""
     assert rejected(b'{"type":"message","turn_id":1,"text":"a",%b}' % fields.encode()).detail.endswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("sent", "near"),
+    [
+        ("llm.dleta", " (did you mean `llm.delta`?)"),
+        ("llm_delta", " (did you mean `llm.delta`?)"),
+        ("ASR", " (did you mean `asr`?)"),
+        ("interupt", " (did you mean `interrupt`?)"),
+        ("session.opens", " (did you mean `session.open`?)"),
+        ("transcript", ""),
+        ("x" * 10_000, ""),
+        ("", ""),
+    ],
+)
+def test_an_unknown_type_gets_the_nearest_one_and_all(sent: str, near: str) -> None:
+    """The sentence names the type that was probably meant, and lists those that are known; never what was sent."""
+    refused = rejected(b'{"type":"%b"}' % sent.encode())
+    assert refused.code == "unknown_type"
+    assert refused.detail.startswith(
+        f"The event's type is unknown{near}; known: `asr`, `auth`, `interrupt`, `llm.delta`,"
+    )
+
+
+def test_reserved_metadata_is_listed() -> None:
+    """The sentence about a reserved key lists all of them."""
+    refused = rejected(b'{"type":"asr","turn_id":1,"text":"a","metadata":{"source":"x"}}')
+    assert refused.detail.endswith("are interrupted, interrupt_timestamp, original, source, user, heard, partial.")
+
+
+def test_missing_fields_and_wrong_types_are_said_in_plain_words() -> None:
+    """No sentence is the decoder's own."""
+    assert rejected(b'{"type":"llm.delta","turn_id":1}').detail == "A required field is missing: `text`"
+    assert rejected(b'{"type":"llm.delta","turn_id":1,"text":7}').detail == "Expected a text: `text`"
+    assert rejected(b'{"type":"tts","words":7}').detail == "Expected a list: `words`"

@@ -279,7 +279,7 @@ async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memor
 
 
 async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories: ReadModelCache) -> None:
-    """Whatever follows a provisional close, its export says what was known then."""
+    """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
     await store.set_silent_since(stream.key, NOW - 60_000)

@@ -12,7 +12,7 @@ from voicemem.sessions.presence import Presence
 
 
 async def test_a_close_wakes_the_outbox(presence: Presence) -> None:
-    """Whoever waits for exports hears of every kind of close."""
+    """Whoever waits for deliveries hears of every kind of close."""
     line = await opened(presence)
     await ended(presence, line)
     await presence.close_when_ended(line)

@@ -1,4 +1,4 @@
-"""From events to journal, memory and answer; several recorders on one store (design, sections 5 and 9)."""
+"""From events to journal, memory and answer; several recorders on one store (docs/ingest.md)."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

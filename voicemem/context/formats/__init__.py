@@ -1,4 +1,4 @@
-"""From the messages that a policy chose to the body of an LLM request (design, section 7).
+"""From the messages that a policy chose to the body of an LLM request (docs/context.md).
 
 Messages are enriched and interleaved with tool calls, become runs of one role (`conversation`), and then take the shape
 of an API (`openai`, `anthropic`, `gemini`). The vendor alone decides which fields go with role and text (`standard`,

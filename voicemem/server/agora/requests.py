@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.config.session import URL_PATTERN, URL_RULE, Headers, Labels, LlmConfig, MaxHistory
 from voicemem.errors import Refused
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import drop_nulls
+from voicemem.protocol.merge_patch import drop_nulls
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.http.request import fields_given, read_object
 

@@ -18,6 +18,8 @@ LOG = logging.getLogger("voicemem")
 SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
+INGEST_PATH = "/v1/ingest"
+INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -70,7 +72,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPRequestEntityTooLarge:
         return problem_response("too_big", "A body may be at most 1 MiB.")
     except web.HTTPNotFound:
-        return problem_response("not_found", CODES["not_found"].sentence)
+        detail = INGEST_ELSEWHERE if request.path == INGEST_PATH else CODES["not_found"].sentence
+        return problem_response("not_found", detail)
     except web.HTTPException as error:
         return problem_response("invalid_query", error.reason)
     except TimeoutError:

@@ -90,7 +90,7 @@ async def read_object(request: web.Request) -> JsonObject:
         return {}
     value = decode_body(body)
     if not isinstance(value, dict):
-        raise InvalidFrame("not_events", "The body is not a JSON object.")
+        raise InvalidFrame("not_events", "The body must be one JSON object.")
     return value
 
 

@@ -21,6 +21,7 @@ from voicemem.server.rest import (
     asyncapi,
     chat,
     checkpoints,
+    context,
     deliveries,
     events,
     health,
@@ -37,6 +38,7 @@ from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
     *history.ROUTES,  # the most frequent requests first: the router goes through the list
+    *context.ROUTES,
     *sessions.ROUTES,
     *events.ROUTES,
     *health.ROUTES,

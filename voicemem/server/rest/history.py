@@ -1,32 +1,21 @@
-"""Reading a memory: history, the context of the next LLM request, turns."""
+"""Reading a memory: history and turns."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
 from voicemem.config.session import parse_config
-from voicemem.context.builder import ContextOptions, render_body, select_context
-from voicemem.context.formats import ENRICHERS
-from voicemem.context.usage import Usage, usage_of
-from voicemem.errors import Refused
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import StateName
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import turns
-
-ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
-ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
-Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
-POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,26 +25,6 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     open: bool = False
     after_turn: Annotated[int, Meta(ge=-1, le=MAX_INTEGER)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
-
-
-class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
-    `data` shows the session's data to the LLM.
-
-    `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
-    """
-
-    enrich: Enrich = ""
-    style: Literal["openai", "anthropic", "gemini"] | None = None
-    alternate: bool = False
-    tools: bool = False
-    max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    policy: PolicyName | None = None
-    max_messages: Messages | None = None
-    max_tokens: Tokens | None = None
-    context_window: Tokens | None = None
-    usage: bool = False
-    data: bool = False
 
 
 class Spoken(Struct, frozen=True):
@@ -91,29 +60,6 @@ class StandardHistory(SessionMemory, frozen=True):
     """A memory with `fields=standard`."""
 
     contents: list[Spoken]
-
-
-class OpenAiContext(Struct, frozen=True):
-    """A body for OpenAI's Chat Completions; it also has `model`, `llm.params`, and the fields of `custom`."""
-
-    messages: list[JsonObject]
-
-
-class AnthropicContext(Struct, frozen=True):
-    """A body for Anthropic's Messages."""
-
-    messages: list[JsonObject]
-    max_tokens: Any
-
-
-class GeminiContext(Struct, frozen=True):
-    """A body for Gemini's generateContent."""
-
-    contents: list[JsonObject]
-
-
-class AccountedContext(Usage, frozen=True):
-    """What is added to the body with `usage=true`."""
 
 
 class TurnStart(Struct, frozen=True):
@@ -199,36 +145,6 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
-async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
-    """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
-    stream = await get_stream(request)
-    services = services_of(request)
-    options = ContextOptions(
-        enrich=tuple(name for name in query.enrich.split(",") if name),
-        style=query.style,
-        alternate=query.alternate,
-        tools=query.tools,
-        max_history=query.max_history,
-        memory=memory_from_query(query),
-        data=query.data,
-    )
-    selection = await select_context(services.memories, services.policies, stream, options)
-    body = render_body(selection, options)
-    if query.usage:
-        body |= msgspec.to_builtins(usage_of(selection, services.summaries.summary_state(stream, selection)))
-    return json_response(body)
-
-
-def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
-    """Return the policy that a query names. Raises `Refused` (`invalid_query`)."""
-    memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
-    try:
-        check_memory(memory)
-    except Refused as refused:
-        raise Refused("invalid_query", refused.detail) from None
-    return MemoryConfig(**memory) if memory else None
-
-
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
@@ -245,14 +161,6 @@ ROUTES = (
         "read",
         HistoryQuery,
         {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/context",
-        read_context,
-        "read",
-        ContextQuery,
-        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
     ),
     Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, json_ok(Turns)),
 )

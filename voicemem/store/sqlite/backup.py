@@ -1,4 +1,4 @@
-"""Copies of the file: a backup, also of a file that a server has open, and its restore (design, section 9)."""
+"""Copies of the file: a backup, also of a file that a server has open, and its restore (docs/storage.md, "Back up")."""
 
 from __future__ import annotations
 

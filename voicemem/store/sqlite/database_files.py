@@ -42,7 +42,7 @@ def lock_file(path: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise CannotStart(f"Another server holds {path}; one server per file.") from None
+        raise CannotStart(f"Another server is already using {path}; one server per file.") from None
     return descriptor
 
 

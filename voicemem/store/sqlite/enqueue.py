@@ -1,4 +1,4 @@
-"""Adds the webhook notices of a session's start and close to `exports`, in the writer's transaction."""
+"""Adds the webhook notices of a session's start and close to the table `exports`, in the writer's transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUBSCRIBERS = """
     where disabled_ms is null and stream is null and project is null
 """
 """Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
-INSERT_EXPORT = """
+INSERT_DELIVERY = """
     insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
     lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
 """
@@ -55,7 +55,7 @@ def enqueue(
     header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
     encoded = msgspec.json.encode(header)
     connection.executemany(
-        INSERT_EXPORT,
+        INSERT_DELIVERY,
         [
             (stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
             for event_type, endpoint in receivers

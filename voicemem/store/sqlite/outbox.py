@@ -12,15 +12,15 @@ from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint,
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 
-EXPORT_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
+DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
 ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
-"""True for exports (x) of sessions that are not erased: those of an erased one stay for a while, and are not sent."""
+"""True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
 CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
 FRONT_ROWS = 200
-"""How many of the oldest due exports a claim looks at first. When these are not enough, since their receivers are busy
-or were taken away, it looks at the oldest of each endpoint."""
+"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
+busy or were taken away, it looks at the oldest of each endpoint."""
 WITH_WAITING = """
     with recursive waiting(key) as (
         select min(endpoint) from exports where due_ms is not null
@@ -29,7 +29,7 @@ WITH_WAITING = """
         from waiting where waiting.key is not null
     )
 """
-"""The endpoints that have waiting exports: one step through the index for each."""
+"""The endpoints that have waiting deliveries: one step through the index for each."""
 OLDEST_DUE = "(select * from exports where due_ms <= ?1 order by due_ms limit ?3) x"
 OLDEST_OF_EACH_ENDPOINT = """
     waiting cross join exports x on x.key in (
@@ -37,26 +37,26 @@ OLDEST_OF_EACH_ENDPOINT = """
     )
 """
 SELECT_DUE_FROM = f"""
-    select {EXPORT_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join endpoints e on e.key = x.endpoint
+    select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join endpoints e on e.key = x.endpoint
     where x.due_ms <= ?1 and x.leased_until_ms <= ?1 and e.disabled_ms is null
     and e.url not in (select value from json_each(?4)) and {NOT_ERASED} order by x.due_ms limit ?2
 """
 SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
-LEASE_EXPORT = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
-RELEASE_EXPORTS = """
+LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
+RELEASE_DELIVERIES = """
     update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1)
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
 """
 FREEZE_PAYLOAD = f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}"
 SELECT_PAYLOAD = f"select payload from exports x where key = ? and {NOT_ERASED}"
-FINISH_EXPORT = f"""
+FINISH_DELIVERY = f"""
     update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
     due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1, leased_until_ms = 0
     where key = ?3 and lease = ?4 and {NOT_ERASED}
 """
-"""An export that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
+"""A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
 INSERT_ATTEMPT = "insert into attempts values (?, ?, ?, ?, ?, ?, ?)"
 SELECT_ATTEMPTS = """
     select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number
@@ -76,7 +76,7 @@ SELECT_SESSION_DELIVERIES = f"""
     select x.key, x.notice_id, e.url, x.event_type, x.state from exports x join endpoints e on e.key = x.endpoint
     where x.stream = ? and {NOT_ERASED} order by x.key
 """
-FAIL_PENDING_EXPORTS = """
+FAIL_PENDING_DELIVERIES = """
     update exports set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null
 """
 CLEAR_FAILING_SINCE = """
@@ -88,7 +88,7 @@ SET_FAILING_SINCE = """
 
 
 class SqliteOutbox:
-    """Exports on their way; the methods are documented in `voicemem.store.port.Outbox`."""
+    """Deliveries on their way; the methods are documented in `voicemem.store.port.Outbox`."""
 
     database: Database
 
@@ -98,13 +98,13 @@ class SqliteOutbox:
         def job(connection: apsw.Connection) -> list[ClaimedDelivery]:
             deliveries = [to_claimed_delivery(row) for row in select_due(connection, now_ms, busy, limit)]
             leases = [(delivery.lease, now_ms + lease_ms, delivery.key) for delivery in deliveries]
-            connection.executemany(LEASE_EXPORT, leases)
+            connection.executemany(LEASE_DELIVERY, leases)
             return deliveries
 
         return await self.database.write(job)
 
     async def release_deliveries(self, now_ms: int) -> None:
-        await self.database.write(lambda connection: connection.execute(RELEASE_EXPORTS, (now_ms,)).fetchall())
+        await self.database.write(lambda connection: connection.execute(RELEASE_DELIVERIES, (now_ms,)).fetchall())
 
     async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:
@@ -122,7 +122,7 @@ class SqliteOutbox:
         due_ms: int | None,
     ) -> bool:
         def job(connection: apsw.Connection) -> bool:
-            connection.execute(FINISH_EXPORT, (state, due_ms, delivery.key, delivery.lease))
+            connection.execute(FINISH_DELIVERY, (state, due_ms, delivery.key, delivery.lease))
             if not connection.changes():
                 return False
             connection.execute(INSERT_ATTEMPT, (delivery.key, delivery.attempts + 1, *attempt))
@@ -165,7 +165,7 @@ class SqliteOutbox:
 
 
 def select_due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
-    """The exports that are due at endpoints that are not busy, the oldest first.
+    """The deliveries that are due at endpoints that are not busy, the oldest first.
 
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
     endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
@@ -178,8 +178,8 @@ def select_due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], li
 
 
 def fail_pending(connection: apsw.Connection, endpoint: int) -> None:
-    """Mark the exports that wait for an endpoint as failed."""
-    connection.execute(FAIL_PENDING_EXPORTS, (endpoint,))
+    """Mark the deliveries that wait for an endpoint as failed."""
+    connection.execute(FAIL_PENDING_DELIVERIES, (endpoint,))
 
 
 def record_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:

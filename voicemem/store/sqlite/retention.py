@@ -14,9 +14,10 @@ import apsw
 
 from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
+from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import scrub_file
+from voicemem.store.sqlite.writer import RUINED
 from voicemem.store.streams import USER_KIND, Stream
 
 
@@ -65,7 +66,7 @@ CONTENT_TABLES = (
         f"delete from producers where stream = ?1 and name in {GIVEN_KEYS}",
     ),
 )
-"""In the order of deletion: attempts are found by their exports, so they are deleted before these."""
+"""In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 ERASED_USER_KIND = "erased user"
 """The kind of the row that is left of an erased user's stream."""
 
@@ -137,7 +138,7 @@ class SqliteErasure:
                 return False
         except apsw.IOError:
             await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
-            self.database.ruined, self.database.healthy = True, False
+            self.database.writing.mark_ruined()
             raise StoreUnavailable(RUINED) from None
 
         await self.database.write(lambda connection: connection.execute(DELETE_PLANS, (json.dumps(keys),)).fetchall())

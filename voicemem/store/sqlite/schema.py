@@ -1,4 +1,4 @@
-"""The schema of the file: numbered migrations, and which databases are refused (design, section 9)."""
+"""The schema of the file: numbered migrations, and which databases are refused (docs/storage.md)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import BEGIN, COMMIT, ROLLBACK, SYNC_ERRORS
+from voicemem.store.sqlite.writer import BEGIN, COMMIT, ROLLBACK, SYNC_ERRORS
 
 SCAN_BYTES = 1024 * 1024
 """Read at a time while looking for stale pages."""

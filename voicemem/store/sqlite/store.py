@@ -9,7 +9,7 @@ import apsw
 
 from voicemem.errors import StoreRuined
 from voicemem.store.records import Figures
-from voicemem.store.sqlite.database import IN_MEMORY, RUINED, Database
+from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal.archive import SqliteArchive
@@ -17,6 +17,7 @@ from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -25,8 +26,8 @@ DELETE_PROBE = "delete from meta where name = 'probe'"
 SELECT_IDENTITY = "select name, value from meta"
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING_EXPORTS = "select count(*) from exports where due_ms is not null"
-COUNT_DUE_EXPORTS = "select count(*), min(due_ms) from exports where due_ms <= ? and leased_until_ms <= ?"
+COUNT_PENDING_DELIVERIES = "select count(*) from exports where due_ms is not null"
+COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from exports where due_ms <= ? and leased_until_ms <= ?"
 
 
 class SqliteFigures:
@@ -39,8 +40,8 @@ class SqliteFigures:
 
         def job(connection: apsw.Connection) -> Figures:
             (running,) = fetch_one(connection, COUNT_RUNNING)
-            (pending,) = fetch_one(connection, COUNT_PENDING_EXPORTS)
-            due, oldest = fetch_one(connection, COUNT_DUE_EXPORTS, (now_ms, now_ms))
+            (pending,) = fetch_one(connection, COUNT_PENDING_DELIVERIES)
+            due, oldest = fetch_one(connection, COUNT_DUE_DELIVERIES, (now_ms, now_ms))
             return Figures(running, pending, due, oldest, size_of(path), size_of(f"{path}-wal"))
 
         return await self.database.read(job)

@@ -1,4 +1,4 @@
-"""The append: producers' events into their journals, in the writer's transaction (design, section 5)."""
+"""The append: producers' events into their journals, in the writer's transaction (docs/ingest.md)."""
 
 from __future__ import annotations
 

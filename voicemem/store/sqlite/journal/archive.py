@@ -1,4 +1,4 @@
-"""Compaction: the runs of an ended journal move into compressed archives, and are read from there (design, section 9).
+"""Compaction: the runs of an ended journal move into compressed archives, and are read from there (docs/storage.md).
 
 A journal is append-only, so its first part can be copied into an archive first, and its rows deleted afterwards, a few
 at a time. Whatever is in both is the same, and readers use the archive, so a crash at any moment needs no repair.

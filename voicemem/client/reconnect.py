@@ -31,7 +31,7 @@ SERVICE_RESTART = 1012
 TRY_AGAIN_LATER = 1013
 
 
-class Supervisor:
+class Reconnector:
     """Makes a new transport for all producers of a client whenever the last one is lost.
 
     `producers` is the client's own mapping, by session id and name. Without `rest` there is no fallback to HTTP.

@@ -1,4 +1,4 @@
-"""A close makes an export for every receiver."""
+"""A close makes a delivery for every receiver."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tests.support.stores.contract import (
     OPERATOR,
     append_offers,
     claim_deliveries,
-    claim_one_export,
+    claim_one_delivery,
     close,
     close_idle,
     closed_session,
@@ -23,27 +23,34 @@ from voicemem.store.port import Store
 from voicemem.store.records import Endpoint, SessionHeader
 
 
-async def test_a_close_exports_to_every_receiver(store: Store) -> None:
-    """A close makes one export for the operator's receiver and one for the session's own, of the same notice."""
+async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
+    """A close makes one delivery for the operator's receiver and one for the session's own, of the same notice."""
     await store.set_operator_endpoint(OPERATOR, "operator-secret")
     webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
     key = await open_key(store, given={"webhook": webhook})
     await append_offers(store, key, *offers(1, 3))
     await store.close_session(key, END, "n1", NOW)
-    exports = {export.endpoint.url: export for export in await claim_deliveries(store)}
+    deliveries = {delivery.endpoint.url: delivery for delivery in await claim_deliveries(store)}
 
-    assert {OPERATOR, HOOK} == set(exports)
+    assert {OPERATOR, HOOK} == set(deliveries)
     assert {(key, "n1", 103, 4, None, 0)} == {
-        (export.stream, export.notice_id, export.event_type, export.position, export.payload, export.attempts)
-        for export in exports.values()
+        (
+            delivery.stream,
+            delivery.notice_id,
+            delivery.event_type,
+            delivery.position,
+            delivery.payload,
+            delivery.attempts,
+        )
+        for delivery in deliveries.values()
     }
-    own, operator = exports[HOOK].endpoint, exports[OPERATOR].endpoint
+    own, operator = deliveries[HOOK].endpoint, deliveries[OPERATOR].endpoint
     assert Endpoint(own.key, key, HOOK, "own-secret", "standard", True, None) == own
     assert Endpoint(operator.key, None, OPERATOR, "operator-secret", "full", False, None) == operator
 
 
-async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
-    """A session that nobody wants to hear of makes no export."""
+async def test_without_a_receiver_there_is_no_delivery(store: Store) -> None:
+    """A session that nobody wants to hear of makes no delivery."""
     stream = await closed_session(store, hook=None)
 
     assert ([], None, []) == (
@@ -53,11 +60,11 @@ async def test_without_a_receiver_there_is_no_export(store: Store) -> None:
     )
 
 
-async def test_no_export_for_a_disabled_receiver(store: Store) -> None:
+async def test_no_delivery_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
     await store.set_operator_endpoint(OPERATOR, None)
     first = await closed_session(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one_export(store)).endpoint, NOW)
+    await store.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
     key = await open_key(store, "s2", {"webhook": {"url": HOOK}})
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}))
     await close(store, key)
@@ -72,9 +79,9 @@ async def test_a_receiver_may_come_during_the_call(store: Store) -> None:
     await append_offers(store, key, update_offer(1, {"webhook": {"secret": "new"}}))
     await append_offers(store, key, update_offer(2, {"webhook": {"url": HOOK + "/2"}}))
     await close(store, key)
-    export = await claim_one_export(store)
+    delivery = await claim_one_delivery(store)
 
-    assert (HOOK + "/2", "new") == (export.endpoint.url, export.endpoint.secret)
+    assert (HOOK + "/2", "new") == (delivery.endpoint.url, delivery.endpoint.secret)
 
 
 async def test_a_receiver_may_come_back(store: Store) -> None:
@@ -85,22 +92,22 @@ async def test_a_receiver_may_come_back(store: Store) -> None:
     )
     await close(store, key)
 
-    assert HOOK == (await claim_one_export(store)).endpoint.url
+    assert HOOK == (await claim_one_delivery(store)).endpoint.url
 
 
-async def test_every_close_exports_anew(store: Store) -> None:
-    """A session that was reopened is exported again at its next close, at the position of that close."""
+async def test_every_close_delivers_again(store: Store) -> None:
+    """A session that was reopened is delivered again at its next close, at the position of that close."""
     key = await open_key(store, given={"webhook": {"url": HOOK}})
     await close_idle(store, key, "n1")
     await append_offers(store, key, offer(1), now_ms=NOW + 1)
     await close(store, key, END, "n2", NOW + 2)
-    exports = await claim_deliveries(store, NOW + 2)
+    deliveries = await claim_deliveries(store, NOW + 2)
 
-    assert [("n1", 1), ("n2", 4)] == [(export.notice_id, export.position) for export in exports]
+    assert [("n1", 1), ("n2", 4)] == [(delivery.notice_id, delivery.position) for delivery in deliveries]
 
 
-async def test_an_export_is_of_its_close(store: Store) -> None:
-    """What stands around the contents of an export is as it was at its close, whatever the session became later."""
+async def test_a_delivery_is_of_its_close(store: Store) -> None:
+    """What stands around the contents of a delivery is as it was at its close, whatever the session became later."""
     first = {"name": "joker", "channel": "c", "labels": {"a": "1"}, "webhook": {"url": HOOK}}
     key = await open_key(store, given=first, now_ms=NOW - 9)
     await close_idle(store, key, "n1")
@@ -108,14 +115,14 @@ async def test_an_export_is_of_its_close(store: Store) -> None:
         store, key, update_offer(1, {"name": "other", "channel": None, "labels": {"a": "2"}}), now_ms=NOW + 1
     )
     await close(store, key, END, "n2", NOW + 2)
-    exports = {export.notice_id: export.closing for export in await claim_deliveries(store, NOW + 2)}
+    deliveries = {delivery.notice_id: delivery.closing for delivery in await claim_deliveries(store, NOW + 2)}
 
-    assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == exports["n1"]
-    assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == exports["n2"]
+    assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == deliveries["n1"]
+    assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == deliveries["n2"]
 
 
-async def test_what_is_not_closed_is_not_exported(store: Store) -> None:
-    """A close that does nothing exports nothing."""
+async def test_what_is_not_closed_is_not_delivered(store: Store) -> None:
+    """A close that does nothing makes no delivery."""
     await store.set_operator_endpoint(OPERATOR, None)
     key = await open_key(store)
     await store.close_session(key, None, "n", NOW)

@@ -1,4 +1,4 @@
-"""The database below a store: commits, readers, a disk that fails."""
+"""The writer of a store: group commits, faulty jobs, a disk that fails."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -16,8 +16,9 @@ from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.database import Database, Job
+from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import append as add
+from voicemem.store.sqlite.writer import Job
 
 
 async def together(database: Database, *jobs: Job) -> list[Any]:

@@ -1,0 +1,214 @@
+"""The rules of imports, and what breaks them (tests/law/test_imports.py). ARCHITECTURE.md explains them to people."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+
+from tests.support.paths import PACKAGE
+
+PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "transcript")
+"""Without async, clock, randomness, environment, threads or sockets."""
+ORDER = (
+    "errors",
+    "version",
+    "backoff",
+    "protocol",
+    "documents",
+    "config",
+    "transcript",
+    "runtime",
+    "store",
+    "security",
+    "telemetry",
+    "llm",
+    "sessions",
+    "context",
+    "webhooks",
+    "memory",
+    "gateway",
+    "services",
+    "server",
+    "client",
+    "library",
+    "app",
+    "cli",
+)
+"""A package imports only from packages above it."""
+CLIENT = ("errors", "version", "backoff", "protocol", "client")
+"""All that the client imports from; it runs where the server is not installed."""
+PURE_MODULES = frozenset(
+    """
+    __future__ array base64 binascii bisect collections functools ipaddress itertools json math operator re types
+    typing unicodedata urllib.parse
+    jsonschema_rs msgspec
+    voicemem
+""".split()  # noqa: SIM905 (a list would be a page long)
+)
+"""All that the pure packages may import: modules that compute, and do not wait, read a clock, draw lots or do I/O."""
+IMPURE_CALLS = ("open", "print", "input", "breakpoint", "eval", "exec", "__import__")
+"""Built-in functions that reach outside, or around the list of modules."""
+ENGINE_IMPORTERS = {
+    "store.engines": "chooses the engine",
+    "cli.backup": "copies files of SQLite while no store is open on them, which no port offers",
+    "cli.service": "check-config checks the path of a file without opening it",
+}
+"""The only files outside an engine that may import one, and why."""
+EDGES = ("rest", "ingest", "agora")
+"""Parts of `server` that know nothing of each other, except for:"""
+EDGE_IMPORTS = {
+    ("server.agora.agents", "server.rest.sessions"): "the check and the audit of settings that call out are the same",
+    (
+        "server.agora.conversation",
+        "server.rest.history",
+    ): "turns and bare messages look the same on both",
+}
+CLOCKS = ("now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
+
+
+@cache
+def nodes_of(source: str) -> list[ast.AST]:
+    """Everything in a file, read once for all tests."""
+    return [*ast.walk(ast.parse(source))]
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Each file of the package by its dotted name, `store.sqlite.journal.row_cache`."""
+    paths = PACKAGE.rglob("*.py")
+    return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8") for path in paths}
+
+
+def package_of(name: str) -> str:
+    return name.split(".")[0]
+
+
+def imports_of(name: str, source: str, files: set[str]) -> Iterator[str]:
+    """The files of the package that a file imports, wherever in it the import stands."""
+    for node in nodes_of(source):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            around = ["voicemem", *name.split(".")][: -node.level] if node.level else []
+            base = ".".join([*around, *([node.module] if node.module else [])])
+            modules = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            root, *parts = module.split(".")
+            if root == "voicemem":
+                yield file_of(parts, files)
+
+
+def file_of(parts: list[str], files: set[str]) -> str:
+    """The file that a dotted name is in: the module itself, a package's `__init__`, or what either of them holds."""
+    for length in range(len(parts), -1, -1):
+        for name in (".".join(parts[:length]), ".".join([*parts[:length], "__init__"])):
+            if name in files:
+                return name
+    return ".".join(parts)
+
+
+def broken_laws(files: dict[str, str]) -> list[str]:
+    """Files outside the order, imports that run against it, and circles."""
+    found = [f"{name} is in no package of the order" for name in files if not is_placed(name)]
+    graph = {name: set(imports_of(name, source, set(files))) - {name} for name, source in files.items()}
+    engines = engines_of(files)
+    for name, others in graph.items():
+        found += [f"{name} imports {other}" for other in sorted(others) if is_forbidden(name, other, engines)]
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        found.append(f"a circle: {' '.join(sorted(set(circle.args[1])))}")
+    return found
+
+
+def is_placed(name: str) -> bool:
+    return name in ("__init__", "__main__") or package_of(name) in ORDER
+
+
+def engines_of(files: dict[str, str]) -> set[str]:
+    """The engines, `store.sqlite`: each folder of `store` is one."""
+    return {f"store.{parts[1]}" for name in files if (parts := name.split("."))[0] == "store" and len(parts) > 2}
+
+
+def part_of(name: str) -> str:
+    """The first two parts of a dotted name: `store.sqlite`, `server.rest`."""
+    return ".".join(name.split(".")[:2])
+
+
+def is_forbidden(name: str, other: str, engines: set[str]) -> bool:
+    """Whether one file may not import another; the package's own `__init__` and `__main__` are its edges."""
+    mine, theirs = package_of(name), package_of(other)
+    if mine == "__main__" or theirs not in ORDER:
+        return False
+    if mine == "__init__":
+        return theirs != "version"
+    if mine == "client" and theirs not in CLIENT:
+        return True
+    if part_of(other) in engines and part_of(other) != part_of(name) and name not in ENGINE_IMPORTERS:
+        return True
+    if part_of(name) in engines and other == "store.engines":
+        return True
+    if mine == theirs == "server" and is_between_edges(name, other) and (name, other) not in EDGE_IMPORTS:
+        return True
+    return ORDER.index(theirs) > ORDER.index(mine)
+
+
+def is_between_edges(name: str, other: str) -> bool:
+    edges = {f"server.{edge}" for edge in EDGES}
+    return part_of(name) != part_of(other) and {part_of(name), part_of(other)} <= edges
+
+
+def impurities(files: dict[str, str]) -> list[str]:
+    """What in the pure packages waits, reads a clock, or reaches outside."""
+    pure = {name: nodes_of(source) for name, source in files.items() if package_of(name) in PURE}
+    return [f"{name}: {what}" for name, nodes in pure.items() for node in nodes for what in impure(node)]
+
+
+def impure(node: ast.AST) -> Iterator[str]:
+    """What is impure in one node of a tree."""
+    match node:
+        case ast.AsyncFunctionDef() | ast.AsyncFor() | ast.AsyncWith() | ast.Await() | ast.comprehension(is_async=1):
+            yield "async"
+        case ast.Import(names=names):
+            yield from (f"import {alias.name}" for alias in names if not is_pure_module(alias.name))
+        case ast.ImportFrom(module=str() as module, level=0) if not is_pure_module(module):
+            yield f"import {module}"
+        case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
+            yield f"call of {name}"
+        case ast.Call(func=ast.Attribute(attr=clock)) if clock in CLOCKS:
+            yield f"call of {clock}"
+
+
+def is_pure_module(module: str) -> bool:
+    """Whether a module or a package that holds it is in the list."""
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in PURE_MODULES for length in range(1, len(parts) + 1))
+
+
+def stale_exceptions(files: dict[str, str]) -> list[str]:
+    """Exceptions of the lists above that nothing needs any more."""
+    engines = engines_of(files)
+    imports = {name: set(imports_of(name, source, set(files))) for name, source in files.items()}
+    stale = [
+        name
+        for name in ENGINE_IMPORTERS
+        if not any(part_of(other) in engines and part_of(other) != part_of(name) for other in imports.get(name, ()))
+    ]
+    return [*stale, *(f"{name} imports {other}" for name, other in EDGE_IMPORTS if other not in imports.get(name, ()))]
+
+
+def packages_of_the_page(page: str) -> tuple[list[str], list[str]]:
+    """The packages that ARCHITECTURE.md lists in its table: all, and those of its pure block."""
+    table = page.split("## Packages, in import order")[1].split("\n## ")[0]
+    rows = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")]
+    block, listed = "", []
+    for row in rows:
+        if row.startswith("**"):
+            block = row.strip("*")
+        elif row.startswith("`"):
+            listed.append((row.strip("`"), block))
+    return [name for name, _ in listed], [name for name, block in listed if block == "pure"]

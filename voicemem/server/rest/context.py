@@ -1,0 +1,108 @@
+"""Reading the context: the body of the next LLM request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
+from voicemem.context.builder import ContextOptions, render_body, select_context
+from voicemem.context.formats import ENRICHERS
+from voicemem.context.usage import Usage, usage_of
+from voicemem.errors import Refused
+from voicemem.protocol.types import JsonObject, matching
+from voicemem.server.http.request import get_stream, json_response, services_of
+from voicemem.server.http.routes import Route, json_ok
+
+ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
+ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
+Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
+POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
+
+
+class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
+    `data` shows the session's data to the LLM.
+
+    `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
+    """
+
+    enrich: Enrich = ""
+    style: Literal["openai", "anthropic", "gemini"] | None = None
+    alternate: bool = False
+    tools: bool = False
+    max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    policy: PolicyName | None = None
+    max_messages: Messages | None = None
+    max_tokens: Tokens | None = None
+    context_window: Tokens | None = None
+    usage: bool = False
+    data: bool = False
+
+
+class OpenAiContext(Struct, frozen=True):
+    """A body for OpenAI's Chat Completions; it also has `model`, `llm.params`, and the fields of `custom`."""
+
+    messages: list[JsonObject]
+
+
+class AnthropicContext(Struct, frozen=True):
+    """A body for Anthropic's Messages."""
+
+    messages: list[JsonObject]
+    max_tokens: Any
+
+
+class GeminiContext(Struct, frozen=True):
+    """A body for Gemini's generateContent."""
+
+    contents: list[JsonObject]
+
+
+class AccountedContext(Usage, frozen=True):
+    """What is added to the body with `usage=true`."""
+
+
+async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
+    """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
+    stream = await get_stream(request)
+    services = services_of(request)
+    options = ContextOptions(
+        enrich=tuple(name for name in query.enrich.split(",") if name),
+        style=query.style,
+        alternate=query.alternate,
+        tools=query.tools,
+        max_history=query.max_history,
+        memory=memory_from_query(query),
+        data=query.data,
+    )
+    selection = await select_context(services.memories, services.policies, stream, options)
+    body = render_body(selection, options)
+    if query.usage:
+        body |= msgspec.to_builtins(usage_of(selection, services.summaries.summary_state(stream, selection)))
+    return json_response(body)
+
+
+def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
+    """Return the policy that a query names. Raises `Refused` (`invalid_query`)."""
+    memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
+    try:
+        check_memory(memory)
+    except Refused as refused:
+        raise Refused("invalid_query", refused.detail) from None
+    return MemoryConfig(**memory) if memory else None
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/sessions/{id}/context",
+        read_context,
+        "read",
+        ContextQuery,
+        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
+    ),
+)
