@@ -163,7 +163,8 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
     for row in final.rows:
         event = row["event"]
         try:
-            fold(state, DecodedRow(row["position"], row["received_ms"], decode_journaled(msgspec.json.encode(event))))
+            decoded = decode_journaled(msgspec.json.encode(event))
+            fold(state, DecodedRow(row["position"], row["received_ms"], decoded, row["producer"]))
         except msgspec.ValidationError:
             yield f"position {row['position']} holds what is no event"
             return

@@ -80,7 +80,10 @@ def row(position: int, producer: str | None, event: JsonObject) -> JsonObject:
 
 def state(rows: list[JsonObject]) -> State:
     decoded = [decode_journaled(msgspec.json.encode(one["event"])) for one in rows]
-    entries = [DecodedRow(one["position"], one["received_ms"], event) for one, event in zip(rows, decoded, strict=True)]
+    entries = [
+        DecodedRow(one["position"], one["received_ms"], event, one["producer"])
+        for one, event in zip(rows, decoded, strict=True)
+    ]
     return fold_all(State(), entries)
 
 

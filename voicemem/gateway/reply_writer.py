@@ -12,10 +12,8 @@ from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import LlmDone, ProducedEvent
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.recorder import Recorder
-from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import AFTER_ALL
 
 
 class ReplyWriter:
@@ -66,30 +64,24 @@ async def record(recorder: Recorder, lease: ProducerLease, events: Iterable[Prod
     return recorded.stream
 
 
-LOOK_BACK_TURNS = 256
-"""How many of the newest turns are searched. The session's next request finds a reply that was left open, so there
-cannot be many turns after it; the bound keeps the search cheap in a long session."""
+LOOK_BACK = 256
+"""How many of the newest open replies are looked at. The session's next request finds a reply that was left open, so
+there cannot be many after it; the bound keeps the search cheap in a long session."""
 
 
-async def ends_of_unfinished(
-    journal: Journal, key: int, state: State, producer: str, running: Container[tuple[int, str]]
-) -> list[LlmDone]:
+def ends_of_unfinished(key: int, state: State, producer: str, running: Container[tuple[int, str]]) -> list[LlmDone]:
     """An end for each open reply that this producer began, except those in `running` (session key and item).
 
     The end has the time at which the reply last grew, so that a later interruption sees it as it was then.
     """
     ends = []
-    for number in state.turn_numbers[-LOOK_BACK_TURNS:]:
-        for reply in state.turns[number].replies:
-            if reply.item is None or reply.generation.complete or (key, reply.item) in running:
-                continue
-            # The state does not know producers: the journal row that began the reply does.
-            first = await journal.read_rows(key, reply.order - 1, 1)
-            if first and first[0].producer == producer:
-                ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
+    for number, _, id in state.unfinished[-LOOK_BACK:]:
+        reply = state.replies[id]
+        if reply.item is not None and reply.producer == producer and (key, reply.item) not in running:
+            ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
     return ends
 
 
 def last_ts(reply: Reply) -> int:
-    said = reply.generation.deltas.last(AFTER_ALL)
-    return reply.begin if said is None else said.ts
+    times = reply.generation.deltas.times
+    return times[-1] if times else reply.begin

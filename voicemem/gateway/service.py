@@ -33,8 +33,8 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.speech import utterance_text
-from voicemem.transcript.state import Turn
+from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.state import State, Turn
 
 T = TypeVar("T")
 GATEWAY_PRODUCER = "gateway"
@@ -159,7 +159,7 @@ class Gateway:
         """End the replies that a killed process left open; the session's row after that."""
         stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
         state, running = (await self.memories.get(stream)).state, self.deps.reply_ids.reserved
-        ends = await ends_of_unfinished(self.memories.journal, stream.key, state, GATEWAY_PRODUCER, running)
+        ends = ends_of_unfinished(stream.key, state, GATEWAY_PRODUCER, running)
         return await record(self.deps.recorder, lease, ends) if ends else stream
 
     async def working_memory_tools(self, stream: Stream) -> list[JsonObject]:
@@ -190,10 +190,8 @@ class Gateway:
         if chat_turn.user_text is None:
             return NewInput(state.utterance_turn)
         turn = state.turns.get(state.newest_turn)
-        if turn is not None and is_recorded(turn, chat_turn.user_text):
-            shown = turn.typed or any(
-                utterance_text(utterance, with_partials=False)[0] for utterance in turn.utterances
-            )
+        if turn is not None and is_recorded(state, turn, chat_turn.user_text):
+            shown = turn.typed or turn.finals
             return NewInput(turn.number, pending_text=None if shown else chat_turn.user_text)
         message = MessageEvent(
             role="user", text=chat_turn.user_text, source="message", item=self.new_id(), ts=self.clock()
@@ -204,7 +202,7 @@ class Gateway:
         """The results of tool calls that have none yet; the reply belongs to the turn of these calls."""
         uses = {use.call_id: use for use in memory.tool_uses()}
         for tool_result in tool_results:
-            if tool_result.call_id not in memory.state.tool_call_turns:
+            if tool_result.call_id not in memory.state.tool_calls:
                 where = f"`messages[{tool_result.message_index}].tool_call_id`"
                 raise Refused("invalid_field", f"{UNKNOWN_TOOL_CALL}: {where}")
         # A call that is known but not among the uses is forgotten: its result is ignored.
@@ -255,12 +253,11 @@ def reserved_tool_names(stream: Stream, chat_turn: ChatTurn) -> frozenset[str]:
     return TOOL_NAMES - caller_tool_names(chat_turn.fields.get("tools"))
 
 
-def is_recorded(turn: Turn, text: str) -> bool:
+def is_recorded(state: State, turn: Turn, text: str) -> bool:
     """Whether a turn that waits for its reply has the user's words: recognised speech, or the same text typed."""
-    replied = any(reply.restored or reply.generation.text() for reply in turn.replies)
-    if replied or turn.failures:
+    if standing_replies(state, turn) or turn.failures:
         return False
-    return bool(turn.utterances) or any(same_words(typed.text, text) for typed in turn.typed or ())
+    return bool(turn.segments) or any(same_words(typed.text, text) for typed in turn.typed or ())
 
 
 def same_words(text: str, other: str) -> bool:

@@ -15,7 +15,9 @@ from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natu
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.recorder import Recorder
+from voicemem.transcript.replies.sources import standing_replies
 from voicemem.transcript.state import State, Turn
+from voicemem.transcript.timeline import AFTER_ALL
 
 API_PRODUCER = "api"
 """The producer of these events. They have no seq, so no other producer may use the name (`batches.OWN_PRODUCERS`)."""
@@ -108,7 +110,7 @@ def event_turn(arrival: DecodedEvent, state: State) -> int:
     """The turn that an event of this module went to."""
     event = arrival.event
     if isinstance(event, ToolCall | ToolResult):
-        return state.tool_call_turns.get(event.call_id, event.turn_id)
+        return state.tool_calls[event.call_id][0]
     return state.items.get(event.item or "", state.newest_turn)
 
 
@@ -125,7 +127,8 @@ class EventTranslator:
         order."""
         self.latest_ts: dict[int, int] = {}
         """The newest time in each turn that has new entries."""
-        self.tool_call_turns = dict(state.tool_call_turns)
+        self.tool_call_turns: dict[str, int] = {}
+        """The turns of new tool calls."""
         self.new_id = new_id
 
     def translate_all(self, entries: Sequence[Added]) -> list[Event]:
@@ -217,14 +220,17 @@ class EventTranslator:
         known = self.latest_ts.get(number)
         if known is None:
             turn = self.state.turns.get(number)
-            known = self.ts - 1 if turn is None else max(begins_of(turn), default=self.ts - 1)
+            known = self.ts - 1 if turn is None else max(begins_of(self.state, turn), default=self.ts - 1)
         if entry.timestamp is None:
             self.ts = min(max(self.ts, known + 1), MAX_INTEGER)
         self.latest_ts[number] = max(known, self.ts)
         return self.ts
 
     def tool_turn(self, entry: Added, call_id: str) -> int:
-        return self.tool_call_turns.get(call_id, self.newest_turn) if entry.turn_id is None else entry.turn_id
+        if entry.turn_id is not None:
+            return entry.turn_id
+        known = self.state.tool_calls.get(call_id, (self.newest_turn, 0))[0]
+        return self.tool_call_turns.get(call_id, known)
 
 
 def join_parts(entry: Added) -> Added:
@@ -234,11 +240,11 @@ def join_parts(entry: Added) -> Added:
     return msgspec.structs.replace(entry, content="\n".join(part.text for part in entry.content))
 
 
-def begins_of(turn: Turn) -> Iterator[int]:
+def begins_of(state: State, turn: Turn) -> Iterator[int]:
     """When each thing that a turn shows began, in Unix ms."""
-    for utterance in turn.utterances:
-        yield from (segment.begin for segment in utterance.segments)
-    yield from (message.begin for message in (*(turn.typed or ()), *turn.replies))
+    yield from (segment.begin for segment in turn.segments if segment.begin < AFTER_ALL)
+    yield from (typed.begin for typed in turn.typed or ())
+    yield from (reply.begin for reply in standing_replies(state, turn))
     yield from (tool_call.ts for tool_call in turn.tool_calls or ())
 
 

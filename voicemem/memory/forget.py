@@ -12,7 +12,7 @@ from voicemem.protocol.types import Natural
 from voicemem.sessions.cache import ReadModelCache, append_derived
 from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
-from voicemem.transcript.history import turn_entries
+from voicemem.transcript.history import begun_positions, turn_entries
 from voicemem.transcript.messages import Forgotten
 
 
@@ -74,7 +74,7 @@ def forget_all_but_newest(memory: ReadModel, count: int, everything: bool) -> Me
 def kept_positions(memory: ReadModel, number: int, kept: set[int]) -> set[int]:
     """The journal positions at which the parts of a turn began that stay: `kept` messages, and unfinished ones."""
     state, turn = memory.state, memory.state.turns[number]
-    begun = {part.order for part in (*turn.utterances, *(turn.typed or ()), *turn.replies)}
+    begun = begun_positions(state, turn)
     entries = enumerate(turn_entries(state, turn), memory.turn_starts[number])
     forgotten = state.forgotten or Forgotten()
     return {

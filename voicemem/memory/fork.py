@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
 
 import msgspec
 
@@ -31,9 +30,9 @@ from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
-from voicemem.transcript.heard import Interruption
-from voicemem.transcript.history import HeardReply, MessageEntry, turn_entries
+from voicemem.transcript.history import MessageEntry, begun_items, restored_interruptions, turn_entries
 from voicemem.transcript.messages import Forgotten, Message, Summary
+from voicemem.transcript.replies.evidence import Interruption
 from voicemem.transcript.state import State, Turn
 
 PAGE = 500
@@ -99,7 +98,7 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     for number in state.turn_numbers:
         if number > at_turn:
             break
-        gone += items_forgotten_in(state.turns[number], forgotten)
+        gone += items_forgotten_in(state, state.turns[number], forgotten)
         for event, order in turn_events(state, state.turns[number]):
             position += 1
             if number == forgotten.turn and not forgotten.covers(number, order):
@@ -122,14 +121,11 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     yield SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
 
 
-def items_forgotten_in(turn: Turn, forgotten: Forgotten) -> Iterator[str]:
+def items_forgotten_in(state: State, turn: Turn, forgotten: Forgotten) -> Iterator[str]:
     """The items of the forgotten parts of a turn: later events for them must not bring these back."""
-    for utterance in turn.utterances:
-        if forgotten.covers(turn.number, utterance.order):
-            yield from {segment.item: None for segment in utterance.segments if segment.item is not None}
-    for reply in turn.replies:
-        if reply.item is not None and forgotten.covers(turn.number, reply.order):
-            yield reply.item
+    for order, items in begun_items(state, turn):
+        if forgotten.covers(turn.number, order):
+            yield from items
 
 
 def document_event(document: Document) -> MemoryDocument:
@@ -148,7 +144,7 @@ def document_event(document: Document) -> MemoryDocument:
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
     """The events of a turn, each with the journal position at which its message or tool call began."""
     for entry in turn_entries(state, turn):
-        interruption = interruption_cause(entry)
+        interruption = interruption_cause(state, entry)
         if interruption is None:
             yield to_message_event(entry.message), entry.order
         else:
@@ -175,16 +171,9 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
         yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 
 
-def interruption_cause(entry: MessageEntry) -> Interruption | None:
+def interruption_cause(state: State, entry: MessageEntry) -> Interruption | None:
     """The first interruption of a reply, if it has a cause; the message itself has everything else about it."""
-    if not isinstance(entry.made_of, HeardReply):
-        return None
-    interruptions = (
-        entry.made_of.interruptions
-        or (entry.made_of.reply.interruptions if entry.made_of.reply.restored else None)
-        or ()
-    )
-    first = min(interruptions, key=attrgetter("ts"), default=None)
+    first = entry.interruption or next(iter(restored_interruptions(state, entry)), None)
     return first if first is not None and first.cause is not None else None
 
 

@@ -66,6 +66,8 @@ class Statistics(Struct, frozen=True):
     summary: SummaryState | None
     forgotten: int
     """Messages that contexts no longer show."""
+    ignored: dict[str, int]
+    """By bound (`segments`, `replies`, `interruptions`, `resumes`, `traces`, `words`): the events beyond it."""
     memory_bytes: int
 
 
@@ -89,6 +91,7 @@ def statistics_of(
         tools=count_tools(memory.state),
         summary=summary,
         forgotten=len(messages) - len(memory.remembered_indexes()),
+        ignored=memory.state.ignored,
         memory_bytes=memory.weight,
     )
 

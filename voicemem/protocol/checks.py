@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.events import Event, Interrupt, MessageEvent, SessionEnd, Tts
+from voicemem.protocol.events import Event, LlmCancel, MessageEvent, SessionEnd, Tts
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.types import MAX_TEXT_BYTES, Integer, Name
 
@@ -37,7 +37,7 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
     original: str | UnsetType = UNSET
     source: str | UnsetType = UNSET
     user: Name | UnsetType = UNSET
-    heard: Literal["aligned", "estimated"] | UnsetType = UNSET
+    heard: Literal["aligned", "estimated", "unmatched"] | UnsetType = UNSET
     partial: bool | UnsetType = UNSET
 
 
@@ -60,10 +60,9 @@ def check_tts(event: Tts) -> None:
         )
 
 
-def check_interrupt(event: Interrupt) -> None:
-    evidence = (event.heard_text, event.heard_chars, event.audio_end_ms)
-    if sum(value is not None for value in evidence) > 1:
-        raise Refused("invalid_field", "An interrupt may have at most one of heard_text, heard_chars, audio_end_ms.")
+def check_cancel(event: LlmCancel) -> None:
+    if event.item is None and event.turn_id is None:
+        raise Refused("missing_field", "An llm.cancel must have an item or a turn_id.")
 
 
 def check_end(event: SessionEnd) -> None:
@@ -72,9 +71,8 @@ def check_end(event: SessionEnd) -> None:
 
 
 def check_texts(event: Event) -> None:
-    texts = [getattr(event, "text", None), getattr(event, "heard_text", None), getattr(event, "reason", None)]
-    for text in texts:
-        check_text(text)
+    for name in ("text", "heard_text", "synthesised_text", "reason"):
+        check_text(getattr(event, name, None))
 
 
 def check_text(text: str | None) -> None:
@@ -107,7 +105,7 @@ def check_message(event: MessageEvent) -> None:
 
 CHECKS: dict[type, Callable[[Any], None]] = {
     Tts: check_tts,
-    Interrupt: check_interrupt,
+    LlmCancel: check_cancel,
     SessionEnd: check_end,
     MessageEvent: check_message,
 }

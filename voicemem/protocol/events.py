@@ -1,4 +1,4 @@
-"""The events of the protocol `voicemem.v1`, one frozen record each (design, section 3).
+"""The events of the protocol `voicemem.v1`, one frozen record each (docs/ingest.md).
 
 Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. These
 records drop unknown fields; the journal keeps them, since it stores the bytes of the event as they were validated.
@@ -73,6 +73,12 @@ class LlmDone(Event, tag="llm.done", frozen=True):
     text: str | None = None
 
 
+class LlmCancel(Event, tag="llm.cancel", frozen=True):
+    """The reply never existed: it was generated ahead, and thrown away before any of it was played."""
+
+    turn_id: Natural | None = None
+
+
 class LlmError(Event, tag="llm.error", frozen=True):
     """The LLM request failed; `text` is the failure message that was spoken."""
 
@@ -82,7 +88,10 @@ class LlmError(Event, tag="llm.error", frozen=True):
 
 
 class Tts(Event, tag="tts", frozen=True):
-    """Playback: progress (`heard_text`, `audio_ms`, `done`), or timing only (`words`, `total_audio_ms`)."""
+    """Playback: progress (`heard_text`, `audio_ms`, `done`), or timing only (`words`, `total_audio_ms`).
+
+    `synthesised_text` is the text, from the reply's start, whose audio `total_audio_ms` measures.
+    """
 
     turn_id: Natural | None = None
     heard_text: str | None = None
@@ -90,11 +99,15 @@ class Tts(Event, tag="tts", frozen=True):
     done: bool | None = None
     words: tuple[Word, ...] | None = None
     total_audio_ms: Natural | None = None
+    synthesised_text: str | None = None
     estimated: bool = False
 
 
 class Interrupt(Event, tag="interrupt", frozen=True):
-    """The user cut the agent short at `ts`; at most one of the three kinds of evidence comes with it."""
+    """The user cut the agent short at `ts`; each of the three kinds of evidence counts by itself.
+
+    With `more`, there was more of the reply than was ever reported: it marks whatever playback says.
+    """
 
     turn_id: Natural | None = None
     heard_text: str | None = None
@@ -102,6 +115,7 @@ class Interrupt(Event, tag="interrupt", frozen=True):
     audio_end_ms: Natural | None = None
     estimated: bool = False
     cause: str | None = None
+    more: bool = False
 
 
 class Resume(Event, tag="resume", frozen=True):
@@ -123,27 +137,27 @@ class MessageEvent(Event, tag="message", frozen=True):
 class ToolCall(Event, tag="tool.call", frozen=True):
     """The LLM calls a tool; `arguments` is any JSON (OpenAI sends a string of JSON)."""
 
-    turn_id: Natural
     call_id: Name
     name: Name
     arguments: Any
+    turn_id: Natural | None = None
 
 
 class ToolResult(Event, tag="tool.result", frozen=True):
     """The result of a tool call; `result` is any JSON."""
 
-    turn_id: Natural
     call_id: Name
     result: Any
     name: Name | None = None
+    turn_id: Natural | None = None
 
 
 class Metric(Event, tag="metric", frozen=True):
     """A latency of the pipeline, in ms (asr_ttlw, llm_ttft, tts_ttfb, e2e …)."""
 
-    turn_id: Natural
     name: Name
     latency_ms: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | Annotated[float, Meta(ge=0)]
+    turn_id: Natural | None = None
 
 
 class SessionUpdate(Event, tag="session.update", frozen=True):
@@ -281,6 +295,7 @@ ProducedEvent = (
     | LlmDelta
     | LlmDone
     | LlmError
+    | LlmCancel
     | Tts
     | Interrupt
     | Resume
@@ -293,7 +308,18 @@ ProducedEvent = (
 )
 """What a producer may send into a session."""
 TranscriptEvent = (
-    Asr | LlmDelta | LlmDone | LlmError | Tts | Interrupt | Resume | MessageEvent | ToolCall | ToolResult | Metric
+    Asr
+    | LlmDelta
+    | LlmDone
+    | LlmError
+    | LlmCancel
+    | Tts
+    | Interrupt
+    | Resume
+    | MessageEvent
+    | ToolCall
+    | ToolResult
+    | Metric
 )
 """Events that change nothing but the journal: most of what producers send."""
 ServerEvent = (

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.merge_patch import merge_patch as merge_patch
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER
 
 JSON_DECODER = msgspec.json.Decoder()

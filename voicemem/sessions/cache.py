@@ -1,4 +1,4 @@
-"""The cache of read models: each is the fold of a journal up to a position, and nothing owns it (design, section 9).
+"""The cache of read models: each is the fold of a journal up to a position, and nothing owns it (docs/storage.md).
 
 Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
 """
@@ -121,7 +121,13 @@ class ReadModelCache:
             memory.folded_bytes += sum(len(row.payload) for row in rows)
 
     def fold_committed(
-        self, key: int, position: int, received_ms: int, events: Sequence[IncomingEvent | JournaledEvent], size: int = 0
+        self,
+        key: int,
+        position: int,
+        received_ms: int,
+        events: Sequence[IncomingEvent | JournaledEvent],
+        producer: str | None,
+        size: int = 0,
     ) -> None:
         """Fold events that were just committed, the first at `position`, if nothing is missing before them.
 
@@ -136,7 +142,7 @@ class ReadModelCache:
             state, memory.last_round = memory.state, self.rounds
             memory.folded_bytes += size
             for place, event in enumerate(events, position):
-                fold_event(state, place, received_ms, event)
+                fold_event(state, place, received_ms, event, producer)
             return
         memory.known_position = position + len(events) - 1
         if memory.known_position - memory.position > MAX_LAG:
@@ -208,7 +214,9 @@ class ReadModelCache:
 def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
     """Decode journal rows for the fold. Raises `StoreUnavailable` for a damaged one."""
     try:
-        return [DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload)) for row in rows]
+        return [
+            DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload), row.producer) for row in rows
+        ]
     except MALFORMED:
         raise StoreUnavailable("An event is damaged in the store.") from None
 

@@ -14,6 +14,7 @@ from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import SpeechTimes, turn_times
 from voicemem.transcript.messages import Message, ToolUse
+from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
 
 
@@ -144,6 +145,7 @@ class ReadModel:
         state = self.state
         if not state.dirty_turns:
             return
+        settle(state)
         for number in state.dirty_turns:
             self.turn_messages[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)

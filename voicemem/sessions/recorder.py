@@ -199,10 +199,12 @@ class Recorder:
         lease = batch.lease
         counts.add_stored(batch.kind, result.stored, result.offered, result.size)
         if result.position is not None:  # nearly every batch of a call
-            self.memories.fold_committed(lease.key, result.position, received_ms, batch.events, result.size)
+            self.memories.fold_committed(
+                lease.key, result.position, received_ms, batch.events, lease.producer, result.size
+            )
             return
         for entry in result.entries:
-            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event])
+            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer)
         counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
         for update in result.updates:
             if patch_changes_outbound(update.patch):  # an administrative act

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from voicemem.transcript.history import turn_entries
+from voicemem.transcript.replies.playing import put, settle
 from voicemem.transcript.state import State
 
 
@@ -46,14 +47,18 @@ class MessageDiff:
         self.unfinished = unfinished
         self.turns: dict[int, dict[str, bytes]] = {}
         """By turn: its messages, by key and in order."""
+        self.shown: list[int] = []
+        """The turns that have messages, sorted."""
 
     def changes(self) -> Changes:
         """What has changed since the last time; the first time, everything."""
         state = self.state
         changes = Changes([], [])
+        settle(state)
         for number in sorted(state.dirty_turns):
             before, now = self.turns.get(number, {}), self.encode_turn(number)
             self.turns[number] = now
+            put(self.shown, number, bool(now))
             changes.removed.extend(key for key in before if key not in now)
             changes.upserts.extend(upserts(before, now, self.last_key_before(number)))
         state.dirty_turns.clear()
@@ -72,11 +77,8 @@ class MessageDiff:
 
     def last_key_before(self, number: int) -> str | None:
         """The key of the last message before this turn."""
-        turn_numbers = self.state.turn_numbers
-        for place in range(bisect_left(turn_numbers, number) - 1, -1, -1):
-            if messages := self.turns.get(turn_numbers[place]):
-                return next(reversed(messages))
-        return None
+        place = bisect_left(self.shown, number)
+        return next(reversed(self.turns[self.shown[place - 1]])) if place else None
 
 
 def upserts(before: dict[str, bytes], now: dict[str, bytes], after: str | None) -> list[Upsert]:

@@ -1,4 +1,4 @@
-"""The fold: it turns a journal, event by event, into the state of a call (design, section 4).
+"""The fold: it turns a journal, event by event, into the state of a call (docs/memory.md).
 
 `fold(state, entry)` changes the state and returns it; a caller that needs the old one keeps a snapshot. Whatever a
 producer sends, it does not raise, and an event does not cost more the longer the call has become.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from voicemem.protocol.events import (
     IncomingEvent,
     Interrupt,
     JournaledEvent,
+    LlmCancel,
     LlmDelta,
     LlmDone,
     LlmError,
@@ -30,95 +32,95 @@ from voicemem.protocol.events import (
     Metric,
     Resume,
     SessionClosed,
+    SessionEnd,
     SessionForked,
     SessionReopened,
     ToolCall,
     ToolResult,
     Tts,
 )
-from voicemem.protocol.strict_json import merge_patch
+from voicemem.protocol.merge_patch import merge_patch
 from voicemem.transcript.messages import Forgotten, Summary
-from voicemem.transcript.playback import fold_close, fold_interrupt, fold_reopen, fold_resume, fold_tts
-from voicemem.transcript.replies import fold_delta, fold_llm_end, fold_message
+from voicemem.transcript.replies.llm_events import fold_delta, fold_done, fold_error, fold_message
+from voicemem.transcript.replies.playback_events import (
+    fold_cancel,
+    fold_close,
+    fold_end,
+    fold_interrupt,
+    fold_reopen,
+    fold_resume,
+    fold_tts,
+    remake_all,
+)
+from voicemem.transcript.replies.playing import forget_playing
 from voicemem.transcript.speech import fold_asr
-from voicemem.transcript.state import Latency, State, ToolCallRecord, Turn, append_item
+from voicemem.transcript.state import MAX_EVENT_IDS, State, Turn
+from voicemem.transcript.traces import fold_metric, fold_tool_call, fold_tool_result
 
 
 class DecodedRow(NamedTuple):
-    """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`."""
+    """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`.
+
+    The server's own events have no producer.
+    """
 
     position: int
     received_ms: int
     event: JournaledEvent
+    producer: str | None = None
 
 
 def fold(state: State, entry: DecodedRow) -> State:
     """The state after one more entry of its journal."""
-    fold_event(state, entry.position, entry.received_ms, entry.event)
+    fold_event(state, *entry)
     return state
 
 
 def fold_all(state: State, entries: Iterable[DecodedRow]) -> State:
     """The state after all of these entries."""
-    for position, received_ms, event in entries:
-        fold_event(state, position, received_ms, event)
+    for position, received_ms, event, producer in entries:
+        fold_event(state, position, received_ms, event, producer)
     return state
 
 
-def fold_event(state: State, position: int, received_ms: int, event: JournaledEvent | IncomingEvent) -> None:
+def fold_event(
+    state: State,
+    position: int,
+    received_ms: int,
+    event: JournaledEvent | IncomingEvent,
+    producer: str | None = None,
+) -> None:
     """Apply the event at a position to the state.
 
     A second event of the same id, and one about an item that a fork has left behind, change nothing: the journal keeps
     what arrived, and a producer that repeats itself does no harm.
     """
-    state.position = position
-    if event.id is not None:
-        if event.id in state.event_ids:
-            return
-        state.event_ids.add(event.id)
+    state.position, state.producer = position, producer
+    if event.id is not None and is_repeated(state, event.id):
+        return
     rule = FOLD_RULES.get(type(event))
+    ts = received_ms if event.ts is None else event.ts
     if rule is not None and (event.item is None or event.item not in state.forgotten_items):
-        turn = rule(state, event, received_ms if event.ts is None else event.ts)
+        turn = rule(state, event, ts)
         if turn is not None:
             state.dirty_turns.add(turn.number)
+            if state.closed_ts is not None:
+                remake_all(state)
+    if event.ts is not None:
+        clock = state.clocks.get(producer)
+        if clock is None or ts > clock:
+            state.clocks[producer] = ts
 
 
-# Events that are not chat messages (rule 10)
-
-
-def fold_tool_or_metric(state: State, event: ToolCall | ToolResult | Metric, ts: int) -> Turn:
-    match event:
-        case ToolCall():
-            turn = state.turn(event.turn_id)
-            record_call(state, turn, event, ts)
-        case ToolResult():
-            turn = state.turn(state.tool_call_turns.get(event.call_id, event.turn_id))
-            record_result(state, turn, event, ts)
-        case Metric():
-            turn = state.turn(event.turn_id)
-            turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
-    return turn
-
-
-def record_result(state: State, turn: Turn, event: ToolResult, ts: int) -> None:
-    """Store the result of a tool call; one that arrives before its tool call waits for it."""
-    tool_call = next((t for t in turn.tool_calls or () if t.call_id == event.call_id), None)
-    if tool_call is None:
-        tool_call = ToolCallRecord(state.position, ts, event.call_id)
-        turn.tool_calls = append_item(turn.tool_calls, tool_call)
-    tool_call.result = event.result
-    tool_call.answered = True
-
-
-def record_call(state: State, turn: Turn, event: ToolCall, ts: int) -> None:
-    """Store a tool call, in the record of a result that waits for it, if there is one."""
-    record = next((t for t in turn.tool_calls or () if t.call_id == event.call_id and t.name is None), None)
-    if record is None:
-        record = ToolCallRecord(state.position, ts, event.call_id)
-        turn.tool_calls = append_item(turn.tool_calls, record)
-    record.order, record.ts = state.position, ts
-    record.name, record.arguments = event.name, event.arguments
-    state.tool_call_turns[event.call_id] = turn.number
+def is_repeated(state: State, id: str) -> bool:
+    """Whether an event of this id has come before; of very many ids the newest are remembered."""
+    known, digest = state.event_ids, int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
+    if digest in known:
+        return True
+    if len(known) >= MAX_EVENT_IDS:
+        del known[next(iter(known))]
+    known[digest] = None
+    return False
 
 
 # Events of the server
@@ -156,7 +158,7 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     """End what was copied from the other session: nothing of it still plays, and the call goes on in the next turn."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
-    state.first_unheard_turn = max(state.first_unheard_turn, event.at_turn + 1)
+    forget_playing(state)
     state.carried = state.carried or ()
     state.forgotten_items |= set(event.forgotten_items)
 
@@ -179,15 +181,17 @@ def fold_data(state: State, event: MemoryData, _ts: int) -> None:
 FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     Asr: fold_asr,
     LlmDelta: fold_delta,
-    LlmDone: fold_llm_end,
-    LlmError: fold_llm_end,
+    LlmDone: fold_done,
+    LlmError: fold_error,
+    LlmCancel: fold_cancel,
     Tts: fold_tts,
     Interrupt: fold_interrupt,
     Resume: fold_resume,
     MessageEvent: fold_message,
-    ToolCall: fold_tool_or_metric,
-    ToolResult: fold_tool_or_metric,
-    Metric: fold_tool_or_metric,
+    ToolCall: fold_tool_call,
+    ToolResult: fold_tool_result,
+    Metric: fold_metric,
+    SessionEnd: fold_end,
     SessionClosed: fold_close,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,

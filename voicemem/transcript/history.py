@@ -1,24 +1,21 @@
-"""From the state of a call to its chat messages (design, sections 2 and 4)."""
+"""From the state of a call to its chat messages (docs/memory.md)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from voicemem.transcript.heard import (
-    HeardText,
-    Interruption,
-    PlaybackWindow,
-    ReplyEvidence,
-    find_heard_text,
-    was_heard_to_end,
-)
 from voicemem.transcript.messages import Forgotten, Message, ToolUse, order_metadata
-from voicemem.transcript.speech import utterance_text
-from voicemem.transcript.state import Reply, State, Turn, TypedMessage, Utterance
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
+from voicemem.transcript.metadata import MergedMetadata, latest, layered, merge
+from voicemem.transcript.replies.evidence import Interruption, Source
+from voicemem.transcript.replies.heard import Cut, find_cut
+from voicemem.transcript.replies.interruptions import timelines
+from voicemem.transcript.replies.playing import settle
+from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.speech import Speech, speech_index
+from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
 
 
 def messages(state: State, unfinished: bool = False) -> list[Message]:
@@ -33,148 +30,149 @@ def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Me
     return [entry.message for entry in turn_entries(state, turn, unfinished)]
 
 
-def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[MessageEntry]:
-    """The same, each with what it was made of."""
-    closed = state.closed_ts is not None
-    users = [
-        *(entry for u in turn.utterances if (entry := utterance_entry(turn, u, unfinished, closed))),
-        *(typed_entry(turn, typed) for typed in turn.typed or ()),
-    ]
-    replies = [entry for heard in heard_replies(turn) if (entry := reply_entry(turn, heard, unfinished or closed))]
-    return [*sorted(users, key=by_begin), *sorted(replies, key=by_begin)]
-
-
 class MessageEntry(NamedTuple):
-    """A message, the journal position of its first event, and the speech it was made of (None for typed text)."""
+    """A message, the journal position of its first event, and what it was made of."""
 
     message: Message
     order: int
-    made_of: Utterance | HeardReply | None = None
+    made_of: Speech | Reply | TypedMessage
+    interruption: Interruption | None = None
+    """The first that marks a reply."""
+
+
+def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[MessageEntry]:
+    """The messages of a turn, each with what it was made of. Those that did not change are not made again."""
+    settle(state)
+    if state.memo.small_turn != turn.number:
+        state.memo.leave_small_turn(turn.number)
+    users = [entry for entry in user_entries(state, turn, unfinished) if entry is not None]
+    users += [typed_entry(turn, typed) for typed in turn.typed or ()]
+    replies = (known_reply_entry(state, reply, unfinished) for reply in standing_replies(state, turn))
+    return [*sorted(users, key=by_begin), *(entry for entry in replies if entry is not None)]
 
 
 def by_begin(entry: MessageEntry) -> tuple[int, int]:
     return entry.message.timestamp, entry.order
 
 
-def utterance_entry(turn: Turn, utterance: Utterance, unfinished: bool, closed: bool) -> MessageEntry | None:
-    text, begin = utterance_text(utterance, with_partials=unfinished or closed)
-    if not text:
+# Users
+
+
+def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
+    """The messages of everyone who spoke in a turn."""
+    if not turn.segments:
+        return
+    for user, segments in speech_index(state, turn).by_user.items():
+        if not segments:
+            continue
+        if unfinished:
+            yield utterance_entry(state, turn, user, segments.values(), unfinished=True)
+            continue
+        made, known = state.memo.entries.get((turn.number, user), NOT_MADE)
+        if made is None:
+            known = utterance_entry(state, turn, user, segments.values(), unfinished=False)
+            state.memo.keep((turn.number, user), (), known, is_large(turn))
+        yield known
+
+
+NOT_MADE = (None, None)
+LARGE_TURN = 8
+
+
+def is_large(turn: Turn) -> bool:
+    """Whether the messages of a turn are worth keeping for good; those of a usual turn are quickly made again."""
+    return len(turn.replies) + len(turn.segments) > LARGE_TURN
+
+
+def utterance_entry(
+    state: State, turn: Turn, user: str | None, segments: Iterable[Segment], unfinished: bool
+) -> MessageEntry | None:
+    """The message of what one user said in a turn (rule 1)."""
+    speech = Speech.of(segments, state.closed_ts is not None, unfinished, state)
+    if not speech.text:
         return None
-    metadata = {"source": "asr"} | utterance.metadata
-    if utterance.user is not None:
-        metadata["user"] = utterance.user
-    if closed and any(not segment.final and segment.text.strip() for segment in utterance.segments):
+    metadata: dict[str, Any] = {"source": "asr"} | speech.metadata()
+    if user is not None:
+        metadata["user"] = user
+    if speech.partial:
         metadata["partial"] = True
-    return MessageEntry(Message("user", text, turn.number, begin, order_metadata(metadata)), utterance.order, utterance)
+    message = Message("user", speech.text, turn.number, speech.begin, order_metadata(metadata))
+    return MessageEntry(message, speech.order, speech)
 
 
 def typed_entry(turn: Turn, typed: TypedMessage) -> MessageEntry:
-    return MessageEntry(
-        Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata)), typed.order
-    )
+    message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
+    return MessageEntry(message, typed.order, typed)
 
 
-class HeardReply(NamedTuple):
-    """A reply that has text, with all the evidence about it and the interruptions that count."""
-
-    reply: Reply
-    evidence: ReplyEvidence
-    interruptions: list[Interruption]
+# Replies
 
 
-def heard_replies(turn: Turn) -> list[HeardReply]:
-    """The replies of a turn that ever had text, by begin time, with their evidence.
-
-    An event that names only the turn is about its newest reply begun by then, else the first to come (rule 5). So each
-    reply gets a window of time, from its begin to the next reply's; that of the first has no beginning, because
-    playback or an interrupt may carry an earlier `ts` than the first text.
-    """
-    replies = sorted((r for r in turn.replies if r.restored or r.generation.text()), key=lambda r: (r.begin, r.order))
-    heard = []
-    for index, reply in enumerate(replies):
-        since = reply.begin if index else BEFORE_ALL
-        until = replies[index + 1].begin - 1 if index + 1 < len(replies) else AFTER_ALL
-        evidence = reply_evidence(turn, reply, since, until)
-        resumes = [*(reply.resumes or ()), *resumes_of(turn, replies, index)]
-        interruptions = [
-            interruption
-            for interruption in evidence.interruptions
-            if (interruption.closing or not any(resume >= interruption.ts for resume in resumes))
-            and not was_heard_to_end(evidence, interruption.until)
-        ]
-        heard.append(HeardReply(reply, evidence, [] if reply.restored else interruptions))
-    return heard
+def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEntry | None:
+    """The message of a reply; what is in progress is in the history only on request."""
+    version = reply.generation.events, reply.changes
+    made, known = state.memo.entries.get(reply.id, NOT_MADE)
+    if made != version:
+        known = reply_entry(state, reply)
+        state.memo.keep(reply.id, version, known, is_large(state.turns[reply.turn]))
+    is_over = reply.generation.complete or reply.restored or state.closed_ts is not None
+    return known if known is None or known.interruption or is_over or unfinished else None
 
 
-def reply_evidence(turn: Turn, reply: Reply, since: int, until: int) -> ReplyEvidence:
-    return ReplyEvidence(
-        original=reply.generation.text(),
-        generated=reply.generation.text,
-        complete=reply.generation.complete,
-        windows=[
-            *([PlaybackWindow(reply.playback, BEFORE_ALL, AFTER_ALL)] if reply.playback is not None else []),
-            *([PlaybackWindow(turn.playback, since, until)] if turn.playback is not None else []),
-        ],
-        interruptions=[
-            *(reply.interruptions or ()),
-            *(interruption for interruption in turn.interruptions or () if since <= interruption.ts <= until),
-        ],
-    )
-
-
-def resumes_of(turn: Turn, replies: list[Reply], index: int) -> Iterator[int]:
-    """The times of `resume` events that name only the turn and are about this reply (rule 5, false alarms).
-
-    Each is about the newest reply that had been interrupted by then. If there is none, it is about the first reply,
-    which is also the one that interruptions before its begin are about.
-    """
-    for resume in turn.resumes or ():
-        interrupted = [
-            i
-            for i, reply in enumerate(replies)
-            if any(interruption.ts <= resume for interruption in reply.interruptions or ())
-            or any(reply.begin <= interruption.ts <= resume for interruption in turn.interruptions or ())
-        ]
-        if index == (interrupted[-1] if interrupted else 0):
-            yield resume
-
-
-def reply_entry(turn: Turn, heard: HeardReply, unfinished: bool) -> MessageEntry | None:
-    reply, evidence, interruptions = heard
-    if not (interruptions or evidence.complete or unfinished):
+def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
+    """The message of a reply: all that was generated, or what was heard of it."""
+    cut = find_cut(state, reply)
+    if cut is None and reply.heard_only:
         return None
-    content, metadata = evidence.original, {"source": reply.source} | reply.metadata
-    for window in evidence.windows:
-        for ts, values in window.playback.metadata:
-            if window.since <= ts <= window.until:
-                metadata |= values
-    if interruptions:
-        found = find_heard_text(evidence, interruptions)
+    content = reply.generation.text()
+    metadata = {"source": reply.source} | reply_metadata(state, reply, cut)
+    if cut is not None:
+        found = cut.heard_text()
+        metadata |= {"interrupted": True, "interrupt_timestamp": cut.ts, "original": content}
+        if found.method is not None:
+            metadata["heard"] = found.method
         content = found.text
-        metadata |= interruption_metadata(evidence.original, found, interruptions)
-    return MessageEntry(
-        Message("assistant", content, turn.number, reply.begin, order_metadata(metadata)), reply.order, heard
-    )
+    message = Message("assistant", content, reply.turn, reply.begin, order_metadata(metadata))
+    return MessageEntry(message, reply.order, reply, None if cut is None else cut.first)
 
 
-def interruption_metadata(original: str, found: HeardText, interruptions: list[Interruption]) -> dict[str, Any]:
-    """The metadata of an interrupted reply (rule 3)."""
-    metadata: dict[str, Any] = {}
-    for interruption in interruptions:
-        metadata |= interruption.metadata or {}
-    metadata |= {
-        "interrupted": True,
-        "interrupt_timestamp": min(interruption.ts for interruption in interruptions),
-        "original": original,
-    }
-    if found.method is not None:
-        metadata["heard"] = found.method
-    return metadata
+def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any]:
+    """The metadata of the LLM, then of playback, then of the interruptions that mark; the last of one key counts."""
+    interrupting: MergedMetadata = {}
+    for one in sorted(cut.metadata(), key=by_order) if cut is not None else ():
+        interrupting = merge(interrupting, one.order, one.metadata or {})
+    sources = sources_of(state, reply) if cut is None else cut.sources
+    played = [found for source in sources if (found := played_metadata(source))]
+    return layered(reply.metadata or {}, latest(played), interrupting)
+
+
+def played_metadata(source: Source) -> MergedMetadata:
+    """The metadata of a reply's playback."""
+    playback = source.evidence.playback
+    if playback is None or not playback.metadata:
+        return {}
+    if source.is_whole:
+        return playback.merged_metadata or {}
+    found: MergedMetadata = {}
+    for one in playback.metadata:
+        if source.since <= one.ts < source.until:
+            found = merge(found, one.order, one.metadata)
+    return found
+
+
+by_order = attrgetter("order")
+
+
+def begun_positions(state: State, turn: Turn) -> set[int]:
+    """The journal positions at which the parts of a turn began, also of those that have no message yet."""
+    index = speech_index(state, turn)
+    spoken = {min(segments) for segments in index.by_user.values() if segments}
+    return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies}
 
 
 def tool_uses(state: State) -> list[ToolUse]:
     """The tool calls that are not forgotten, in the order of turns and then of arrival."""
-    if not state.tool_call_turns:
+    if not state.tool_calls:
         return []
     forgotten = state.forgotten or Forgotten()
     return [
@@ -204,6 +202,24 @@ def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
     return [*range(begin, first), *kept, *range(first + len(entries), end)]
 
 
+def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
+    """The items in a turn, by the journal positions at which what they are part of began."""
+    for segments in speech_index(state, turn).by_user.values():
+        if segments:
+            yield min(segments), list({one.item: None for one in segments.values() if one.item is not None})
+    for id in turn.replies:
+        item = state.replies[id].item
+        if item is not None:
+            yield id >> 1, [item]
+
+
+def restored_interruptions(state: State, entry: MessageEntry) -> list[Interruption]:
+    """What came about the interruption of a restored reply; its metadata say when it was."""
+    if not isinstance(entry.made_of, Reply) or not entry.made_of.restored:
+        return []
+    return [cut for source in sources_of(state, entry.made_of) for cut in source.interruptions()]
+
+
 SPEECH_TIMES = ("speech_start_ms", "speech_end_ms", "speech_algorithmic_delay")
 SpeechTimes = dict[str, Any]
 """By name, in ms; only those that are known."""
@@ -211,18 +227,19 @@ SpeechTimes = dict[str, Any]
 
 def turn_times(state: State, turn: Turn) -> list[SpeechTimes]:
     """The speech times of a turn's messages, in the same order."""
-    return [message_times(entry.message, entry.made_of) for entry in turn_entries(state, turn)]
+    return [message_times(state, entry) for entry in turn_entries(state, turn)]
 
 
-def message_times(message: Message, made_of: Utterance | HeardReply | None) -> SpeechTimes:
-    match made_of:
-        case Utterance():
-            found = utterance_times(made_of)
-        case HeardReply():
-            found = reply_times(made_of)
+def message_times(state: State, entry: MessageEntry) -> SpeechTimes:
+    match entry.made_of:
+        case Speech():
+            found = entry.made_of.times()
+        case Reply():
+            found = reply_times(state, entry.made_of)
         case _:
             found = {}
-    stated = {name: message.metadata[name] for name in SPEECH_TIMES if is_number(message.metadata.get(name))}
+    metadata = entry.message.metadata
+    stated = {name: metadata[name] for name in SPEECH_TIMES if is_number(metadata.get(name))}
     known = {name: value for name, value in found.items() if value is not None} | stated
     return {name: known[name] for name in SPEECH_TIMES if name in known}
 
@@ -231,18 +248,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def utterance_times(utterance: Utterance) -> SpeechTimes:
-    segments = [segment for segment in utterance.segments if segment.text.strip()]
-    starts = [segment.start_ms for segment in segments if segment.start_ms is not None]
-    ends = [segment.end_ms for segment in segments if segment.end_ms is not None]
-    return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
-
-
-def reply_times(heard: HeardReply) -> SpeechTimes:
+def reply_times(state: State, reply: Reply) -> SpeechTimes:
     starts: list[int] = []
     ends: list[int] = []
-    for window in heard.evidence.windows:
-        positions = window.playback.audio.entries(window.until, window.since)
-        starts += [mark.ts - mark.value for mark in positions]
-        ends += [mark.ts for mark in (*positions, *window.playback.ends.entries(window.until, window.since))]
+    for source in sources_of(state, reply):
+        for series in timelines(source, "starts", "audio", "estimated_audio"):
+            for mark in series.entries(source.until, source.since):
+                starts.append(mark.ts - mark.value)
+                ends.append(mark.ts)
+        for series in timelines(source, "dones"):
+            ends += [mark.ts for mark in series.entries(source.until, source.since)]
     return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}

@@ -1,4 +1,4 @@
-"""The records of a memory: chat messages, the tool calls between them, summaries (design, section 2).
+"""The records of a memory: chat messages, the tool calls between them, summaries (docs/memory.md).
 
 The fold derives them from the journal; nothing edits them afterwards.
 """

@@ -1,203 +1,281 @@
-"""The fold of user speech: partials and finals of segments, joined to one message (design, section 4, rule 1)."""
+"""The fold of user speech: partials and finals of segments, joined to one message (docs/memory.md, rule 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
-from voicemem.transcript.heard import SPACELESS
-from voicemem.transcript.state import Segment, State, Turn, Utterance
+from voicemem.transcript.cutting import SPACELESS
+from voicemem.transcript.metadata import latest, layered, merge
+from voicemem.transcript.state import BOUND, Segment, State, Turn
+from voicemem.transcript.timeline import AFTER_ALL
+
+LATE_PARTIAL_MS = 500
+"""A partial that begins a final may arrive this much later than the final."""
+SMALL_INDEX = 8
+"""An index of fewer segments is made again when it is needed."""
+SegmentKey = tuple[str | None, int | None]
+"""An item and a segment number; without both, a final closes the segment."""
+
+
+class SpeechIndex:
+    """The segments of one turn, by key and by user."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self.by_key: dict[SegmentKey, dict[str | None, Segment]] = {}
+        self.open: dict[str | None, Segment] = {}
+        """By user: the segment without a key that no final has closed; the newest last."""
+        self.closed: dict[str | None, Segment] = {}
+        """By user: the newest segment without a key that a final has closed; the newest last."""
+        self.by_user: dict[str | None, dict[int, Segment]] = {}
+        """By user and order."""
+        for segment in segments:
+            self.add(segment)
+
+    def add(self, segment: Segment) -> None:
+        self.by_user.setdefault(segment.user, {})[segment.order] = segment
+        self.enter(segment)
+
+    def enter(self, segment: Segment) -> None:
+        """Put a segment where events that mean it will look for it."""
+        if segment.has_key:
+            self.by_key.setdefault((segment.item, segment.number), {})[segment.user] = segment
+        elif segment.final:
+            self.closed.pop(segment.user, None)
+            self.closed[segment.user] = segment
+        else:
+            self.open[segment.user] = segment
+
+    def find(self, key: SegmentKey, user: str | None) -> Segment | None:
+        """The segment that an event of this key and user is about: the user's, or one that is nobody's yet.
+
+        An event without a user continues the newest, whoever spoke.
+        """
+        known = self.open if key == (None, None) else self.by_key.get(key)
+        if not known:
+            return None
+        if user is None:
+            return known[next(reversed(known))]
+        return known.get(user) or known.get(None)
+
+    def newest_final(self, user: str | None) -> Segment | None:
+        """The final that a late partial of this user, without a key, may belong to."""
+        if user is None:
+            return self.closed[next(reversed(self.closed))] if self.closed else None
+        found = [segment for name in (user, None) if (segment := self.closed.get(name)) is not None]
+        return max(found, key=attrgetter("order"), default=None)
+
+    def give(self, segment: Segment, user: str | None) -> None:
+        """Change the user of a segment that is open or has a key."""
+        self.remove(segment)
+        segment.user = user
+        self.add(segment)
+
+    def remove(self, segment: Segment) -> None:
+        known = self.by_key[segment.item, segment.number] if segment.has_key else self.open
+        if known.get(segment.user) is segment:
+            del known[segment.user]
+        del self.by_user[segment.user][segment.order]
+
+    def withdraw(self, segment: Segment) -> None:
+        """Leave a segment as new."""
+        self.remove(segment)
+        segment.withdraw()
+        if None not in (self.by_key[segment.item, segment.number] if segment.has_key else self.open):
+            self.add(segment)
+
+    def close(self, segment: Segment) -> None:
+        """Note that a final has closed a segment without a key."""
+        if self.open.get(segment.user) is segment:
+            del self.open[segment.user]
+        self.enter(segment)
+
+
+def speech_index(state: State, turn: Turn) -> SpeechIndex:
+    """The index of a turn's segments; small ones of other turns are dropped, because they are quickly made again."""
+    known = state.memo.speech
+    index: SpeechIndex | None = known.get(turn.number)
+    if index is None:
+        for number in [n for n in known if len(state.turns[n].segments) <= SMALL_INDEX]:
+            del known[number]
+        index = known[turn.number] = SpeechIndex(turn.segments)
+    return index
 
 
 def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     """Put one text of the recogniser into its turn; None if it brings nothing new."""
-    turn = find_turn(state, event)
-    if turn is None:
+    key = (event.item, 0 if event.item is not None and event.segment is None else event.segment)
+    number = named_turn(state, event)
+    if key == (None, None) and is_late_partial(state, event, ts, state.utterance_turn if number is None else number):
         return None
-    ref = find_segment(turn, event)
-    if ref is None:
-        if is_stale(turn, event):
+    turn = state.turn(flowing_turn(state) if number is None else number)
+    index = speech_index(state, turn)
+    segment = index.find(key, event.user)
+    if segment is None:
+        if len(turn.segments) >= BOUND:
+            state.ignore("segments")
             return None
-        ref = open_segment(turn, event, ts, state.position)
-    utterance = assign_user(turn, ref, event.user)
-    if event.metadata:
-        utterance.metadata |= event.metadata
-    segment = ref.segment
-    segment.begin = min(segment.begin, ts)
-    if event.final or not segment.final:
-        segment.text = event.text
-        segment.final = event.final
-        if event.start_ms is not None:
-            segment.start_ms = event.start_ms
-        if event.end_ms is not None:
-            segment.end_ms = event.end_ms
-    if event.final and event.text.strip():
-        state.final_turn = max(state.final_turn, turn.number)
+        if not turn.segments:
+            state.utterance_turn = turn.number
+        segment = Segment(*key, state.position, event.user)
+        turn.segments.append(segment)
+        index.add(segment)
+    elif event.user is not None and segment.user is None:
+        forget_entry(state, turn, None)
+        index.give(segment, event.user)
+    if event.item is not None:
+        state.items.setdefault(event.item, turn.number)
+    state.newest_turn = max(state.newest_turn, turn.number)
+    forget_entry(state, turn, segment.user)
+    update_segment(state, turn, index, segment, event, ts)
     return turn
 
 
-def newest_finals(state: State, user: str | None) -> list[str]:
-    """The finals that a late partial of this user may belong to: the user's newest, or one without a user."""
-    if user is None:
-        return list(state.finals.values())[-1:]
-    return [state.finals[name] for name in (user, "") if name in state.finals]
+def named_turn(state: State, event: Asr) -> int | None:
+    """The turn of the event's item, or its own; None if it names neither."""
+    return event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
 
 
-class SegmentRef(NamedTuple):
-    """A segment and the utterance that it is part of."""
-
-    utterance: Utterance
-    segment: Segment
-
-
-def find_turn(state: State, event: Asr) -> Turn | None:
-    """The turn of the event: that of its item, its own, or by the flow of speech; None for a late partial."""
-    if event.item is not None:
-        number = state.items.get(event.item, event.turn_id)
-        if number is None:
-            number = state.newest_turn + 1
-        state.items[event.item] = number
-    elif event.turn_id is not None:
-        number = event.turn_id
-    else:
-        flowing = find_flowing_turn(state, event)
-        if flowing is None:
-            return None
-        number = flowing
-    state.newest_turn = max(state.newest_turn, number)
-    state.utterance_turn = max(state.utterance_turn, number)
-    return state.turn(number)
+def flowing_turn(state: State) -> int:
+    """The turn of an utterance that names none: a new one once the utterance before it has a final and a reply."""
+    turn = state.turns.get(state.utterance_turn)
+    if turn is None or not (turn.segments or turn.typed):
+        return state.newest_turn + 1
+    is_over = (turn.finals or turn.typed) and turn.standing
+    return state.newest_turn + 1 if is_over else turn.number
 
 
-def find_flowing_turn(state: State, event: Asr) -> int | None:
-    """Without turn and item: the turn of this user's open utterance, else the next turn.
-
-    None for what must not open a turn (rule 1): a late partial whose text a final already contains, and an empty
-    final, which withdraws nothing here. An event without a user continues whichever utterance is open.
-    """
-    if event.user is None:
-        key = next(reversed(state.open_utterances), "")
-    else:
-        key = event.user if event.user in state.open_utterances else ""
-    number = state.open_utterances.pop(key, None)
-    if number is None:
-        if not event.final and event.text and any(event.text in final for final in newest_finals(state, event.user)):
-            return None
-        if event.final and not event.text:
-            return None
-        number = state.newest_turn + 1
-    if event.final:
-        state.finals.pop(event.user or key, None)
-        state.finals[event.user or key] = event.text
-    else:
-        state.open_utterances[event.user or key] = number
-    return number
-
-
-def candidate_segments(turn: Turn, user: str | None) -> Iterator[SegmentRef]:
-    """The segments that an event of this user may be about, the newest first within each utterance.
-
-    Without a user, all segments; with one, that user's, then those without a user yet.
-    """
-    own = [u for u in turn.utterances if user is None or u.user == user]
-    unowned = [u for u in turn.utterances if user is not None and u.user is None]
-    for utterance in [*reversed(own), *unowned]:
-        for segment in reversed(utterance.segments):
-            yield SegmentRef(utterance, segment)
-
-
-def find_segment(turn: Turn, event: Asr) -> SegmentRef | None:
-    """The segment that the event updates, if it exists already."""
-    item, number = segment_key(event)
-    for ref in candidate_segments(turn, event.user):
-        segment = ref.segment
-        if item is None and number is None:
-            if not segment.has_key and not segment.final:
-                return ref
-        elif (segment.item, segment.number) == (item, number):
-            return ref
-    return None
-
-
-def segment_key(event: Asr) -> tuple[str | None, int | None]:
-    number = 0 if event.item is not None and event.segment is None else event.segment
-    return event.item, number
-
-
-def is_stale(turn: Turn, event: Asr) -> bool:
-    """Whether this is a late partial: its text is already in the newest final without a key (rule 1)."""
-    if event.final or event.item is not None or event.segment is not None:
+def is_late_partial(state: State, event: Asr, ts: int, number: int) -> bool:
+    """Whether this is a partial of a segment without a key that a final has closed already."""
+    turn = state.turns.get(number)
+    if turn is None or event.final:
         return False
-    finals = (
-        ref.segment for ref in candidate_segments(turn, event.user) if not ref.segment.has_key and ref.segment.text
-    )
-    newest = max(finals, key=lambda segment: segment.order, default=None)
-    return newest is not None and event.text in newest.text
+    final = speech_index(state, turn).newest_final(event.user)
+    return final is not None and final.text.startswith(event.text) and ts < final.final_ts + LATE_PARTIAL_MS
 
 
-def open_segment(turn: Turn, event: Asr, ts: int, order: int) -> SegmentRef:
-    item, number = segment_key(event)
-    utterance = next(
-        (p.utterance for p in candidate_segments(turn, event.user) if item and p.segment.item == item), None
-    )
-    if utterance is None:
-        utterance = get_or_add_utterance(turn, event.user, order)
-    segment = Segment(item, number, ts, order)
-    utterance.segments.append(segment)
-    return SegmentRef(utterance, segment)
+def forget_entry(state: State, turn: Turn, user: str | None) -> None:
+    state.memo.entries.pop((turn.number, user), None)
 
 
-def get_or_add_utterance(turn: Turn, user: str | None, order: int) -> Utterance:
-    for utterance in turn.utterances:
-        if utterance.user == user:
-            return utterance
-    utterance = Utterance(user, order)
-    turn.utterances.append(utterance)
-    return utterance
+def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segment, event: Asr, ts: int) -> None:
+    """Put the event's text into its segment; a partial after the final waits for the close."""
+    text = event.text if event.text.strip() else ""
+    if segment.final and not event.final:
+        segment.later_partial = text
+    else:
+        turn.finals += bool(event.final and text) - segment.final
+        if event.final and not text:
+            index.withdraw(segment)
+            return
+        segment.text, segment.later_partial = text, None
+        if event.final:
+            segment.final, segment.final_ts = True, ts
+            state.final_turn = max(state.final_turn, turn.number)
+            if not segment.has_key:
+                index.close(segment)
+    segment.begin, segment.newest_ts = min(segment.begin, ts), max(segment.newest_ts, ts)
+    if event.start_ms is not None:
+        segment.start_ms = event.start_ms
+    if event.end_ms is not None:
+        segment.end_ms = event.end_ms
+    if event.metadata:
+        segment.metadata = merge(segment.metadata, state.position, event.metadata)
 
 
-def assign_user(turn: Turn, ref: SegmentRef, user: str | None) -> Utterance:
-    """Give a segment without a user, and the others of its item, to the first user named for it; the owner (rule 1).
-
-    Until then the speaker was not known. An utterance that is left empty goes, and its metadata follow.
-    """
-    unowned = ref.utterance
-    if user is None or unowned.user is not None:
-        return unowned
-    item = ref.segment.item
-    given = [s for s in unowned.segments if s is ref.segment or (item is not None and s.item == item)]
-    owner = get_or_add_utterance(turn, user, min(segment.order for segment in given))
-    owner.segments = sorted([*owner.segments, *given], key=lambda segment: segment.order)
-    unowned.segments = [segment for segment in unowned.segments if segment not in given]
-    if not unowned.segments:
-        turn.utterances.remove(unowned)
-        owner.metadata = unowned.metadata | owner.metadata
-    return owner
+# Reading
 
 
-def utterance_text(utterance: Utterance, with_partials: bool) -> tuple[str, int]:
-    """The text of an utterance, its segments in order and joined, and the Unix ms when it began."""
-    text, begin = "", None
-    for segment in order_segments(utterance.segments):
-        if segment.text.strip() and (segment.final or with_partials):
-            text = join_texts(text, segment.text)
-            begin = segment.begin if begin is None else min(begin, segment.begin)
-    return text, begin or 0
+class Speech(NamedTuple):
+    """What one user said in a turn."""
+
+    text: str
+    begin: int
+    order: int
+    """The journal position where it began."""
+    partial: bool
+    """Whether the close found any of it unfinished."""
+    shown: list[Segment]
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment], closed: bool, unfinished: bool, state: State) -> Speech:
+        """The segments that show, in their order, joined by spaces."""
+        texts: list[str] = []
+        partial, shown, order = False, [], AFTER_ALL
+        for segment in in_order(segments):
+            order = min(order, segment.order)
+            said = segment.text
+            if closed and len(segment.later_partial or "") > len(said) and segment.later_partial is not None:
+                said, partial = segment.later_partial, True
+            elif not segment.final:
+                if not (closed or unfinished) or false_alarms(state).caused(segment):
+                    continue
+                partial |= closed and bool(said)
+            if said:
+                texts.append(said)
+                shown.append(segment)
+        return cls(join_texts(texts), min((one.begin for one in shown), default=0), order, partial, shown)
+
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of its events: of each key the last value."""
+        return layered(latest(one.metadata or {} for one in self.shown))
+
+    def times(self) -> dict[str, Any]:
+        """When the recogniser heard it, in ms."""
+        starts = [one.start_ms for one in self.shown if one.start_ms is not None]
+        ends = [one.end_ms for one in self.shown if one.end_ms is not None]
+        return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
 
 
-def order_segments(segments: list[Segment]) -> list[Segment]:
-    """The segments in order: items, and segments without one, by first arrival; within an item by number (rule 1)."""
+def in_order(segments: Iterable[Segment]) -> list[Segment]:
+    """Items, and segments without one, by first arrival; within an item by number (rule 1)."""
+    listed = sorted(segments, key=attrgetter("order"))
+    if len(listed) <= 1:
+        return listed
     first: dict[str | None, int] = {}
-    for segment in segments:
+    for segment in listed:
         if segment.has_key:
-            first[segment.item] = min(segment.order, first.get(segment.item, segment.order))
-    return sorted(segments, key=lambda s: (first[s.item], s.number or 0) if s.has_key else (s.order, 0))
+            first.setdefault(segment.item, segment.order)
+    return sorted(listed, key=lambda s: (first[s.item], s.number or 0) if s.has_key else (s.order, 0))
 
 
-def join_texts(left: str, right: str) -> str:
-    if not left:
-        return right
-    left, right = left.rstrip(), right.lstrip()
-    spaceless = SPACELESS.match(left[-1]) and SPACELESS.match(right[0])
-    return left + right if spaceless else f"{left} {right}"
+def join_texts(texts: Iterable[str]) -> str:
+    """The texts, none of them blank, joined by one space, or by nothing between characters of spaceless scripts."""
+    pieces: list[str] = []
+    for text in texts:
+        if pieces:
+            left, text = pieces[-1].rstrip(), text.lstrip()
+            pieces[-1] = left
+            if not (SPACELESS.match(left[-1]) and SPACELESS.match(text[0])):
+                pieces.append(" ")
+        pieces.append(text)
+    return "".join(pieces)
+
+
+class FalseAlarms:
+    """The false alarms of a call: each reply that played on after an interruption, and when it did."""
+
+    def __init__(self, resumed: Iterable[tuple[int, int, int]]) -> None:
+        known = sorted(resumed)
+        self.begins = [(begin, order) for begin, order, _ in known]
+        self.resumes = list(accumulate((ts for _, _, ts in known), max))
+
+    def caused(self, segment: Segment) -> bool:
+        """Whether a partial is the noise that caused one: it began while the reply played, and ended by the resume."""
+        count = bisect_right(self.begins, (segment.begin, segment.order))
+        return bool(count) and segment.newest_ts <= self.resumes[count - 1]
+
+
+def false_alarms(state: State) -> FalseAlarms:
+    known: FalseAlarms | None = state.memo.false_alarms
+    if known is None:
+        known = state.memo.false_alarms = FalseAlarms(
+            (reply.begin, reply.order, reply.resumed_ts)
+            for reply in state.replies.values()
+            if reply.resumed_ts is not None
+        )
+    return known

@@ -1,7 +1,7 @@
-"""The state of the fold: turns, and in them utterances, typed messages, replies and tool calls.
+"""The state of the fold: turns, and in them what users said, and what the agent did.
 
 These records are encoded as snapshots, so any change here needs a new `SNAPSHOT_VERSION`. Lists that most records do
-not have are None, and empty columns are shared: many calls are in memory at once.
+not have are None, because many calls are in memory at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from msgspec import Struct, field
 from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.heard import Interruption, Playback
+from voicemem.transcript.memo import Memo
 from voicemem.transcript.messages import Forgotten, Summary
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, EMPTY_COLUMN, TextTimeline, Timeline
+from voicemem.transcript.metadata import MergedMetadata
+from voicemem.transcript.replies.evidence import Evidence
+from voicemem.transcript.replies.generation import Generation
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
-SNAPSHOT_VERSION = 9
+SNAPSHOT_VERSION = 10
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
+BOUND = 100_000
+"""The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
+MAX_EVENT_IDS = 100_000
+"""Of event ids the newest are kept, as hashes."""
 
 
 class Segment(Struct, array_like=True, gc=False):
@@ -30,28 +37,30 @@ class Segment(Struct, array_like=True, gc=False):
 
     item: str | None
     number: int | None
-    begin: int
-    """Its earliest `ts`."""
     order: int
-    """The journal position of its first event; likewise in the records below."""
+    """The journal position of its first event: its place among the others. Likewise in the records below."""
+    user: str | None = None
+    begin: int = AFTER_ALL
+    """Its earliest `ts`."""
+    newest_ts: int = BEFORE_ALL
     text: str = ""
     final: bool = False
+    final_ts: int = BEFORE_ALL
+    later_partial: str | None = None
+    """A partial that came after the final; the close may need it."""
     start_ms: int | None = None
     """When its audio began, as the recogniser reported; `end_ms` is when it ended."""
     end_ms: int | None = None
+    metadata: MergedMetadata | None = None
 
     @property
     def has_key(self) -> bool:
         return self.item is not None or self.number is not None
 
-
-class Utterance(Struct, array_like=True, gc=False):
-    """What one user said in one turn."""
-
-    user: str | None
-    order: int
-    segments: list[Segment] = []
-    metadata: dict[str, Any] = {}
+    def withdraw(self) -> None:
+        """Leave the segment as new; only its place stays."""
+        self.user, self.metadata, self.begin, self.newest_ts = None, None, AFTER_ALL, BEFORE_ALL
+        self.text, self.final, self.later_partial, self.start_ms, self.end_ms = "", False, None, None, None
 
 
 class TypedMessage(Struct, array_like=True, gc=False):
@@ -63,61 +72,64 @@ class TypedMessage(Struct, array_like=True, gc=False):
     metadata: dict[str, Any]
 
 
-class Generation(Struct, array_like=True, gc=False):
-    """What the LLM generated of one reply: plain deltas, whole texts, and ends."""
-
-    deltas: TextTimeline = field(default_factory=TextTimeline)
-    """The deltas, joined in the order of arrival."""
-    whole_texts: TextTimeline | None = None
-    ends: Timeline = field(default_factory=Timeline)
-    final_texts: TextTimeline | None = None
-
-    def add_whole(self, ts: int, text: str) -> None:
-        self.whole_texts = self.whole_texts or TextTimeline()
-        self.whole_texts.add(ts, text)
-
-    def finish(self, ts: int, text: str | None) -> None:
-        self.ends.add(ts, 0)
-        if text is not None:
-            self.final_texts = self.final_texts or TextTimeline()
-            self.final_texts.add(ts, text)
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.ends.times)
-
-    def text(self, until: int = AFTER_ALL) -> str:
-        """The text generated up to a `ts`: that of the newest end, else the newest whole text and later deltas.
-
-        Rules 2 and 3. Deltas are joined as they come, so those after a whole text are what is longer than at its `ts`.
-        """
-        final = self.final_texts.last(until) if self.final_texts is not None else None
-        if final is not None:
-            return final.text
-        deltas = self.deltas.last(until)
-        whole = self.whole_texts.last(until) if self.whole_texts is not None else None
-        if whole is None:
-            return deltas.text if deltas else ""
-        before = self.deltas.last(whole.ts)
-        return whole.text + (deltas.text[len(before.text) if before else 0 :] if deltas else "")
-
-
 class Reply(Struct, array_like=True, gc=False):
-    """What the agent says without a break: one answer of the LLM, or one whole message."""
+    """What the agent says without a break: one answer of the LLM, one whole message, or a failure message."""
 
-    order: int
+    id: int
+    """Twice the journal position of its first event, plus one for a failure message."""
+    turn: int
     item: str | None
-    generation: Generation = field(default_factory=Generation)
-    playback: Playback | None = None
-    begin: int = AFTER_ALL
+    producer: str | None = None
+    """Who sent its first event."""
     source: str = "llm"
-    whole: bool = False
-    """Arrived as one message; later `llm.*` events without its item are not about it."""
+    begin: int = AFTER_ALL
+    text_ts: int = AFTER_ALL
+    """The earliest `ts` of its events with text."""
+    generation: Generation = field(default_factory=Generation)
+    metadata: MergedMetadata | None = None
     restored: bool = False
     """Arrived with its interruption in its metadata; no other interruption is looked for."""
-    metadata: dict[str, Any] = {}
-    interruptions: list[Interruption] | None = None
-    resumes: list[int] | None = None
+    heard_only: bool = False
+    """Nothing of the LLM's arrived; an interruption said what was heard of it."""
+    heard_rank: tuple[bool, int] | None = None
+    """Of that text: whether it was stated, not estimated, and its time; a text of a lower rank does not replace it."""
+    states_time: bool = False
+    """Whether an event that generated it stated its `ts`."""
+    own: Evidence | None = None
+    """What named neither item nor turn, and was found to be about this reply."""
+    changes: int = 0
+    """How often its message may have changed by anything but the text that was generated."""
+    over: bool = False
+    """In a fork: it was copied, and plays no more."""
+    shown: bool = False
+    """Whether it ever had text; only then it is a reply to others (rules 2 and 5)."""
+    cancelled: bool = False
+    progress: bool = False
+    """Whether any playback was reported. This field and the next two are out of date while it is in `state.stale`."""
+    heard_ts: int | None = None
+    """When playback showed that it was heard to its end."""
+    cut_ts: int | None = None
+    """When it was interrupted."""
+    first_cut_ts: int | None = None
+    """When it was first interrupted, false alarms included."""
+    resumed_ts: int | None = None
+    """When it played on after the last of these."""
+
+    @property
+    def order(self) -> int:
+        return self.id >> 1
+
+    @property
+    def is_failure(self) -> bool:
+        return bool(self.id & 1)
+
+    @property
+    def key(self) -> ReplyKey:
+        return self.turn, self.begin, self.id
+
+
+ReplyKey = tuple[int, int, int]
+"""The place of a reply in the call, comparable: turn, begin, id."""
 
 
 class ToolCallRecord(Struct, array_like=True, gc=False):
@@ -148,55 +160,89 @@ class Failure(Struct, array_like=True, gc=False):
 
 
 class Turn(Struct, array_like=True, gc=False):
-    """One exchange. `playback`, `interruptions` and `resumes` here named only the turn; reading finds the reply."""
+    """One exchange."""
 
     number: int
-    utterances: list[Utterance] = []
+    segments: list[Segment] = []
+    finals: int = 0
+    """How many of the segments are final and say something."""
     typed: list[TypedMessage] | None = None
-    replies: list[Reply] = []
-    playback: Playback | None = None
-    interruptions: list[Interruption] | None = None
-    resumes: list[int] | None = None
+    replies: list[int] = []
+    """The ids of its replies, in the order of their arrival."""
+    standing: int = 0
+    """How many of them are not cancelled."""
+    unnamed_item_reply: int | None = None
+    """The reply that events make which name this turn and no item."""
+    heard_only_reply: int | None = None
+    """The reply that an interruption made which named this turn, while the turn has no other."""
+    evidence: Evidence | None = None
+    """What named only the turn; reading finds the reply."""
+    cut_count: int = 0
+    resume_count: int = 0
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
 
-    def reply(self, item: str) -> Reply | None:
-        """The newest reply of that item."""
-        for reply in reversed(self.replies):
-            if reply.item == item:
-                return reply
-        return None
 
-
-class State(Struct, array_like=True, gc=False):
+class State(Struct, array_like=True, dict=True):
     """The fold of a journal up to `position`."""
 
     position: int = 0
+    producer: str | None = None
+    """Who sent the event at this position."""
     turns: dict[int, Turn] = {}
     turn_numbers: list[int] = []
     """The turns' numbers, sorted."""
     items: dict[str, int] = {}
     """The turn in which each item began."""
-    unplaced: dict[str, Reply] = {}
-    """Replies that were interrupted or played before they began, by item."""
-    event_ids: set[str] = set()
-    tool_call_turns: dict[str, int] = {}
-    """The turn of each tool call."""
+    replies: dict[int, Reply] = {}
+    """All replies, by id."""
+    item_replies: dict[str, int] = {}
+    """The reply of each item of the LLM's."""
+    heard_only_items: dict[str, int] = {}
+    """The reply of each item that only an interruption knew."""
+    item_failures: dict[str, list[tuple[int, int]]] = {}
+    """The failure messages of an item, each as (ts, id), sorted."""
+    item_evidence: dict[str, Evidence] = {}
+    """What named an item, also one that has not begun."""
+    begun: list[ReplyKey] = []
+    """The replies that ever had text, sorted."""
+    generated: list[ReplyKey] = []
+    """Those of them that an `llm.cancel` can mean: no failure messages, and none that only an interruption knew."""
+    standing: list[ReplyKey] | None = None
+    """Those that are not cancelled; None while none is."""
+    unheard: list[ReplyKey] = []
+    """Of these, the replies that were neither heard to their end nor interrupted, sorted; likewise below."""
+    playable: list[ReplyKey] = []
+    """The unheard ones that were played in part, or are still being generated."""
+    played: list[ReplyKey] = []
+    """Those of which any playback was reported."""
+    interrupted: list[ReplyKey] = []
+    has_cancels: bool = False
+    """Whether any `llm.cancel` has arrived."""
+    stale: set[int] = set()
+    """Replies about which something arrived since these lists were made."""
+    clocks: dict[str | None, int] = {}
+    """The newest `ts` that each producer stated."""
+    event_ids: dict[int, None] = {}
+    """Hashes of the ids of events, the newest last."""
+    tool_calls: dict[str, tuple[int, int]] = {}
+    """By call id: the turn of a tool call or of a result that waits for one, and its index there."""
     newest_turn: int = 0
     utterance_turn: int = 0
     """The turn of the newest utterance; 0 before any."""
     final_turn: int = BEFORE_ALL
     """The newest turn with a final: replies of earlier turns no longer play."""
-    first_unheard_turn: int = 0
-    """In turns before this one every reply was heard to its end or interrupted."""
-    open_utterances: dict[str, int] = {}
-    """The turn of each user's open utterance, for producers without turn numbers; "" is an unnamed user."""
-    finals: dict[str, str] = {}
-    """Each such user's newest final, the newest last; text that it contains does not begin an utterance."""
-    newest_reply: tuple[int, int] | None = None
-    """Turn and order of the reply that the LLM began last."""
+    unfinished: list[ReplyKey] = []
+    """The replies that the LLM has not finished, and that are not cancelled, sorted."""
+    flowing_reply: int | None = None
+    """The newest reply of events that name neither item nor turn."""
     closed_ts: int | None = None
+    close_reason: str | None = None
+    ended_ts: int | None = None
+    """The `ts` of the first `session.end`."""
+    ignored: dict[str, int] = {}
+    """By bound: how many events lay beyond it, and changed nothing."""
     summary: Summary | None = None
     """The newest summary; the history keeps the messages that it stands for."""
     document: Document | None = None
@@ -216,7 +262,36 @@ class State(Struct, array_like=True, gc=False):
         if turn is None:
             turn = self.turns[number] = Turn(number)
             insort(self.turn_numbers, number)
+            self.dirty_turns.add(number)
         return turn
+
+    def tool_record(self, place: tuple[int, int]) -> ToolCallRecord:
+        """The record at a turn and an index there."""
+        records = self.turns[place[0]].tool_calls
+        assert records is not None
+        return records[place[1]]
+
+    @property
+    def memo(self) -> Memo:
+        """What was worked out before, to be used again; never part of a snapshot."""
+        memo: Memo | None = self.__dict__.get("kept")
+        if memo is None:
+            memo = self.__dict__["kept"] = Memo()
+        return memo
+
+    def touch(self, reply: Reply) -> None:
+        """Note that something arrived about a reply."""
+        self.stale.add(reply.id)
+        reply.changes += 1
+        self.dirty_turns.add(reply.turn)
+
+    def remake(self, reply: Reply) -> None:
+        """Note that the message of a reply may have changed."""
+        reply.changes += 1
+        self.dirty_turns.add(reply.turn)
+
+    def ignore(self, bound: str) -> None:
+        self.ignored[bound] = self.ignored.get(bound, 0) + 1
 
 
 def append_item(items: list[T] | None, item: T) -> list[T]:
@@ -234,7 +309,7 @@ def column_to_bytes(column: Any) -> bytes:
 
 
 def column_from_bytes(kind: type, value: Any) -> Any:
-    return array("q", value) if value else EMPTY_COLUMN
+    return array("q", value)
 
 
 ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)

@@ -1,120 +1,233 @@
 """Values over time, for questions such as "what was the last value up to then?".
 
-Times are Unix ms and may arrive in any order; of two values with the same time, the later arrival is the newer.
+Times are Unix ms and may arrive in any order; of two values with the same time, the later arrival is the newer. Entries
+are kept in blocks of bounded length, so that a time that lies far back costs no more than any other.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 BEFORE_ALL = -(2**63)
 """Before every time of an event."""
 AFTER_ALL = 2**63
 """After every time of an event."""
+BLOCK = 1_024
+"""Entries of a block; one that late entries make twice as long is split."""
 if TYPE_CHECKING:
     Column = array[int]
 else:
     Column = array
-EMPTY_COLUMN: Column = array("q")
-"""Shared by all empty columns, which are most of them. Never to be changed: `add` puts new columns in its place."""
 
 
-class TimedValue(Struct, frozen=True, gc=False):
-    """One value of a timeline, with its time, and whether it was marked as an estimate."""
+class Block(Struct, array_like=True, gc=False):
+    """Some entries of a timeline that follow each other, in three columns of 8 bytes an entry."""
+
+    times: Column
+    orders: Column
+    """The journal positions of the entries."""
+    values: Column
+    highest: int
+
+    @property
+    def first_ts(self) -> int:
+        return self.times[0]
+
+
+FIRST_TS = attrgetter("first_ts")
+
+
+def make_block(ts: int, order: int, value: int) -> Block:
+    return Block(array("q", (ts,)), array("q", (order,)), array("q", (value,)), value)
+
+
+class Entry(NamedTuple):
+    """One value, with its time and the journal position where it arrived."""
 
     ts: int
+    order: int
     value: int
-    estimated: bool
 
 
 class Timeline(Struct, array_like=True, gc=False):
-    """Numbers by time, in two columns of 8 bytes an entry, because a call has many of them."""
+    """Numbers by time."""
 
-    times: Column = field(default_factory=lambda: EMPTY_COLUMN)
-    values: Column = field(default_factory=lambda: EMPTY_COLUMN)
-    """Twice the number, plus one if it is an estimate."""
+    blocks: list[Block] = []
 
-    def add(self, ts: int, value: int, estimated: bool = False) -> None:
-        times = self.times
-        if not times:
-            self.times, self.values = array("q", (ts,)), array("q", (value * 2 + estimated,))
-        elif ts >= times[-1]:
-            times.append(ts)
-            self.values.append(value * 2 + estimated)
+    def add(self, ts: int, order: int, value: int) -> None:
+        if not self.blocks:
+            self.blocks.append(make_block(ts, order, value))
+            return
+        block = self.blocks[-1]
+        if ts < block.times[-1]:
+            self.insert(ts, order, value)
+        elif len(block.times) < BLOCK:
+            block.times.append(ts)
+            block.orders.append(order)
+            block.values.append(value)
+            if value > block.highest:
+                block.highest = value
         else:
-            index = bisect_right(times, ts)
-            times.insert(index, ts)
-            self.values.insert(index, value * 2 + estimated)
+            self.blocks.append(make_block(ts, order, value))
 
-    def last(self, until: int, since: int = BEFORE_ALL) -> TimedValue | None:
-        """The newest value from `since` up to `until`, both included."""
-        index = bisect_right(self.times, until) - 1
-        if index < 0 or self.times[index] < since:
+    def insert(self, ts: int, order: int, value: int) -> None:
+        """Put an entry that arrives late behind those of its time."""
+        place = max(0, bisect_right(self.blocks, ts, key=FIRST_TS) - 1)
+        block = self.blocks[place]
+        index = bisect_right(block.times, ts)
+        block.times.insert(index, ts)
+        block.orders.insert(index, order)
+        block.values.insert(index, value)
+        block.highest = max(block.highest, value)
+        if len(block.times) >= 2 * BLOCK:
+            self.blocks[place : place + 1] = halves(block)
+
+    def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
+        """The newest entry from `since` to before `until`."""
+        place = bisect_left(self.blocks, until, key=FIRST_TS) - 1
+        if place < 0:
             return None
-        value = self.values[index]
-        return TimedValue(self.times[index], value >> 1, bool(value & 1))
+        block = self.blocks[place]
+        index = bisect_left(block.times, until) - 1
+        return None if block.times[index] < since else entry_at(block, index)
 
-    def entries(self, until: int, since: int = BEFORE_ALL) -> list[TimedValue]:
-        """All values from `since` up to `until`, both included, in the order of their times."""
-        first, stop = bisect_left(self.times, since), bisect_right(self.times, until)
-        return [
-            TimedValue(ts, value >> 1, bool(value & 1))
-            for ts, value in zip(self.times[first:stop], self.values[first:stop], strict=True)
-        ]
+    def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
+        """The oldest entry from `since` to before `until`."""
+        return next(self.entries(until, since), None)
 
-    def largest(self, until: int, since: int = BEFORE_ALL) -> int | None:
-        """The largest value from `since` up to `until`, both included."""
-        values = self.values[bisect_left(self.times, since) : bisect_right(self.times, until)]
-        return max(values) >> 1 if values else None
+    def entries(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
+        """The entries from `since` to before `until`, in their order."""
+        for block, begin, end in self.slices(until, since):
+            for index in range(begin, end):
+                yield entry_at(block, index)
+
+    def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
+        """The entries from `since` to before `until`, the newest first."""
+        for place in range(bisect_left(self.blocks, until, key=FIRST_TS) - 1, -1, -1):
+            block = self.blocks[place]
+            for index in range(bisect_left(block.times, until) - 1, -1, -1):
+                if block.times[index] < since:
+                    return
+                yield entry_at(block, index)
+
+    def slices(self, until: int, since: int) -> Iterator[tuple[Block, int, int]]:
+        """The blocks with entries from `since` to before `until`, each with the indexes where these begin and end."""
+        place = max(0, bisect_left(self.blocks, since, key=FIRST_TS) - 1)
+        for index in range(place, len(self.blocks)):
+            block = self.blocks[index]
+            if block.times[0] >= until:
+                return
+            begin = bisect_left(block.times, since) if block.times[0] < since else 0
+            end = bisect_left(block.times, until) if block.times[-1] >= until else len(block.times)
+            if begin < end:
+                yield block, begin, end
+
+    def highest(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
+        """The newest of the entries with the highest value."""
+        found: Entry | None = None
+        for block, begin, end in self.slices(until, since):
+            if found is None or block.highest >= found.value:
+                values = block.values[begin:end]
+                value = max(values)
+                if found is None or value >= found.value:
+                    found = entry_at(block, end - 1 - values[::-1].index(value))
+        return found
+
+    def first_at_least(self, value: int, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
+        """The first entry with at least this value."""
+        for block, begin, end in self.slices(until, since):
+            if block.highest >= value:
+                for index in range(begin, end):
+                    if block.values[index] >= value:
+                        return entry_at(block, index)
+        return None
 
 
-class TimedText(Struct, frozen=True, gc=False):
-    """One text of a timeline, with its time, and whether it was marked as an estimate."""
+def entry_at(block: Block, index: int) -> Entry:
+    return Entry(block.times[index], block.orders[index], block.values[index])
+
+
+def halves(block: Block) -> tuple[Block, Block]:
+    return tuple(
+        Block(block.times[part], block.orders[part], block.values[part], max(block.values[part]))
+        for part in (slice(0, BLOCK), slice(BLOCK, None))
+    )  # type: ignore[return-value]  # two slices make two blocks
+
+
+class TimedText(NamedTuple):
+    """One text of a timeline, with its time and the journal position where it arrived."""
 
     ts: int
+    order: int
     text: str
-    estimated: bool
 
 
 class TextTimeline(Struct, array_like=True, gc=False):
     """Texts by time. Most extend the one before, so lengths of the longest are stored in place of copies."""
 
-    entries: Timeline = field(default_factory=Timeline)
+    lengths: Timeline
     longest: str = ""
-    others: tuple[str, ...] = ()
+    others: list[str] = []
     """Texts that are not a prefix of the longest; the entry of the one at index i is -1 - i."""
+    other_times: dict[str, list[int]] = {}
+    """The times of these, by the texts with single spaces."""
 
-    def add(self, ts: int, text: str, estimated: bool = False) -> None:
+    def add(self, ts: int, order: int, text: str) -> None:
         if text.startswith(self.longest):
             self.longest = text
         if self.longest.startswith(text):
-            self.entries.add(ts, len(text), estimated)
+            self.lengths.add(ts, order, len(text))
         else:
-            self.others += (text,)
-            self.entries.add(ts, -len(self.others), estimated)
+            self.others.append(text)
+            insort(self.other_times.setdefault(" ".join(text.split()), []), ts)
+            self.lengths.add(ts, order, -len(self.others))
 
-    def extend(self, ts: int, more: str) -> None:
-        """Add the longest text, continued by `more`.
+    def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> TimedText | None:
+        """The newest text from `since` to before `until`."""
+        entry = self.lengths.last(until, since)
+        return None if entry is None else TimedText(entry.ts, entry.order, self.text(entry.value))
 
-        Of two deltas the later arrival continues the earlier (rule 3), so it never gets an earlier time.
-        """
-        text = self.longest = self.longest + more
-        times = self.entries.times
-        if times:
-            last = times[-1]
-            times.append(ts if ts > last else last)
-            self.entries.values.append(len(text) * 2)
-        else:
-            self.entries.add(ts, len(text))
+    def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[TimedText]:
+        """The texts from `since` to before `until`, the newest first."""
+        for entry in self.lengths.backwards(until, since):
+            yield TimedText(entry.ts, entry.order, self.text(entry.value))
 
-    def last(self, until: int, since: int = BEFORE_ALL) -> TimedText | None:
-        """The newest text from `since` up to `until`, both included."""
-        entry = self.entries.last(until, since)
-        if entry is None:
-            return None
-        text = self.longest[: entry.value] if entry.value >= 0 else self.others[-1 - entry.value]
-        return TimedText(entry.ts, text, entry.estimated)
+    def text(self, length: int) -> str:
+        return self.longest[:length] if length >= 0 else self.others[-1 - length]
+
+    def first_equal(self, words: list[str], until: int = AFTER_ALL, since: int = BEFORE_ALL) -> int | None:
+        """When a text of just these words was first reported, whatever white space is between them."""
+        times = self.other_times.get(" ".join(words), [])
+        place = bisect_left(times, since)
+        found = times[place] if place < len(times) and times[place] < until else None
+        shortest, longest = self.lengths_of(words)
+        for block, begin, end in self.lengths.slices(until, since):
+            if block.highest >= shortest:
+                for index in range(begin, end):
+                    if shortest <= block.values[index] <= longest:
+                        return block.times[index] if found is None else min(found, block.times[index])
+        return found
+
+    def lengths_of(self, words: list[str]) -> tuple[int, int]:
+        """The shortest and the longest prefix of `longest` that has just these words; (1, 0) when none has."""
+        text, end = self.longest, 0
+        if len(text) < sum(map(len, words)):
+            return 1, 0
+        for index, word in enumerate(words):
+            begin = skip_white_space(text, end)
+            if not text.startswith(word, begin) or (index and begin == end):
+                return 1, 0
+            end = begin + len(word)
+        return end, skip_white_space(text, end)
+
+
+def skip_white_space(text: str, index: int) -> int:
+    while index < len(text) and text[index].isspace():
+        index += 1
+    return index

@@ -6,8 +6,12 @@ from operator import itemgetter
 from typing import Any
 
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.transcript.history import HeardReply, heard_replies
-from voicemem.transcript.state import Latency, State, Turn
+from voicemem.transcript.replies.interruptions import first_marking_cut, timelines
+from voicemem.transcript.replies.playing import is_cut_by_close, settle
+from voicemem.transcript.replies.resumes import resumed_until
+from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.state import Latency, Reply, State, Turn
+from voicemem.transcript.timeline import AFTER_ALL
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
 """By the source of the reply that began the turn; any other turn began with the user's voice."""
@@ -25,20 +29,19 @@ def turn_object(state: State, turn: Turn) -> dict[str, Any]:
     """One turn, without the ids of its call, which the state does not know."""
     return {
         "turn_id": turn.number,
-        "start": turn_start(turn),
+        "start": turn_start(state, turn),
         "end": turn_end(state, turn),
         "metrics": turn_metrics(turn),
     }
 
 
-def turn_start(turn: Turn) -> dict[str, Any] | None:
-    spoken = [segment.begin for utterance in turn.utterances for segment in utterance.segments]
-    begins = [(begin, "voice_input") for begin in spoken]
+def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
+    begins = [(segment.begin, "voice_input") for segment in turn.segments if segment.begin < AFTER_ALL]
     begins += [
         (typed.begin, TYPED_START_TYPES.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()
     ]
     if not begins:
-        replies = [heard.reply for heard in heard_replies(turn)]
+        replies = standing_replies(state, turn)
         begins = [(reply.begin, START_TYPES.get(reply.source, "voice_input")) for reply in replies]
     if not begins:
         return None
@@ -47,35 +50,46 @@ def turn_start(turn: Turn) -> dict[str, Any] | None:
 
 
 def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
-    heard = heard_replies(turn)
-    interruptions = [interruption for one in heard for interruption in interruptions_of(one)]
-    if interruptions:
-        end_at, cause = min(interruptions, key=itemgetter(0))
+    settle(state)
+    replies = standing_replies(state, turn)
+    cuts = [cut for reply in replies for cut in cuts_of(state, reply)]
+    if cuts:
+        end_at, cause = min(cuts, key=itemgetter(0))
         return {"end_at": end_at, "type": "interrupted", "metadata": {"caused_by": cause or "start_of_speech"}}
     if turn.failures:
         last = turn.failures[-1]
         details = {} if last.code is None else {"details": str(last.code)}
         return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
-    if heard and all(one.evidence.complete for one in heard):
-        return {"end_at": last_reply_end(turn), "type": "ok", "metadata": {}}
+    if replies and all(reply.generation.complete for reply in replies):
+        return {"end_at": last_reply_end(state, replies), "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
 
 
-def interruptions_of(heard: HeardReply) -> list[tuple[int, str | None]]:
+def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
     """When a reply was interrupted, and why. For a restored one, its metadata say when; after a fork, an event why."""
-    interruptions = heard.reply.interruptions or [] if heard.reply.restored else heard.interruptions
-    if heard.reply.restored and not interruptions:
-        ts = heard.reply.metadata.get("interrupt_timestamp")
-        return [(ts if isinstance(ts, int) else heard.reply.begin, None)]
-    return [(interruption.ts, interruption.cause) for interruption in interruptions]
+    sources = sources_of(state, reply)
+    if reply.restored:
+        known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
+        ts = (reply.metadata or {}).get("interrupt_timestamp", (0, 0, None))[2]
+        return known or [(ts if isinstance(ts, int) else reply.begin, None)]
+    if reply.cut_ts is not None:
+        first = first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
+        return [] if first is None else [(first.ts, first.cause)]
+    if is_cut_by_close(state, reply) and state.closed_ts is not None:
+        return [(state.closed_ts, state.close_reason)]
+    return []
 
 
-def last_reply_end(turn: Turn) -> int:
-    """When the last reply of the turn ended: its playback if that was reported, else its generation."""
-    playing = [
-        ts for one in heard_replies(turn) for window in one.evidence.windows for ts in window.playback.ends.times
-    ]
-    return max(playing or [ts for one in heard_replies(turn) for ts in one.reply.generation.ends.times])
+def last_reply_end(state: State, replies: list[Reply]) -> int:
+    """When the last of these replies ended: its playback if that was reported, else its generation."""
+    played = (
+        series.last(source.until, source.since)
+        for reply in replies
+        for source in sources_of(state, reply)
+        for series in timelines(source, "dones")
+    )
+    ends = [done.ts for done in played if done is not None]
+    return max(ends or [reply.generation.ended_ts or reply.begin for reply in replies])
 
 
 def turn_metrics(turn: Turn) -> dict[str, Any]:

@@ -42,7 +42,7 @@ async def test_whom_an_engines_interrupt_marks_after_speak(serve: Serve) -> None
         reply = {"turn_id": 1, "item": "r1", "text": "Once upon a time."}
         await api.send({"type": "llm.delta", **reply, "ts": 1000}, session_id=agent)
         await api.post(f"{AGENTS}/{agent}/speak", {"text": "Hold on."})
-        cut = {"type": "interrupt", "turn_id": 1, "heard_text": "", **named}
+        cut = {"type": "interrupt", "turn_id": 1, "heard_text": "", "ts": 2**53 - 1, **named}
         await api.send(cut, {"type": "llm.done", **reply, "ts": 2000}, session_id=agent)
         contents = (await api.get(f"{AGENTS}/{agent}/history")).json["contents"]
         marked = [one["metadata"]["original"] for one in contents if "interrupted" in one["metadata"]]

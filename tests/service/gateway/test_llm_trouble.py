@@ -307,7 +307,9 @@ async def test_the_end_of_the_call_stops_the_llm(serve: Serve) -> None:
         with pytest.raises(APIError) as raised:
             assert [chunk async for chunk in stream]
         assert "session_ended" == raised.value.code
-        assert [("user", "Hi."), ("assistant", "One. ")] == role_and_text(await api.contents())
+        contents = await api.contents()
+        assert [("user", "Hi."), ("assistant", "")] == role_and_text(contents)  # nothing can have been spoken yet
+        assert "One. " == contents[1]["metadata"]["original"]
 
 
 async def test_a_store_that_fails_meanwhile_loses_nothing(tmp_path: Path, serve: Serve) -> None:

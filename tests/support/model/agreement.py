@@ -131,7 +131,9 @@ def folded(rows: list[JsonObject]) -> list[JsonObject]:
 def state_after(rows: list[JsonObject]) -> State:
     """The fold of a journal, from its beginning."""
     entries = [
-        DecodedRow(row["position"], row["received_ms"], msgspec.convert(row["event"], type=JournaledEvent))
+        DecodedRow(
+            row["position"], row["received_ms"], msgspec.convert(row["event"], type=JournaledEvent), row["producer"]
+        )
         for row in rows
     ]
     return fold_all(State(), entries)

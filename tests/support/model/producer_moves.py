@@ -57,7 +57,7 @@ REFUSED: list[tuple[JsonObject, str]] = [
     ({"type": "llm.delta", "turn_id": 1, "text": 5}, "invalid_field"),
     ({"type": "llm.done", "turn_id": 1, "metadata": {"source": "me"}}, "reserved_metadata"),
     ({"type": "tts", "turn_id": 1}, "missing_field"),
-    ({"type": "interrupt", "turn_id": 1, "heard_text": "x", "heard_chars": 1}, "invalid_field"),
+    ({"type": "interrupt", "turn_id": 1, "heard_chars": -1}, "invalid_field"),
     ({"type": "metric", "turn_id": 1, "name": "m", "latency_ms": 2**53 + 1}, "invalid_field"),
     ({"type": "session.update", "idle_timeout": "long"}, "invalid_field"),
 ]

@@ -52,7 +52,10 @@ def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str)
     ("fields", "detail"),
     [
         ('"role":"x","source":"llm"', "must be one of user, assistant: `role`"),
-        ('"role":"assistant","source":"llm","metadata":{"heard":"x"}', "must be one of aligned, estimated: `heard`"),
+        (
+            '"role":"assistant","source":"llm","metadata":{"heard":"x"}',
+            "must be one of aligned, estimated, unmatched: `heard`",
+        ),
     ],
 )
 def test_refusal_of_a_choice_lists_what_can_be(fields: str, detail: str) -> None:
@@ -78,7 +81,7 @@ def test_an_unknown_type_gets_the_nearest_one_and_all(sent: str, near: str) -> N
     refused = rejected(b'{"type":"%b"}' % sent.encode())
     assert refused.code == "unknown_type"
     assert refused.detail.startswith(
-        f"The event's type is unknown{near}; known: `asr`, `auth`, `interrupt`, `llm.delta`,"
+        f"The event's type is unknown{near}; known: `asr`, `auth`, `interrupt`, `llm.cancel`,"
     )
 
 

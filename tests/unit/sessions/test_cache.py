@@ -75,13 +75,13 @@ async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> App
 def note(memories: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
     """Note entries one after the other."""
     for entry in entries:
-        memories.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event])
+        memories.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
 
 
 async def journal(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
     """All entries, read anew."""
     rows = await store.read_rows(stream.key, 0, 100_000)
-    return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+    return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
 
 async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
@@ -168,7 +168,11 @@ async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModel
             appended = await append(store, stream, event)
             row = (await store.read_rows(stream.key, appended.stream.position - 1, 1))[0]
             await asyncio.sleep(luck.choice([0, 0, 0.001]))
-            note(memories, stream, [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload))])
+            note(
+                memories,
+                stream,
+                [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer)],
+            )
 
     async def read() -> None:
         while stream.position < 200:
@@ -288,7 +292,7 @@ async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories:
     at_close = await memories.messages_as_of(stream.key, closed.position)
     await append(store, stream, done(1, 7, text="Let me see."))
     await memories.get(stream)
-    assert ["Hello?", "Let me"] == [message.content for message in at_close]
+    assert [("Hello?", None), ("", "Let me")] == [(one.content, one.metadata.get("original")) for one in at_close]
     assert at_close == await memories.messages_as_of(stream.key, closed.position)
 
 

@@ -82,7 +82,7 @@ class Node(NamedTuple):
     async def from_scratch(self, session_id: str = "s") -> list[Message]:
         """The memory as the fold of the whole journal."""
         rows = await self.rows(session_id)
-        given = [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload)) for row in rows]
+        given = [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
         return history.messages(fold_all(State(), given))
 
 

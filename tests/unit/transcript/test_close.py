@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.support.events import EventLike, delta, done, final, interrupt, message, partial, resume, tts
+from tests.support.events import EventLike, delta, done, event, final, interrupt, message, partial, resume, tts
 from tests.support.samples.folds import ENDS, cut_texts
 from tests.support.transcripts import closed, heard_text_of, messages_after, only_message, reopened, texts
 from voicemem.protocol.types import JsonObject
@@ -23,11 +23,11 @@ def kinds(call: tuple[JsonObject, ...]) -> str:
 
 
 def test_close_cuts_the_reply_that_is_generated() -> None:
-    """A reply without done is cut to what was generated, and marked at the close's `ts`."""
-    single = only_message(delta(1, "One ", 10), closed(50))
+    """A reply without done is cut to what can have been spoken by then, and marked at the close's `ts`."""
+    single = only_message(delta(1, "One ", 10), event("session.end", ts=1010), closed(2000))
     expected = {
         "interrupted": True,
-        "interrupt_timestamp": 50,
+        "interrupt_timestamp": 2000,
         "original": "One ",
         "source": "llm",
         "heard": "estimated",

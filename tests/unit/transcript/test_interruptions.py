@@ -44,5 +44,6 @@ def test_interrupt_by_item_may_overtake_its_reply() -> None:
 def test_late_delta_of_an_earlier_time_was_generated_before_the_cut() -> None:
     """The order of arrival does not matter for what was generated until the interruption."""
     call = [delta(1, "One ", 10), delta(1, "two ", 20), delta(1, "three.", 40)]
-    assert heard_text_of(*call, interrupt(1, 30)) == ("One two ", "estimated")
-    assert heard_text_of(interrupt(1, 30), *call) == ("One two ", "estimated")
+    cut = interrupt(1, 30, audio_end_ms=60_000)
+    assert heard_text_of(*call, cut) == ("One two ", "estimated")
+    assert heard_text_of(cut, *call) == ("One two ", "estimated")

@@ -20,7 +20,7 @@ def test_message_is_written_in_its_documented_order() -> None:
 
 
 def test_own_metadata_stands_first_in_its_documented_order() -> None:
-    """Reserved keys come in the order of section 2, then the rest as it came."""
+    """Reserved keys come in their order, then the rest as it came."""
     given = {"z": 1, "partial": True, "heard": "aligned", "user": "u", "source": "llm", "a": 2}
     given |= {"original": "x", "interrupt_timestamp": 5, "interrupted": True}
     expected = ["interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial", "z", "a"]

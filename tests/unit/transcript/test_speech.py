@@ -147,9 +147,15 @@ def test_text_after_a_final_without_key_opens_a_segment() -> None:
 
 def test_partial_that_the_final_contains_is_dropped() -> None:
     """A partial that was overtaken by its final opens no segment."""
-    call = [partial(1, "I want"), final(1, "I want some tea."), partial(1, "I want some")]
+    call = [partial(1, "I want", 10), final(1, "I want some tea.", 20), partial(1, "I want some", 519)]
     assert texts(*call, unfinished=True) == ["I want some tea."]
     assert "partial" not in only_message(*call, closed(9000))["metadata"]
+
+
+def test_words_that_are_said_again_later_are_kept() -> None:
+    """Half a second after a final, a partial that begins it is new speech."""
+    call = [final(1, "Yes please.", 20), partial(1, "Yes", 520)]
+    assert texts(*call, closed(9000)) == ["Yes please. Yes"]
 
 
 def test_partial_that_a_keyed_final_contains_is_kept() -> None:
@@ -238,7 +244,7 @@ def test_recogniser_fields_are_not_metadata() -> None:
     assert only_message(final(1, "Hi.", **more))["metadata"] == {"source": "asr"}
 
 
-# Without turn numbers (the end of section 3)
+# Without turn numbers
 
 
 def test_first_utterance_is_turn_one() -> None:
@@ -246,19 +252,22 @@ def test_first_utterance_is_turn_one() -> None:
     assert said(partial(None, "He"), partial(None, "Hello"), final(None, "Hello.")) == [(1, None, "Hello.")]
 
 
-def test_utterance_after_a_final_takes_the_next_turn() -> None:
-    """An utterance is new after a final."""
-    assert said(final(None, "One."), partial(None, "Tw"), final(None, "Two.")) == [(1, None, "One."), (2, None, "Two.")]
+def test_finals_before_the_agent_answers_are_one_utterance() -> None:
+    """An utterance is new once the one before it has a final and its turn a reply, whichever came first."""
+    call = [final(None, "One."), partial(None, "Tw"), final(None, "Two.")]
+    assert said(*call) == [(1, None, "One. Two.")]
+    assert said(*call, delta(None, "Hm."), final(None, "Three.")) == [(1, None, "One. Two."), (2, None, "Three.")]
 
 
 def test_utterance_after_numbered_turns_takes_the_next() -> None:
     """The next turn is the one after the newest that there is."""
-    assert said(final(7, "One.", user="ann"), final(None, "Two.")) == [(7, "ann", "One."), (8, None, "Two.")]
+    call = [final(7, "One.", user="ann"), delta(7, "Hm."), final(None, "Two.")]
+    assert said(*call) == [(7, "ann", "One."), (8, None, "Two.")]
 
 
 def test_typed_message_takes_the_next_turn() -> None:
     """A whole user message is an utterance, too."""
-    assert said(final(None, "One."), typed(None, "Typed."), final(None, "Three.")) == [
+    assert said(final(None, "One."), typed(None, "Typed."), delta(None, "Hm."), final(None, "Three.")) == [
         (1, None, "One."),
         (2, None, "Typed."),
         (3, None, "Three."),
@@ -266,32 +275,31 @@ def test_typed_message_takes_the_next_turn() -> None:
 
 
 def test_item_takes_the_turn_where_it_began() -> None:
-    """A late transcript finds its turn by its item, and another item takes the next turn."""
-    assert said(partial(None, "", item="a"), final(None, "Two.", item="b"), final(None, "One.", item="a")) == [
-        (1, None, "One."),
-        (2, None, "Two."),
-    ]
+    """A late transcript finds its turn by its item; another item before a reply is of the same utterance."""
+    call = [final(None, "O.", item="a"), delta(None, "Hm."), final(None, "Two.", item="b")]
+    call += [final(None, "One.", item="a"), partial(None, "", item="c"), final(None, "Three.", item="c")]
+    assert said(*call) == [(1, None, "One."), (2, None, "Two. Three.")]
 
 
 def test_late_partial_of_the_final_opens_no_turn() -> None:
     """A partial that the final already contains is dropped, and takes no turn number."""
-    call = [final(None, "I want tea."), partial(None, "I want"), final(None, "Now.")]
-    assert said(*call) == [(1, None, "I want tea."), (2, None, "Now.")]
+    call = [final(None, "I want tea.", 10), delta(None, "Hm.", 11), partial(None, "I want", 20)]
+    assert said(*call, closed(9000)) == [(1, None, "I want tea.")]
 
 
-def test_users_speak_at_once_in_turns_of_their_own() -> None:
-    """Two open utterances of two users are two, each updated by its own user's events."""
+def test_users_speak_at_once_in_messages_of_their_own() -> None:
+    """Two users who speak at once share a turn, and each is updated by its own events."""
     call = [partial(None, "On", user="ann"), partial(None, "Tw", user="bob")]
     assert said(*call, final(None, "One.", user="ann"), final(None, "Two.", user="bob")) == [
         (1, "ann", "One."),
-        (2, "bob", "Two."),
+        (1, "bob", "Two."),
     ]
 
 
 def test_partial_that_another_users_final_contains_is_kept() -> None:
     """What one user says is not dropped because another has said it: the last words of a call are never lost."""
     call = [final(None, "Yes please.", user="ann"), partial(None, "Yes", user="bob")]
-    assert said(*call, closed(9000)) == [(1, "ann", "Yes please."), (2, "bob", "Yes")]
+    assert said(*call, closed(9000)) == [(1, "ann", "Yes please."), (1, "bob", "Yes")]
 
 
 def test_utterance_does_not_end_with_a_reply() -> None:

@@ -2,83 +2,93 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TextTimeline, TimedText, TimedValue, Timeline
+from voicemem.transcript import timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, TimedText, Timeline
 
 TIMES = st.integers(0, 20)
-NUMBERS = st.lists(st.tuples(TIMES, st.integers(0, 9), st.booleans()), max_size=12)
-WORDS = st.sampled_from(["", "One", "One two", "One two.", "Two", "O"])
-TEXTS = st.lists(st.tuples(TIMES, WORDS, st.booleans()), max_size=12)
+NUMBERS = st.lists(st.tuples(TIMES, st.integers(0, 9)), max_size=30)
+WORDS = st.sampled_from(["", "One", "One two", " One  two.", "One two.", "Two", "O"])
+TEXTS = st.lists(st.tuples(TIMES, WORDS), max_size=12)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
-def numbers(*said: tuple[int, int, bool]) -> Timeline:
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are full after a few entries."""
+    monkeypatch.setattr(timeline, "BLOCK", 3)
+
+
+def numbers(*said: tuple[int, int]) -> Timeline:
     """A series to which these were said, in this order."""
     series = Timeline()
-    for one in said:
-        series.add(*one)
+    for order, (ts, value) in enumerate(said):
+        series.add(ts, order, value)
     return series
+
+
+def by_time(said: list[tuple[int, int]], until: int, since: int) -> list[Entry]:
+    """What a search through everything that was said finds, in the order of time."""
+    entries = [Entry(ts, order, value) for order, (ts, value) in enumerate(said) if since <= ts < until]
+    return sorted(entries, key=lambda entry: (entry.ts, entry.order))
 
 
 def test_empty_series_says_nothing() -> None:
     """Nothing was said yet."""
-    assert Timeline().last(AFTER_ALL) is None
-    assert Timeline().largest(AFTER_ALL) is None
-    assert TextTimeline().last(AFTER_ALL) is None
+    assert Timeline().last() is Timeline().first() is Timeline().highest() is Timeline().first_at_least(0) is None
+    assert TextTimeline(Timeline()).last() is None
 
 
-def test_last_is_by_time_then_by_arrival() -> None:
-    """The later time is the newer, and at one time the later arrival."""
-    series = numbers((20, 1, False), (10, 2, True), (20, 3, True))
-    assert series.last(AFTER_ALL) == TimedValue(20, 3, True)
-    assert series.last(19) == TimedValue(10, 2, True)
+def test_bounds_are_from_and_before() -> None:
+    """What was said exactly at the first bound counts, at the second it does not."""
+    series = numbers((10, 1), (20, 2))
+    assert series.last(20, 10) == Entry(10, 0, 1)
+    assert series.last(21, 20) == Entry(20, 1, 2)
+    assert series.last(10) is None
 
 
-def test_bounds_are_included() -> None:
-    """What was said exactly at a bound counts."""
-    series = numbers((10, 1, False), (20, 2, False))
-    assert series.last(20, 20) == TimedValue(20, 2, False)
-    assert series.last(9) is None
-    assert series.last(15, 11) is None
-    assert (series.largest(10), series.largest(9), series.largest(15, 11)) == (1, None, None)
-
-
-def test_largest_is_of_the_time_only() -> None:
-    """The largest value need not be the last."""
-    assert numbers((10, 5, False), (20, 3, False), (30, 9, False)).largest(25) == 5
-
-
-@given(NUMBERS, TIMES, TIMES)
-def test_numbers_are_found_as_by_a_search(said: list[tuple[int, int, bool]], until: int, since: int) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NUMBERS, TIMES, TIMES, st.integers(0, 9))
+def test_numbers_are_found_as_by_a_search(said: list[tuple[int, int]], until: int, since: int, value: int) -> None:
     """The answers are those of looking through everything that was said."""
-    within = [one for one in said if since <= one[0] <= until]
-    series = numbers(*said)
-    newest = max(enumerate(within), key=lambda one: (one[1][0], one[0]), default=None)
-    assert series.last(until, since) == (None if newest is None else TimedValue(*newest[1]))
-    assert series.largest(until, since) == max((value for _, value, _ in within), default=None)
+    series, expected = numbers(*said), by_time(said, until, since)
+    assert list(series.entries(until, since)) == expected
+    assert list(series.backwards(until, since)) == expected[::-1]
+    assert series.last(until, since) == (expected[-1] if expected else None)
+    assert series.first(until, since) == (expected[0] if expected else None)
+    high = [entry for entry in expected if entry.value >= value]
+    assert series.first_at_least(value, until, since) == (high[0] if high else None)
+    highest = max(expected, key=lambda entry: (entry.value, expected.index(entry)), default=None)
+    assert series.highest(until, since) == highest
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXTS, TIMES, TIMES)
-def test_texts_are_found_as_by_a_search(said: list[tuple[int, str, bool]], until: int, since: int) -> None:
+def test_texts_are_found_as_by_a_search(said: list[tuple[int, str]], until: int, since: int) -> None:
     """Texts come out as they were said, whether or not they extend each other."""
-    series = TextTimeline()
-    for one in said:
-        series.add(*one)
-    within = [one for one in said if since <= one[0] <= until]
-    newest = max(enumerate(within), key=lambda one: (one[1][0], one[0]), default=None)
-    assert series.last(until, since) == (None if newest is None else TimedText(*newest[1]))
+    series = TextTimeline(Timeline())
+    for order, (ts, text) in enumerate(said):
+        series.add(ts, order, text)
+    within = sorted((ts, order, text) for order, (ts, text) in enumerate(said) if since <= ts < until)
+    assert list(series.backwards(until, since)) == [TimedText(*one) for one in reversed(within)]
+    assert series.last(until, since) == (TimedText(*within[-1]) if within else None)
+    for words in (["One", "two."], ["One"], []):
+        equal = [ts for ts, _, text in within if text.split() == words]
+        assert series.first_equal(words, until, since) == (equal[0] if equal else None)
 
 
 def test_growing_texts_are_kept_once() -> None:
     """Only the longest of texts that extend each other is kept."""
-    series = TextTimeline()
+    series = TextTimeline(Timeline())
     for place, text in enumerate(["One", "One two", "O", "One two three"]):
-        series.add(place, text)
-    assert (series.longest, series.others) == ("One two three", ())
+        series.add(place, place, text)
+    assert (series.longest, series.others) == ("One two three", [])
 
 
 def test_bounds_enclose_every_time_of_an_event() -> None:
-    """An event's time lies between ALWAYS and NEVER, and both fit into a snapshot."""
+    """An event's time lies between the bounds."""
     assert BEFORE_ALL < -(2**53)
     assert 2**53 < AFTER_ALL < 2**64

@@ -1,0 +1,68 @@
+"""Whatever a call reports, the fold and the plain fold give the same messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.call_strategies import calls
+from tests.support.paths import FIXTURES
+from tests.support.plain_calls import call_closed, plain_rows
+from tests.support.plain_fold.messages import plain_messages
+from tests.support.plain_fold.rows import PlainRow
+from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State
+
+IN_PROGRESS = ("open", "heard_so_far")
+"""What `unfinished` adds to a message, which the plain fold leaves out."""
+LINES = 400
+"""The plain fold reads everything again for each unnamed event: longer calls are for the fold alone."""
+RECORDED = [path for path in sorted(FIXTURES.glob("*.jsonl")) if path.read_bytes().count(b"\n") <= LINES]
+
+
+def decoded(row: PlainRow) -> DecodedRow:
+    """The row as the fold takes it; the codec knows every field of it, and the row has its producer."""
+    event = decode_journaled(msgspec.json.encode(row.event))
+    given = {name for name, value in row.event.items() if value is not None}
+    unknown = given - {"type", *event.__struct_encode_fields__}
+    assert not unknown, f"{row.event['type']} has no {sorted(unknown)}"
+    return DecodedRow(row.position, row.received_ms, event, row.producer)
+
+
+def messages_of(rows: list[PlainRow], unfinished: bool) -> list[JsonObject]:
+    """The memory that the fold gives, as JSON."""
+    state = fold_all(State(), [decoded(row) for row in rows])
+    written = [msgspec.to_builtins(one) for one in messages(state, unfinished)]
+    for one in written:
+        one["metadata"] = {name: value for name, value in one["metadata"].items() if name not in IN_PROGRESS}
+    return written
+
+
+def agree(rows: list[PlainRow], unfinished: bool) -> None:
+    """Compares the messages and the order of their keys."""
+    expected = plain_messages(rows, unfinished)
+    found = messages_of(rows, unfinished)
+    assert found == expected
+    assert json.dumps(found) == json.dumps(expected)
+
+
+@given(events=calls(), unfinished=st.booleans())
+def test_the_fold_agrees_with_the_plain_fold(events: list[JsonObject], unfinished: bool) -> None:
+    agree(plain_rows(*events), unfinished)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_the_fold_agrees_with_the_plain_fold_on_recorded_calls(path: Path, unfinished: bool) -> None:
+    events = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    if events[-1]["type"] == "session.end":
+        events.append(call_closed(events[-1]["ts"]))
+    agree(plain_rows(*events), unfinished)

@@ -1,0 +1,102 @@
+"""What an event costs does not grow with what came before it (docs/memory.md, rule 11).
+
+Costs are counted in function calls, not in seconds, so they do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from statistics import median
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.support.events import tts
+from tests.support.samples.hostile_calls import SHAPES, Shape
+from tests.support.transcripts import journaled
+from voicemem.transcript.fold import fold_event
+from voicemem.transcript.history import messages, turn_messages
+from voicemem.transcript.state import State
+
+STEPS = 900
+EARLY, LATE = slice(200, 300), slice(800, 900)
+ALLOWED = 1.35
+"""A logarithm more, and a little for what is looked through in blocks."""
+UNNAMED = journaled(tts(ts=5, total_audio_ms=3))
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called, those of C included."""
+    count = 0
+
+    def note(_frame: FrameType, kind: str, _argument: Any) -> None:
+        nonlocal count
+        count += kind in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def costs(shape: Shape, after: Callable[[State], object]) -> tuple[list[int], State]:
+    """The cost of each step, with something that is asked after it."""
+    state, found = State(), []
+    for step in range(STEPS):
+        events = [journaled(one) for one in shape(step)]
+
+        def take(events: list[Any] = events) -> None:
+            for one in events:
+                fold_event(state, state.position + 1, 1000 + state.position, one, "main")
+            after(state)
+
+        found.append(calls_of(take))
+    return found, state
+
+
+def ask_nothing(_state: State) -> None:
+    """Reads nothing."""
+
+
+def ask_by_event(state: State) -> None:
+    """Folds an event that names nothing, for which the fold must know what still plays."""
+    fold_event(state, state.position + 1, 1, UNNAMED, "main")
+
+
+def read_changes(state: State) -> None:
+    """Makes the messages of the turns that have changed."""
+    for number in sorted(state.dirty_turns):
+        turn_messages(state, state.turns[number])
+    state.dirty_turns.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [ask_nothing, ask_by_event])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_events_cost_the_same_early_and_late(shape: Shape, after: Callable[[State], object]) -> None:
+    """The events of a step, and what they make the fold look up, cost what they cost at the beginning."""
+    found, _ = costs(shape, after)
+    assert median(found[LATE]) <= ALLOWED * median(found[EARLY]) + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_reads_cost_what_they_show(shape: Shape) -> None:
+    """A read after an event costs a few calls for each message and segment of its turn, and no more."""
+    found, state = costs(shape, read_changes)
+    parts = max(len(turn.segments) + len(turn.replies) + len(turn.typed or ()) for turn in state.turns.values())
+    assert median(found[LATE]) <= ALLOWED * median(found[EARLY]) + 5 + 20 * parts
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_whole_reads_are_linear(shape: Shape) -> None:
+    """Reading a call from its start costs a bounded number of calls for each of its events."""
+    state = State()
+    for step in range(300):
+        for one in shape(step):
+            fold_event(state, state.position + 1, 1000 + state.position, journaled(one), "main")
+    assert calls_of(lambda: messages(state)) <= 400 * state.position

@@ -1,0 +1,110 @@
+"""Prefixes of a reply's text that end where a word ends (docs/memory.md, rule 4)."""
+
+from __future__ import annotations
+
+import re
+from unicodedata import category
+
+SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u30ff\u3100-\u31bf\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")  # fmt: skip  # noqa: E501
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+SPACELESS_CLOSING = "。，、！？；：…」』）》”’〉】〕］｝"
+"""Marks that close a word of a script without spaces, where the next word follows at once."""
+JOINERS = "'’-.,_"
+"""Part of a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
+SPACELESS_UNITS = 3
+"""How many units a character of a script without spaces counts, where others count 1."""
+
+RUN = re.compile(f"(?:(?!{SPACELESS.pattern})\\w)+")
+WHITE_SPACE = re.compile(r"\s*")
+ZERO_WIDTH_JOINER = "\u200d"
+STEP = 4_096
+"""How much of a long word is passed at once; of marks, which are passed one by one, no more than these are."""
+
+
+def whole_word_prefix(text: str, length: int) -> str:
+    """The first `length` code points, cut back to the end of a whole word, with the white space after it."""
+    return text[: whole_word_end(text, length)]
+
+
+def whole_word_end(text: str, length: int) -> int:
+    """Where that prefix ends: marks that open the word behind it are not in it."""
+    end = min(length, len(text))
+    if end == len(text):
+        return end
+    for _ in range(STEP):
+        if end <= 0 or not (is_inside_word(text, end) or is_between_words(text[end - 1])):
+            break
+        end -= max(1, len(word_run_before(text, end)) - 1)
+    return after_closing_marks(text, end) if end > 0 else 0
+
+
+def word_run_before(text: str, end: int) -> str:
+    """The letters and digits directly before an index, as far as one step goes."""
+    run = RUN.match(text[max(0, end - STEP) : end][::-1])
+    return run.group() if run else ""
+
+
+def after_closing_marks(text: str, end: int) -> int:
+    """Where the white space ends behind a word and its closing marks, which stand before white space or the end."""
+    marks, last = end, min(len(text), end + STEP)
+    while marks < last and category(text[marks]).startswith("P"):
+        marks += 1
+    if marks == len(text) or text[marks].isspace():
+        end = marks
+    while end < marks and text[end] in SPACELESS_CLOSING:
+        end += 1
+    match = WHITE_SPACE.match(text, end)
+    return match.end() if match else end
+
+
+def is_inside_word(text: str, index: int) -> bool:
+    """Whether a cut before `text[index]` would split a word; scripts without spaces can be cut anywhere."""
+    before, after = text[index - 1], text[index]
+    if is_attached(after) or before == ZERO_WIDTH_JOINER:
+        return True
+    if SPACELESS.match(before) or SPACELESS.match(after):
+        return False
+    if is_word_char(before) and is_word_char(after):
+        return True
+    joined = after in JOINERS and is_letter(before) and index + 1 < len(text) and is_letter(text[index + 1])
+    return joined or (before in JOINERS and is_letter(after) and index > 1 and is_letter(text[index - 2]))
+
+
+def is_between_words(character: str) -> bool:
+    return character.isspace() or is_punctuation(character)
+
+
+def is_punctuation(character: str) -> bool:
+    """Whether a character is a mark; in a script without spaces it is a character like any other."""
+    return category(character).startswith("P") and not SPACELESS.match(character)
+
+
+def is_word_char(character: str) -> bool:
+    return not is_between_words(character) and not SPACELESS.match(character)
+
+
+def is_letter(character: str) -> bool:
+    return (character.isalnum() or is_attached(character)) and not SPACELESS.match(character)
+
+
+def is_attached(character: str) -> bool:
+    """Whether a character belongs to the one before it: accents, vowel signs, joiners of emoji."""
+    return character == ZERO_WIDTH_JOINER or category(character).startswith("M")
+
+
+def units_of(text: str) -> int:
+    """How many units of speech a text is."""
+    return len(text) + (SPACELESS_UNITS - 1) * len(SPACELESS.findall(text))
+
+
+def prefix_of_units(text: str, units: int) -> str:
+    """The beginning of a text that so many units reach, cut back to whole words."""
+    if not SPACELESS.search(text):
+        return whole_word_prefix(text, units)
+    length, left = 0, units
+    for character in text:
+        left -= SPACELESS_UNITS if SPACELESS.match(character) else 1
+        if left < 0:
+            break
+        length += 1
+    return whole_word_prefix(text, length)

@@ -1,0 +1,263 @@
+"""What was reported about the playback and the interruptions of a reply (docs/memory.md, rule 3).
+
+An event that names an item or a turn is kept with that name; which reply it is about is found on reading, by its `ts`,
+so that the order of arrival does not matter. Positions and word times are ms from the start of the reply's audio.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from voicemem.protocol.events import Interrupt, Tts
+from voicemem.transcript.metadata import MergedMetadata, merge
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
+
+
+class Interruption(Struct, array_like=True, frozen=True, gc=False):
+    """One interruption of a reply, with the evidence that came with it."""
+
+    ts: int
+    order: int
+    """Position in the journal; of two with the same `ts`, the later one is the newer."""
+    heard_text: str | None = None
+    heard_chars: int | None = None
+    audio_end_ms: int | None = None
+    estimated: bool = False
+    more: bool = False
+    """It marks the reply even where playback shows that all of it was heard."""
+    closing: bool = False
+    """The cut that the close of the session makes."""
+    cause: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+def interruption_of(event: Interrupt, ts: int, order: int) -> Interruption:
+    return Interruption(
+        ts,
+        order,
+        event.heard_text,
+        event.heard_chars,
+        event.audio_end_ms,
+        event.estimated,
+        event.more,
+        cause=event.cause,
+        metadata=event.metadata,
+    )
+
+
+KINDS = ("heard_text", "heard_chars", "audio_end_ms")
+ESTIMATED = "~"
+"""Stands before a kind that was marked as an estimate."""
+
+
+def kinds_of(interruption: Interruption) -> Iterator[str]:
+    """What an interruption states."""
+    prefix = ESTIMATED if interruption.estimated else ""
+    yield from (prefix + kind for kind in KINDS if getattr(interruption, kind) is not None)
+    if interruption.metadata:
+        yield "metadata"
+
+
+class TimedWord(Struct, array_like=True, frozen=True, gc=False):
+    """One word of a reply's audio; `ts` is when the engine reported it."""
+
+    ts: int
+    order: int
+    start_ms: int
+    end_ms: int
+    text: str
+    estimated: bool
+
+
+class TimedMetadata(Struct, array_like=True, frozen=True, gc=False):
+    """The metadata of one event, with its `ts` and its position in the journal."""
+
+    ts: int
+    order: int
+    metadata: dict[str, Any]
+
+
+class Playback(Struct, array_like=True, gc=False):
+    """What was reported about playback. Most calls use one or two of these lists, so the others are None."""
+
+    starts: Timeline | None = None
+    """Positions of 0, which say only that playback has begun."""
+    audio: Timeline | None = None
+    """Positions above 0, in ms."""
+    estimated_audio: Timeline | None = None
+    texts: TextTimeline | None = None
+    estimated_texts: TextTimeline | None = None
+    dones: Timeline | None = None
+    totals: Timeline | None = None
+    """The lengths of the audio, in ms."""
+    measured_texts: dict[int, str] | None = None
+    """The texts that some of these totals measure, by journal position."""
+    words: list[TimedWord] | None = None
+    metadata: list[TimedMetadata] | None = None
+    merged_metadata: MergedMetadata | None = None
+    undated: set[int] | None = None
+    """The journal positions of the events that stated no `ts`."""
+
+    def add(self, event: Tts, ts: int, order: int) -> None:
+        if event.ts is None:
+            self.undated = self.undated if self.undated is not None else set()
+            self.undated.add(order)
+        if event.audio_ms is not None:
+            self.add_position(ts, order, event.audio_ms, event.estimated)
+        if event.heard_text is not None:
+            self.add_text(ts, order, event.heard_text, event.estimated)
+        if event.done:
+            self.dones = self.dones or Timeline()
+            self.dones.add(ts, order, 0)
+        if event.total_audio_ms is not None:
+            self.add_total(ts, order, event.total_audio_ms, event.synthesised_text)
+        if event.words:
+            self.words = self.words if self.words is not None else []
+            self.words += (
+                TimedWord(ts, order, word.start_ms, word.end_ms, word.text, event.estimated) for word in event.words
+            )
+        if event.metadata:
+            self.metadata = self.metadata if self.metadata is not None else []
+            self.metadata.append(TimedMetadata(ts, order, event.metadata))
+            self.merged_metadata = merge(self.merged_metadata, order, event.metadata)
+
+    def add_position(self, ts: int, order: int, audio_ms: int, estimated: bool) -> None:
+        if audio_ms == 0:
+            self.starts = self.starts or Timeline()
+            self.starts.add(ts, order, 0)
+        elif estimated:
+            self.estimated_audio = self.estimated_audio or Timeline()
+            self.estimated_audio.add(ts, order, audio_ms)
+        else:
+            self.audio = self.audio or Timeline()
+            self.audio.add(ts, order, audio_ms)
+
+    def add_text(self, ts: int, order: int, text: str, estimated: bool) -> None:
+        if estimated:
+            self.estimated_texts = self.estimated_texts or TextTimeline(Timeline())
+            self.estimated_texts.add(ts, order, text)
+        else:
+            self.texts = self.texts or TextTimeline(Timeline())
+            self.texts.add(ts, order, text)
+
+    def add_total(self, ts: int, order: int, total_ms: int, text: str | None) -> None:
+        self.totals = self.totals or Timeline()
+        self.totals.add(ts, order, total_ms)
+        if text is not None:
+            self.measured_texts = self.measured_texts if self.measured_texts is not None else {}
+            self.measured_texts[order] = text
+
+
+class Evidence(Struct, array_like=True, gc=False):
+    """What was reported under one name: that of an item, or of a turn; or what was found to be about one reply."""
+
+    playback: Playback | None = None
+    interruptions: list[Interruption] | None = None
+    """Sorted by time, then by arrival."""
+    resumes: list[int] | None = None
+    """Their times, sorted."""
+    cancels: list[int] | None = None
+    """The times of `llm.cancel`, sorted."""
+    by_kind: dict[str, list[Interruption]] | None = None
+    """Those interruptions that state something, by what that is (`kinds_of`), sorted likewise."""
+    heard: dict[str, list[int]] | None = None
+    """The times of their heard texts, by these with single spaces."""
+    has_more: bool = False
+    """Whether an interruption marks its reply whatever playback says."""
+    word_count: int = 0
+
+    def play(self, event: Tts, ts: int, order: int) -> None:
+        if self.playback is None:
+            self.playback = Playback()
+        self.playback.add(event, ts, order)
+        self.word_count += len(event.words or ())
+
+    def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
+        if self.interruptions is None:
+            self.interruptions = []
+        interruption = interruption_of(event, ts, order)
+        insort(self.interruptions, interruption, key=BY_TIME)
+        for kind in kinds_of(interruption):
+            self.by_kind = self.by_kind if self.by_kind is not None else {}
+            insort(self.by_kind.setdefault(kind, []), interruption, key=BY_TIME)
+        if event.heard_text is not None and not event.more:
+            self.heard = self.heard if self.heard is not None else {}
+            insort(self.heard.setdefault(" ".join(event.heard_text.split()), []), ts)
+        self.has_more |= event.more
+
+    def resume(self, ts: int) -> None:
+        if self.resumes is None:
+            self.resumes = []
+        insort(self.resumes, ts)
+
+    def cancel(self, ts: int) -> None:
+        if self.cancels is None:
+            self.cancels = []
+        insort(self.cancels, ts)
+
+
+BY_TIME = attrgetter("ts", "order")
+TS = attrgetter("ts")
+
+
+class Source(NamedTuple):
+    """The part of some evidence that is about one reply: what was reported from `since` to before `until`."""
+
+    evidence: Evidence
+    since: int = BEFORE_ALL
+    until: int = AFTER_ALL
+
+    @property
+    def is_whole(self) -> bool:
+        return self.since == BEFORE_ALL and self.until == AFTER_ALL
+
+    def interruptions(self, since: int = BEFORE_ALL) -> list[Interruption]:
+        """The interruptions from a time on, in their order."""
+        known = self.evidence.interruptions
+        if not known:
+            return []
+        first = bisect_left(known, max(since, self.since), key=TS)
+        return known[first : bisect_left(known, self.until, key=TS)]
+
+    def newest(self, kind: str, since: int, heard_ts: int | None) -> Interruption | None:
+        """The newest interruption that states something of a kind and marks: from `since`, until it was all heard."""
+        known = (self.evidence.by_kind or {}).get(kind)
+        if not known:
+            return None
+        until = self.until if heard_ts is None or self.evidence.has_more else min(self.until, heard_ts)
+        for place in range(bisect_left(known, until, key=TS) - 1, -1, -1):
+            if known[place].ts < max(since, self.since):
+                return None
+            if heard_ts is None or known[place].ts < heard_ts or known[place].more:
+                return known[place]
+        return None
+
+    def first_heard(self, text: str) -> int | None:
+        """When an interruption first stated this heard text, given with single spaces."""
+        times = (self.evidence.heard or {}).get(text)
+        place = bisect_left(times, self.since) if times else 0
+        return times[place] if times and place < len(times) and times[place] < self.until else None
+
+    def first_interruption(self, since: int = BEFORE_ALL) -> Interruption | None:
+        """The earliest interruption from a time on."""
+        known = self.evidence.interruptions
+        if not known:
+            return None
+        place = bisect_left(known, max(since, self.since), key=TS)
+        return known[place] if place < len(known) and known[place].ts < self.until else None
+
+    def resumes(self, since: int, until: int) -> list[int]:
+        """The times of the resumes from one time to before another."""
+        known = self.evidence.resumes
+        return [] if not known else known[bisect_left(known, since) : bisect_left(known, until)]
+
+    def text_of(self, total: Entry) -> str | None:
+        """The text that a total measures, if it states one."""
+        playback = self.evidence.playback
+        texts = None if playback is None else playback.measured_texts
+        return None if texts is None else texts.get(total.order)

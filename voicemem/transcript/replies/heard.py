@@ -1,0 +1,238 @@
+"""How much of a reply was really heard before the user cut in (docs/memory.md, rule 4).
+
+The kinds of evidence are tried from the best to the worst; the first that there is gives the text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, whole_word_prefix
+from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
+from voicemem.transcript.replies.interruptions import (
+    first_marking_cut,
+    first_progress,
+    largest_total,
+    marks,
+    match_words,
+    measured_text,
+    states_time,
+    timelines,
+)
+from voicemem.transcript.replies.playing import is_cut_by_close, plays_at_close
+from voicemem.transcript.replies.rate import rate_before
+from voicemem.transcript.replies.resumes import resumed_until, resumes_of
+from voicemem.transcript.replies.sources import sources_of, standing_keys
+from voicemem.transcript.replies.words import WordMatch
+from voicemem.transcript.state import Reply, State
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
+
+NO_TEXT = TimedText(BEFORE_ALL, 0, "")
+
+
+class HeardText(NamedTuple):
+    """The heard text, and how it was found: None for exact text, else `aligned`, `estimated` or `unmatched`."""
+
+    text: str
+    method: str | None
+
+
+class Position(NamedTuple):
+    """A place in a reply's audio, and when it was reported; of two, the greater is the newer."""
+
+    ts: int
+    order: int
+    ms: int
+
+
+class Cut:
+    """A reply that was cut, and what is known about it."""
+
+    def __init__(self, state: State, reply: Reply, sources: list[Source], resumed_ts: int, first: Interruption) -> None:
+        self.state = state
+        self.reply = reply
+        self.sources = sources
+        self.resumed_ts = resumed_ts
+        """Interruptions up to this time were false alarms."""
+        self.first = first
+        """The first interruption that marks the reply; its time is when it was cut."""
+        self.ts = first.ts
+        self.until = AFTER_ALL if first.closing else self.ts + 1
+        """Evidence counts before this time, but for what interruptions state; for a close, all does."""
+        self.original = reply.generation.text()
+        self.generated = self.original if first.closing else reply.generation.text_until(self.ts)
+
+    def newest(self, kind: str) -> Interruption | None:
+        """The newest interruption that marks and states something of a kind."""
+        if self.first.closing:
+            return None
+        since, heard_ts = self.resumed_ts + 1, self.reply.heard_ts
+        found = (source.newest(kind, since, heard_ts) for source in self.sources)
+        return max((one for one in found if one is not None), key=BY_TIME, default=None)
+
+    def metadata(self) -> list[Interruption]:
+        """The interruptions that mark and have metadata."""
+        if self.first.closing:
+            return []
+        return [
+            cut
+            for source in self.sources
+            for cut in (source.evidence.by_kind or {}).get("metadata", ())
+            if self.resumed_ts < cut.ts and source.since <= cut.ts < source.until and marks(cut, self.reply.heard_ts)
+        ]
+
+    def heard_text(self) -> HeardText:
+        """The text of the best evidence."""
+        exact = chain(self.as_stated(estimated=False), self.by_share(estimated=False))
+        return next(chain(exact, self.as_stated(estimated=True), self.by_share(estimated=True), self.by_clock()))
+
+    def as_stated(self, estimated: bool) -> Iterator[HeardText]:
+        """The kinds a to d: texts, counts, and positions against words."""
+        prefix, method = (ESTIMATED, "estimated") if estimated else ("", "aligned")
+        cut = self.newest(prefix + "heard_text")
+        if cut is not None:
+            yield self.exact(cut.heard_text or "", estimated)
+        cut = self.newest(prefix + "heard_chars")
+        if cut is not None:
+            count = cut.heard_chars or 0
+            fits = count <= len(self.generated)
+            yield HeardText(whole_word_prefix(self.generated if fits else self.original, count), method)
+        yield from self.by_words(estimated)
+        text, is_estimate = self.last_text()
+        if text is not None and is_estimate == estimated:
+            yield self.exact(text, estimated)
+
+    def exact(self, text: str, estimated: bool) -> HeardText:
+        """A heard text, character for character."""
+        if not " ".join(self.original.split()).startswith(" ".join(text.split())):
+            return HeardText(text, "unmatched")
+        return HeardText(text, "estimated" if estimated else None)
+
+    def by_words(self, estimated: bool) -> Iterator[HeardText]:
+        """A position against the words; an estimate if either is one."""
+        match = match_words(self.state, self.reply, self.sources)
+        if match is None:
+            return
+        for is_estimate in (False, True) if estimated else (False,):
+            position = self.position(is_estimate)
+            if position is not None and estimated == (is_estimate or match.has_estimates):
+                yield HeardText(self.through_word(match, position.ms), "estimated" if estimated else "aligned")
+
+    def through_word(self, match: WordMatch, position_ms: int) -> str:
+        """The text through the last word that had ended; text generated later must not change what was heard."""
+        end = match.end_at(position_ms)
+        text = self.generated if end <= len(self.generated) else self.original
+        return text[: after_closing_marks(text, end)] if end else ""
+
+    def position(self, estimated: bool) -> Position | None:
+        """The position in the audio: what the newest interruption states, else the last that playback reported."""
+        cut = self.newest((ESTIMATED if estimated else "") + "audio_end_ms")
+        stated = [] if cut is None else [Position(cut.ts, cut.order, cut.audio_end_ms or 0)]
+        if stated and not estimated:
+            return stated[-1]
+        name = "estimated_audio" if estimated else "audio"
+        for source in self.sources:
+            for series in timelines(source, name):
+                last = series.last(min(self.until, source.until), source.since)
+                if last is not None:
+                    stated.append(Position(*last))
+        return max(stated, default=None)
+
+    def last_text(self) -> tuple[str | None, bool]:
+        """The last stated text up to the time, unless a later estimate begins with it; whether it is one."""
+        stated = max((next(texts, NO_TEXT) for texts in self.texts_before("texts")), default=NO_TEXT)
+        estimates = (
+            next((text for text in texts if text[:2] < stated[:2] or text.text.startswith(stated.text)), NO_TEXT)
+            for texts in self.texts_before("estimated_texts")
+        )
+        estimate = max(estimates, default=NO_TEXT)
+        newest = max(stated, estimate)
+        return (None, False) if newest is NO_TEXT else (newest.text, newest is not stated)
+
+    def texts_before(self, name: str) -> Iterator[Iterator[TimedText]]:
+        """The texts of a kind up to the time, the newest first, from each source."""
+        for source in self.sources:
+            series = getattr(source.evidence.playback, name, None)
+            if series is not None:
+                yield series.backwards(min(self.until, source.until), source.since)
+
+    def by_share(self, estimated: bool) -> Iterator[HeardText]:
+        """The kind e: the position's share of the audio is the share of the text."""
+        position, total = self.position(estimated), largest_total(self.sources)
+        if position is not None and total is not None and total[0].value:
+            entry = total[0]
+            measured = measured_text(self.reply, total)
+            length = len(measured) * min(position.ms, entry.value) // entry.value
+            yield HeardText(whole_word_prefix(self.generated, length), "estimated")
+
+    def by_clock(self) -> Iterator[HeardText]:
+        """The kinds f to h: how far a voice gets by the position, or in the time; else all that was generated."""
+        position = self.position(estimated=False) or self.position(estimated=True)
+        if position is not None:
+            elapsed_ms: int | None = position.ms
+        else:
+            elapsed_ms = self.elapsed_ms()
+        if elapsed_ms is None:
+            yield HeardText(self.generated, "estimated")
+            return
+        units = int(elapsed_ms * rate_before(self.state, self.reply))
+        yield HeardText(prefix_of_units(self.generated, units), "estimated")
+
+    def elapsed_ms(self) -> int | None:
+        """For how long the reply had been playing, by the clock; None where nothing states a time."""
+        if not (self.reply.states_time or any(map(states_time, self.sources))):
+            return None
+        end = self.ts
+        if self.first.closing:
+            end = self.state.clocks.get(self.reply.producer, self.ts)
+            if self.state.ended_ts is not None:
+                end = self.state.ended_ts
+        start = first_progress(self.sources)
+        if start is None:
+            start = max(self.reply.text_ts, end_before(self.state, self.reply))
+        return max(0, end - start - paused_ms(self.state, self.reply, self.sources, start, end))
+
+
+def end_before(state: State, reply: Reply) -> int:
+    """When the reply before this one ended playing, where that is known."""
+    keys = standing_keys(state)
+    place = bisect_left(keys, reply.key) - 1
+    before = None if place < 0 else state.replies[keys[place][2]]
+    if before is None:
+        return BEFORE_ALL
+    ends = [ts for ts in (before.cut_ts, before.heard_ts) if ts is not None]
+    if not ends and state.closed_ts is not None and plays_at_close(state, before):
+        ends.append(state.closed_ts)
+    return min(ends, default=BEFORE_ALL)
+
+
+def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end: int) -> int:
+    """How long false alarms held up the playback: each from its first interruption to the `resume`."""
+    resumes = sorted(ts for known in resumes_of(state, reply, sources) for ts in known)
+    cuts = sorted(cut.ts for source in sources for cut in source.interruptions() if not cut.closing)
+    paused, after = 0, BEFORE_ALL
+    for resume in resumes:
+        began = bisect_left(cuts, after)
+        if began < len(cuts) and cuts[began] <= resume:
+            paused += max(0, min(resume, end) - max(cuts[began], start))
+        after = resume + 1
+    return paused
+
+
+def find_cut(state: State, reply: Reply) -> Cut | None:
+    """How a reply was cut, by the user or by the close; None if it was not."""
+    if reply.cut_ts is None and state.closed_ts is None:
+        return None
+    sources = sources_of(state, reply)
+    if reply.cut_ts is not None:
+        resumed_ts = resumed_until(state, reply, sources)
+        first = first_marking_cut(sources, resumed_ts, reply.heard_ts)
+        assert first is not None
+        return Cut(state, reply, sources, resumed_ts, first)
+    if not is_cut_by_close(state, reply) or state.closed_ts is None:
+        return None
+    close = Interruption(state.closed_ts, state.position, closing=True, cause=state.close_reason)
+    return Cut(state, reply, sources, BEFORE_ALL, close)

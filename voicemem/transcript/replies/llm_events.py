@@ -1,0 +1,212 @@
+"""The fold of replies: which one an event is about, and what it adds to it (docs/memory.md, rule 2).
+
+An event with neither item nor turn is assigned by the flow of the call.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, MessageEvent
+from voicemem.transcript.metadata import merge
+from voicemem.transcript.replies.playing import begin_at, leave, put, settle, show
+from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item
+
+GenerationEvent = LlmDelta | LlmDone | LlmError
+
+
+def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn | None:
+    """Add to a reply. Most events of a call are plain deltas of a reply that is under way, so these come first."""
+    reply = find_reply(state, event) or begin_reply(state, event)
+    if reply is None:
+        return None
+    generation = reply.generation
+    if reply.shown and ts >= reply.begin and generation.ended_ts is None and not (event.whole or event.metadata):
+        generation.add_delta(ts, event.text)
+        if event.ts is not None:
+            reply.states_time = True
+        if ts < reply.text_ts and event.text:
+            reply.text_ts = ts
+        return state.turns[reply.turn]
+    if event.whole:
+        reply.generation.add_whole(ts, event.text)
+    else:
+        reply.generation.add_delta(ts, event.text)
+    return grow(state, reply, event, ts, event.text)
+
+
+def fold_done(state: State, event: LlmDone, ts: int) -> Turn | None:
+    reply = find_reply(state, event) or begin_reply(state, event)
+    if reply is None:
+        return None
+    finish(state, reply, ts, event.text)
+    return grow(state, reply, event, ts, event.text or "")
+
+
+def fold_error(state: State, event: LlmError, ts: int) -> Turn | None:
+    """Close the reply that failed as it was generated; the text, if there is one, is a message of its own (rule 9)."""
+    reply = find_failed(state, event) or begin_reply(state, event)
+    if reply is None:
+        return None
+    finish(state, reply, ts, None)
+    turn = state.turns[reply.turn]
+    turn.failures = append_item(turn.failures, Failure(ts, event.code))
+    if not event.text:
+        return grow(state, reply, event, ts, "")
+    grow(state, reply, event, ts, "", with_metadata=False)
+    failure = Reply(2 * state.position + 1, turn.number, event.item, state.producer, "llm_failure")
+    add_reply(state, turn, failure)
+    if event.item is not None:
+        note_failure(state, event.item, failure.id, ts)
+    finish(state, failure, ts, event.text)
+    return grow(state, failure, event, ts, event.text)
+
+
+def finish(state: State, reply: Reply, ts: int, text: str | None) -> None:
+    put(state.unfinished, reply.key, False)
+    reply.generation.finish(ts, state.position, text)
+    if reply.shown:
+        state.touch(reply)
+
+
+def grow(
+    state: State, reply: Reply, event: GenerationEvent | MessageEvent, ts: int, text: str, with_metadata: bool = True
+) -> Turn:
+    """Note what every event of a reply says: when it began, that it has text, and its metadata."""
+    if event.ts is not None:
+        reply.states_time = True
+    if ts < reply.begin:
+        begin_at(state, reply, ts)
+    if text or reply.restored:
+        reply.text_ts = min(reply.text_ts, ts)
+        if not reply.shown:
+            drop_heard_only(state, reply)
+            show(state, reply)
+        elif reply.generation.complete:
+            state.touch(reply)
+    if event.metadata and with_metadata:
+        reply.metadata = merge(reply.metadata, state.position, event.metadata)
+    return state.turns[reply.turn]
+
+
+def find_reply(state: State, event: GenerationEvent) -> Reply | None:
+    """The reply that an `llm.*` event continues: by item, else by turn, else by the flow."""
+    if event.item is not None:
+        id = state.item_replies.get(event.item)
+    elif event.turn_id is not None:
+        turn = state.turns.get(event.turn_id)
+        id = None if turn is None else turn.unnamed_item_reply
+    else:
+        return flowing_reply(state)
+    return None if id is None else state.replies[id]
+
+
+def flowing_reply(state: State) -> Reply | None:
+    """The newest reply of events with neither item nor turn, until its done or an interruption (rule 2)."""
+    reply = None if state.flowing_reply is None else state.replies[state.flowing_reply]
+    if reply is None or reply.generation.complete or reply.cancelled:
+        return None
+    settle(state)
+    return None if reply.cut_ts is not None else reply
+
+
+def find_failed(state: State, event: LlmError) -> Reply | None:
+    """The reply that an error closes: without an item the open one that carries none, else the turn's newest open."""
+    reply = find_reply(state, event)
+    if event.item is not None or (reply is not None and not reply.generation.complete):
+        return reply
+    number = state.utterance_turn if event.turn_id is None else event.turn_id
+    flowing = flowing_reply(state)
+    if flowing is not None and flowing.turn == number:
+        return flowing
+    place = bisect_left(state.unfinished, (number + 1,)) - 1
+    if place >= 0 and state.unfinished[place][0] == number:
+        return state.replies[state.unfinished[place][2]]
+    return state.replies[state.unfinished[-1][2]] if event.turn_id is None and state.unfinished else reply
+
+
+def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
+    """A new reply in the turn that the event names, or that of the utterance before it; None beyond the bound."""
+    number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
+    turn = state.turn(state.utterance_turn if number is None else number)
+    if len(turn.replies) >= BOUND:
+        state.ignore("replies")
+        return None
+    reply = Reply(2 * state.position, turn.number, event.item, state.producer)
+    if event.item is not None:
+        state.items[event.item] = turn.number
+        state.item_replies[event.item] = reply.id
+    elif event.turn_id is not None:
+        turn.unnamed_item_reply = reply.id
+    else:
+        state.flowing_reply = reply.id
+    add_reply(state, turn, reply)
+    insort(state.unfinished, reply.key)
+    return reply
+
+
+def add_reply(state: State, turn: Turn, reply: Reply) -> None:
+    state.replies[reply.id] = reply
+    turn.replies.append(reply.id)
+    turn.standing += 1
+    state.newest_turn = max(state.newest_turn, turn.number)
+
+
+def note_failure(state: State, item: str, id: int, ts: int) -> None:
+    """From its time on, the failure message is what its item means."""
+    failures = state.item_failures.setdefault(item, [])
+    place = bisect_left(failures, (ts, id))
+    failures.insert(place, (ts, id))
+    before = failures[place - 1][1] if place else state.item_replies.get(item)
+    if before is not None:
+        state.touch(state.replies[before])
+
+
+def fold_message(state: State, event: MessageEvent, ts: int) -> Turn | None:
+    """A whole message: a reply that is generated at once, or what the user typed."""
+    number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
+    metadata = dict(event.metadata or {})
+    if event.user is not None:
+        metadata["user"] = event.user
+    if event.role == "assistant":
+        return fold_whole_reply(state, event, ts, state.turn(state.utterance_turn if number is None else number))
+    turn = state.turn(state.newest_turn + 1 if number is None else number)
+    if event.item is not None:
+        state.items[event.item] = turn.number
+    state.newest_turn = max(state.newest_turn, turn.number)
+    state.utterance_turn = turn.number
+    typed = TypedMessage(state.position, ts, event.text, metadata | {"source": event.source})
+    turn.typed = append_item(turn.typed, typed)
+    return turn
+
+
+def fold_whole_reply(state: State, event: MessageEvent, ts: int, turn: Turn) -> Turn | None:
+    known = None if event.item is None else state.item_replies.get(event.item)
+    reply = None if known is None else state.replies[known]
+    if reply is None:
+        if len(turn.replies) >= BOUND:
+            state.ignore("replies")
+            return None
+        reply = Reply(2 * state.position, turn.number, event.item, state.producer)
+        if event.item is not None:
+            state.items[event.item] = turn.number
+            state.item_replies[event.item] = reply.id
+        add_reply(state, turn, reply)
+    reply.source = event.source
+    reply.restored = bool((event.metadata or {}).get("interrupted"))
+    finish(state, reply, ts, event.text)
+    return grow(state, reply, event, ts, event.text)
+
+
+def drop_heard_only(state: State, reply: Reply) -> None:
+    """Take back the replies that only an interruption knew, now that the reply itself has come."""
+    turn = state.turns[reply.turn]
+    by_item = None if reply.item is None else state.heard_only_items.pop(reply.item, None)
+    for id in (by_item, turn.heard_only_reply):
+        if id is not None:
+            known = state.replies[id]
+            leave(state, known)
+            known.shown = False
+            state.turns[known.turn].standing -= 1
+            state.remake(known)
+    turn.heard_only_reply = None
