@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from voicemem.cli.common import CommandFailed, end_on_interrupt, rest_options, run
 from voicemem.cli.demo import demo as run_demo
 from voicemem.cli.demo import render_message
+from voicemem.cli.truth.calls import load_call
+from voicemem.cli.truth.derive import derive
+from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.client import Options
 from voicemem.client.connection import PATH
 from voicemem.client.replay import Replay, load_recording
@@ -22,6 +26,7 @@ from voicemem.client.rest import RestClient, query_params, session_path
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused
+from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.receiver import Notice, WebhookReceiver
 
 READ_ONCE = Options(read_attempts=1)
@@ -62,21 +67,63 @@ def demo(fast: bool) -> None:
     type=click.FloatRange(min=0.01),
     help="Speed: 1 is that of the call, 2 twice as fast. Without it, as fast as the server takes it.",
 )
-def replay(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
+@click.option("--truth", is_flag=True, help="FILE is a true call (fixtures/truth/calls); its speed is 1 by default.")
+@click.option(
+    "--evidence",
+    type=click.Choice(list(KINDS)),
+    help="What the engine of a true call knows of the playback: docs/evidence.md explains the kinds (words).",
+)
+def replay(
+    file: Path,
+    session: str | None,
+    url: str,
+    key: str | None,
+    pace: float | None,
+    truth: bool,
+    evidence: str | None,
+) -> None:
     """Send a recorded call to a running server.
 
     FILE has one event per line, as JSON. If the session has a part of it already, only the rest is sent, so a replay
     may be repeated.
 
+    With --truth, FILE says what was really played on a call. The events that an engine would send about it are sent in
+    real time, and then you see what was really heard of each interrupted reply; compare it with `voicemem history`.
+
     \b
-    Example:
+    Examples:
       voicemem replay fixtures/voicemem/seed_call.jsonl --session recorded-1 --pace 1
+      voicemem replay --truth fixtures/truth/calls/taxi.json --evidence position --session recorded-2
     """
-    run(send_recording(file, session, url, key, pace))
+    if evidence is not None and not truth:
+        raise click.UsageError("--evidence is for true calls; add --truth.")
+    if truth:
+        run(send_truth(file, KINDS[evidence or "words"], session, url, key, pace))
+    else:
+        run(send_recording(file, session, url, key, pace))
 
 
 async def send_recording(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
-    events = load_recording(file)
+    await send_events(load_recording(file), session, url, key, pace)
+
+
+async def send_truth(
+    file: Path, kind: Kind, session: str | None, url: str, key: str | None, pace: float | None
+) -> None:
+    """Send what an engine would have sent about a true call, then print what was heard of it."""
+    try:
+        call = load_call(file)
+    except msgspec.DecodeError as error:
+        raise CommandFailed(f"{file} is not a true call, as in fixtures/truth/calls: {error}.") from None
+    events = [{**event, "seq": number} for number, event in enumerate(derive(call, kind), 1)]
+    await send_events(events, session, url, key, pace or 1.0)
+    for reply in call.cut_replies:
+        click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
+
+
+async def send_events(
+    events: list[JsonObject], session: str | None, url: str, key: str | None, pace: float | None
+) -> None:
     with click.progressbar(length=len(events), label=f"sending {len(events)} events to {url}", file=sys.stderr) as bar:
         result = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
     for error in result.errors:

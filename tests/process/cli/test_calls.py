@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import FIXTURES
+from tests.support.paths import FIXTURES, TRUTH
 from tests.support.services import Serve
 from voicemem.app import App
 
@@ -47,6 +47,43 @@ async def test_a_second_replay_sends_only_what_is_missing(serve: Serve) -> None:
     await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
     code, output, _ = await voicemem("replay", str(SEED), "--session", "seed", "--url", ingest(app))
     assert (code, "0 events sent" in output and "were there already" in output) == (0, True)
+
+
+async def test_a_true_call_can_be_replayed(serve: Serve) -> None:
+    """`replay --truth` sends what an engine would have sent, and prints what was heard: the memory has that."""
+    app = await serve()
+    file = str(TRUTH / "calls" / "taxi.json")
+    arguments = ("--evidence", "words", "--pace", "50", "--session", "taxi", "--url", ingest(app))
+    code, output, _ = await voicemem("replay", "--truth", file, *arguments)
+    assert (code, "0 refused" in output) == (0, True)
+    _, history, _ = await voicemem("history", "taxi", "--json", "--url", f"http://{app.rest_address}")
+    cut = [one["content"] for one in json.loads(history)["contents"] if one["metadata"].get("interrupted")]
+    assert [line.split(": ", 1)[1].split(" was heard of ")[0] for line in output.splitlines()[1:]] == [*map(repr, cut)]
+    assert len(cut) == 3
+
+
+async def test_a_true_call_is_replayed_in_real_time(serve: Serve) -> None:
+    """Unless another pace is given: its first seconds take their seconds."""
+    app = await serve()
+    file = str(TRUTH / "calls" / "taxi.json")
+    command = (sys.executable, "-m", "voicemem", "replay", "--truth", file, "--session", "slow", "--url", ingest(app))
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await asyncio.sleep(3)
+        assert process.returncode is None
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_what_is_not_a_true_call_is_one_sentence() -> None:
+    """Nor is evidence, where nothing is derived."""
+    code, _, errors = await voicemem("replay", "--truth", str(SEED))
+    assert (code, "is not a true call" in errors, "Traceback" in errors) == (1, True, False)
+    code, _, errors = await voicemem("replay", str(SEED), "--evidence", "words")
+    assert (code, "add --truth" in errors) == (2, True)
 
 
 async def test_history_without_json_is_for_reading(serve: Serve) -> None:

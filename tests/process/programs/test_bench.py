@@ -107,6 +107,23 @@ def test_fold() -> None:
     assert told["results"]["context_us"]["goal"] == "<= 100"
 
 
+def test_heard() -> None:
+    """Each kind of evidence is measured on the true calls, compared with everything generated."""
+    lines, told = bench("heard", "--condition", "plain", "--kind", "position", "--kind", "generated", "--worst", "1")
+    check_results(told, {"position", "generated"})
+    assert told["results"]["position"]["goal"] == "<= 1.5"
+    assert told["words_wrong"].keys() == {"position", "generated"}
+    assert (told["calls"], told["damaged"]) == (30, 0)
+    assert any(line.startswith("position plain bedtime_story") for line in lines)
+
+
+def test_heard_without_calls(tmp_path: Path) -> None:
+    """A folder without true calls is an error, and says how they are made."""
+    command = [sys.executable, "-m", "bench.heard", "--calls", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "make.py" in done.stderr) == (2, True)
+
+
 def test_history() -> None:
     """Each question is asked of voicemem and of the constant, and every read shows what was acknowledged before it."""
     lines, told = bench("history", "--turns", "3", "--connections", "2", "--seconds", "0.2", "--runs", "1")
