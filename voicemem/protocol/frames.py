@@ -22,7 +22,7 @@ class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
     window: int
 
 
-class Ack(Struct, tag_field="type", tag="ack", frozen=True):
+class AckFrame(Struct, tag_field="type", tag="ack", frozen=True):
     """Everything of this producer up to `seq` is on disk."""
 
     session_id: SessionId
@@ -45,7 +45,7 @@ class GoAway(Struct, tag_field="type", tag="goaway", frozen=True):
     """The server is about to stop: reconnect to its successor."""
 
 
-Frame = Ready | Ack | Error | GoAway
+Frame = Ready | AckFrame | Error | GoAway
 GOAWAY = msgspec.json.encode(GoAway())
 PATH = "/v1/ingest"
 PROTOCOL = "voicemem.v1"

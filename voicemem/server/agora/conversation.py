@@ -18,7 +18,7 @@ from voicemem.server.agora.auth import agent_of, running_agent_of
 from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
-from voicemem.server.rest.history import Spoken, Turn
+from voicemem.server.rest.history import Spoken, TurnReport
 from voicemem.sessions.batches import ProducerLease
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
@@ -80,7 +80,7 @@ class AgoraTurns(Struct, frozen=True):
     channel: str
     total_turn_count: int
     pagination: Pagination
-    turns: list[Turn]
+    turns: list[TurnReport]
 
 
 class SpokenBody(Struct, frozen=True):
@@ -119,7 +119,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
             channel=channel,
             total_turn_count=len(all_turns),
             pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[Turn(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
+            turns=[TurnReport(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
         )
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from voicemem.protocol.frames import Ack, Error, Ready
+from voicemem.protocol.frames import AckFrame, Error, Ready
 from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.store.records import OpenResult
 
@@ -18,7 +18,7 @@ def ready_frame(opened: OpenResult, producer: str, next_turn: int, incarnation: 
 
 def ack_prefix(lease: ProducerLease) -> bytes:
     """Encode an ack up to its seq; the seq and `}` are appended to it for each ack."""
-    return msgspec.json.encode(Ack(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
+    return msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
 
 
 def error_frame(problem: EventProblem, session_id: str | None = None, producer: str | None = None) -> bytes:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from voicemem.errors import CODES
 from voicemem.protocol.events import Auth, ProducedEvent, SessionOpen
-from voicemem.protocol.frames import PATH, PROTOCOL, Ack, Error, GoAway, Ready
+from voicemem.protocol.frames import PATH, PROTOCOL, AckFrame, Error, GoAway, Ready
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.routes import MergePatch
 from voicemem.server.http.schemas import COMPONENTS, Schemas
@@ -32,10 +32,10 @@ EVENTS: tuple[type[Struct], ...] = get_args(ProducedEvent)
 REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = {
     "authenticate": ((Auth,), ()),
     "open": ((SessionOpen,), (Ready, Error)),
-    "record": (EVENTS, (Ack, Error)),
+    "record": (EVENTS, (AckFrame, Error)),
 }
 """By operation: the messages that come, and the messages that answer them."""
-SENT: tuple[type[Struct], ...] = (Ready, Ack, Error, GoAway)
+SENT: tuple[type[Struct], ...] = (Ready, AckFrame, Error, GoAway)
 
 
 def asyncapi_json() -> bytes:

@@ -92,7 +92,7 @@ class TurnMetrics(Struct, frozen=True):
     e2e_latency_ms: float | UnsetType = UNSET
 
 
-class Turn(Struct, frozen=True):
+class TurnReport(Struct, frozen=True):
     """One turn; `end` is null while it lasts, `start` as long as nothing was said in it."""
 
     agent_id: SessionId
@@ -106,7 +106,7 @@ class Turn(Struct, frozen=True):
 class Turns(Struct, frozen=True):
     """The turns of a session."""
 
-    turns: list[Turn]
+    turns: list[TurnReport]
 
 
 async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
@@ -150,7 +150,7 @@ async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     memory = await services_of(request).memories.get(stream)
     channel = parse_config(stream.config).channel or ""
-    return json_response(Turns([Turn(stream.id, channel, **turn) for turn in turns(memory.state)]))
+    return json_response(Turns([TurnReport(stream.id, channel, **turn) for turn in turns(memory.state)]))
 
 
 ROUTES = (
