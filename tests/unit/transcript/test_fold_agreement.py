@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.call_strategies import calls
 from tests.support.paths import FIXTURES
-from tests.support.plain_calls import call_closed, plain_rows
+from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.plain_fold.messages import plain_messages
 from tests.support.plain_fold.rows import PlainRow
+from tests.support.random_calls.strategies import calls
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_all

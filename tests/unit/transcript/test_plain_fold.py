@@ -10,7 +10,7 @@ from hypothesis import given as drawn
 from tests.support.events import delta, done, event, failed, final, interrupt, message, partial, resume, tts, typed
 from tests.support.events import word as timed
 from tests.support.events import words as timed_words
-from tests.support.plain_calls import call_closed, call_reopened, plain, plain_heard, plain_texts, said
+from tests.support.plain_fold.calls import call_closed, call_reopened, plain, plain_heard, plain_texts, said
 from tests.support.plain_fold.rows import Json
 from tests.support.plain_fold.text import cut, find_words
 from tests.support.strategies import overtaking_calls

@@ -37,7 +37,7 @@ class Synthesis(Struct, array_like=True, frozen=True, gc=False):
     audio_ms: int
 
 
-class Span(Struct, array_like=True, frozen=True, gc=False):
+class PlayedPart(Struct, array_like=True, frozen=True, gc=False):
     """A reply was played without a gap: from when until when, and from which position of its audio."""
 
     from_ms: int
@@ -63,7 +63,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
     done_ms: int
     words: list[TrueWord]
     synthesised: list[Synthesis]
-    played: list[Span]
+    played: list[PlayedPart]
     alarms: list[FalseAlarm] = []
     cut_ms: int | None = None
     """When playback stopped for good; None of a reply that was heard to its end."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tests.support.call_plans import Plan, playback_of
 from tests.support.events import event
-from tests.support.plain_calls import call_closed, call_reopened
+from tests.support.plain_fold.calls import call_closed, call_reopened
+from tests.support.random_calls.plans import Plan, playback_of
 from voicemem.protocol.types import JsonObject
 
 REPLIES = [

@@ -1,0 +1,1 @@
+"""Calls drawn at random, as producers would send them."""
