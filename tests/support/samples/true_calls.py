@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from voicemem.cli.truth.calls import (
     FalseAlarm,
-    Span,
+    PlayedPart,
     Speaker,
     Synthesis,
     TrueCall,
@@ -34,7 +34,7 @@ def reply(
     at_ms: int = 2000,
     cut: int | None = None,
     alarms: list[FalseAlarm] | None = None,
-    played: list[Span] | None = None,
+    played: list[PlayedPart] | None = None,
 ) -> TrueReply:
     """A reply that is generated in 100 ms and played 500 ms after its first text, until `cut` (a position)."""
     total = len(text.split(" ")) * 500
@@ -47,7 +47,7 @@ def reply(
         at_ms + 110,
         words(text),
         [Synthesis(at_ms + 700, len(text), total)],
-        played or [Span(begin, begin + until, 0)],
+        played or [PlayedPart(begin, begin + until, 0)],
         alarms or [],
         None if cut is None else begin + until if played is None else played[-1].until_ms,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.paths import TRUTH
 from tests.support.samples.true_calls import reply
-from voicemem.cli.truth.calls import FalseAlarm, Span, TrueCall, TrueWord, load_call, load_calls
+from voicemem.cli.truth.calls import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call, load_calls
 
 CALLS = load_calls(TRUTH / "calls")
 TALKED = "one two three four five six"
@@ -68,7 +68,12 @@ def test_a_file_is_small() -> None:
 
 def test_a_position_follows_the_pauses() -> None:
     """While a false alarm pauses playback, nothing more is heard."""
-    one = reply(TALKED, alarms=[FalseAlarm(3000, 4000)], played=[Span(2500, 3000, 0), Span(4000, 5200, 500)], cut=1700)
+    one = reply(
+        TALKED,
+        alarms=[FalseAlarm(3000, 4000)],
+        played=[PlayedPart(2500, 3000, 0), PlayedPart(4000, 5200, 500)],
+        cut=1700,
+    )
     assert [one.position_at(at) for at in (2000, 2500, 2900, 3500, 4000, 4100, 9000)] == [
         0,
         0,

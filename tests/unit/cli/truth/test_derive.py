@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.paths import TRUTH
 from tests.support.samples.true_calls import BEGAN, call, reply
-from voicemem.cli.truth.calls import FalseAlarm, Span, Synthesis, load_calls
+from voicemem.cli.truth.calls import FalseAlarm, PlayedPart, Synthesis, load_calls
 from voicemem.cli.truth.derive import derive
 from voicemem.cli.truth.kinds import KINDS
 from voicemem.protocol.codec import DecodedEvent, decode_event
@@ -105,7 +105,7 @@ def test_a_sentence_that_ends_is_taken_for_the_reply() -> None:
 
 def test_a_false_alarm_is_an_interrupt_and_a_resume() -> None:
     """The clock of the engine does not count the pause."""
-    given = {"alarms": [FalseAlarm(3000, 4000)], "played": [Span(2500, 3000, 0), Span(4000, 4800, 500)]}
+    given = {"alarms": [FalseAlarm(3000, 4000)], "played": [PlayedPart(2500, 3000, 0), PlayedPart(4000, 4800, 500)]}
     assert sent("position", "interrupt", "resume", **given) == [
         {"ts": 3000, "audio_end_ms": 500},
         {"ts": 4000},
