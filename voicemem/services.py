@@ -30,6 +30,7 @@ from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
+from voicemem.telemetry.loop_lag import measure_loop_lag_forever
 from voicemem.webhooks.endpoints import Webhooks
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender, observe_webhooks
@@ -98,6 +99,7 @@ class Services:
             compact_forever(self.retention),
             maintain_forever(self.memories),
             run_summaries(self.summaries),
+            measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 
     async def close(self) -> None:

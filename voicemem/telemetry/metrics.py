@@ -22,6 +22,7 @@ RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
 ATTEMPT_RESULTS = ("delivered", "failed", "gone")
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 ATTEMPT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
@@ -85,6 +86,9 @@ class Metrics:
             "ack_latency_seconds",
             "From the first event that waited for a commit to its acks.",
             COMMIT_BUCKETS,
+        )
+        self.loop_lag_seconds = self.histogram(
+            "loop_lag_seconds", "How much later than asked the event loop wakes up.", LAG_BUCKETS
         )
         for kind in INGEST_KINDS:
             for result in EVENT_RESULTS:
