@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from prometheus_client import CollectorRegistry
+
 from tests.support.waiting import eventually
 from voicemem.telemetry.loop_lag import MEASURE_EVERY_S, measure_loop_lag_forever
 from voicemem.telemetry.metrics import Metrics
@@ -17,12 +19,17 @@ def hold_up(seconds: float) -> None:
 
 async def test_work_that_holds_the_loop_up_is_seen() -> None:
     """The histogram counts each measurement, and the time for which the loop did nothing else."""
-    metrics = Metrics()
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+
+    async def measurements() -> float | None:
+        return registry.get_sample_value("voicemem_loop_lag_seconds_count")
+
     task = asyncio.create_task(measure_loop_lag_forever(metrics.loop_lag_seconds))
     await asyncio.sleep(0)
     hold_up(MEASURE_EVERY_S + 0.3)
-    await eventually(1.0, lambda: metrics.registry.get_sample_value("voicemem_loop_lag_seconds_count"))
+    await eventually(1.0, measurements)
     task.cancel()
-    held_up_s = metrics.registry.get_sample_value("voicemem_loop_lag_seconds_sum")
+    held_up_s = registry.get_sample_value("voicemem_loop_lag_seconds_sum")
     assert held_up_s is not None
     assert held_up_s >= 0.3
