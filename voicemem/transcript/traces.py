@@ -10,11 +10,16 @@ from voicemem.transcript.state import BOUND, Latency, State, ToolCallRecord, Tur
 def fold_tool_call(state: State, event: ToolCall, ts: int) -> Turn | None:
     """Store a tool call, in the record of a result that waits for it, if there is one."""
     turn = state.turn(turn_number(state, event))
-    record = known_call(state, event.call_id, turn.number)
-    if record is None or record.name is not None:
+    known = state.tool_calls.get(event.call_id)
+    waiting = None if known is None else state.tool_record(known)
+    record = waiting
+    if known is None or waiting is None or waiting.name is not None or known[0] != turn.number:
         record = add_call(state, turn, event.call_id)
-        if record is None:
-            return None
+    if record is None:
+        return None
+    if waiting is not None and waiting is not record and waiting.name is None:  # it waits in another turn
+        record.result, record.answered = waiting.result, waiting.answered
+        waiting.result, waiting.answered = None, False
     record.order, record.ts = state.position, ts
     record.name, record.arguments = event.name, event.arguments
     return turn

@@ -101,6 +101,15 @@ def test_tool_result_may_overtake_its_call() -> None:
     assert [(one.timestamp, one.result) for one in tool_uses(folded(result, call))] == [(10, "sunny")]
 
 
+def test_tool_result_that_waits_in_another_turn_is_found() -> None:
+    """The call takes along the result that came before it, whatever turn that named."""
+    call = event("tool.call", 1, 10, call_id="c", name="weather", arguments={})
+    result = event("tool.result", 2, 20, call_id="c", result="sunny")
+    (use,) = tool_uses(folded(result, call))
+    assert (use.turn_id, use.result, use.answered) == (1, "sunny", True)
+    assert tool_uses(folded(call, result)) == [use]
+
+
 @pytest.mark.parametrize(
     "other",
     [
