@@ -65,10 +65,11 @@ class Timeline(Struct, array_like=True, gc=False):
             self.blocks.append(make_block(ts, order, value))
             return
         block = self.blocks[-1]
-        if ts < block.times[-1]:
+        times = block.times
+        if ts < times[-1]:
             self.insert(ts, order, value)
-        elif len(block.times) < BLOCK:
-            block.times.append(ts)
+        elif len(times) < BLOCK:
+            times.append(ts)
             block.orders.append(order)
             block.values.append(value)
             if value > block.highest:
@@ -181,7 +182,8 @@ class TextTimeline(Struct, array_like=True, gc=False):
     def add(self, ts: int, order: int, text: str) -> None:
         if text.startswith(self.longest):
             self.longest = text
-        if self.longest.startswith(text):
+            self.lengths.add(ts, order, len(text))
+        elif self.longest.startswith(text):
             self.lengths.add(ts, order, len(text))
         else:
             self.others.append(text)

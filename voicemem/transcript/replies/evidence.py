@@ -104,15 +104,13 @@ class Playback(Struct, array_like=True, gc=False):
     """The journal positions of the events that stated no `ts`."""
 
     def add(self, event: Tts, ts: int, order: int) -> None:
-        if event.ts is None:
-            self.undated = self.undated if self.undated is not None else set()
-            self.undated.add(order)
-        if event.audio_ms is not None:
-            self.add_position(ts, order, event.audio_ms, event.estimated)
         if event.heard_text is not None:
-            self.add_text(ts, order, event.heard_text, event.estimated)
+            self.text_series(event.estimated).add(ts, order, event.heard_text)
+        if event.audio_ms is not None:
+            self.position_series(event.audio_ms, event.estimated).add(ts, order, event.audio_ms)
         if event.done:
-            self.dones = self.dones or Timeline()
+            if self.dones is None:
+                self.dones = Timeline()
             self.dones.add(ts, order, 0)
         if event.total_audio_ms is not None:
             self.add_total(ts, order, event.total_audio_ms, event.synthesised_text)
@@ -125,25 +123,27 @@ class Playback(Struct, array_like=True, gc=False):
             self.metadata = self.metadata if self.metadata is not None else []
             self.metadata.append(TimedMetadata(ts, order, event.metadata))
             self.merged_metadata = merge(self.merged_metadata, order, event.metadata)
+        if event.ts is None:
+            self.undated = self.undated if self.undated is not None else set()
+            self.undated.add(order)
 
-    def add_position(self, ts: int, order: int, audio_ms: int, estimated: bool) -> None:
-        if audio_ms == 0:
-            self.starts = self.starts or Timeline()
-            self.starts.add(ts, order, 0)
-        elif estimated:
-            self.estimated_audio = self.estimated_audio or Timeline()
-            self.estimated_audio.add(ts, order, audio_ms)
-        else:
-            self.audio = self.audio or Timeline()
-            self.audio.add(ts, order, audio_ms)
+    def text_series(self, estimated: bool) -> TextTimeline:
+        known = self.estimated_texts if estimated else self.texts
+        if known is None:
+            known = TextTimeline(Timeline())
+            if estimated:
+                self.estimated_texts = known
+            else:
+                self.texts = known
+        return known
 
-    def add_text(self, ts: int, order: int, text: str, estimated: bool) -> None:
-        if estimated:
-            self.estimated_texts = self.estimated_texts or TextTimeline(Timeline())
-            self.estimated_texts.add(ts, order, text)
-        else:
-            self.texts = self.texts or TextTimeline(Timeline())
-            self.texts.add(ts, order, text)
+    def position_series(self, audio_ms: int, estimated: bool) -> Timeline:
+        name = "starts" if audio_ms == 0 else "estimated_audio" if estimated else "audio"
+        known: Timeline | None = getattr(self, name)
+        if known is None:
+            known = Timeline()
+            setattr(self, name, known)
+        return known
 
     def add_total(self, ts: int, order: int, total_ms: int, text: str | None) -> None:
         self.totals = self.totals or Timeline()
@@ -175,7 +175,8 @@ class Evidence(Struct, array_like=True, gc=False):
         if self.playback is None:
             self.playback = Playback()
         self.playback.add(event, ts, order)
-        self.word_count += len(event.words or ())
+        if event.words:
+            self.word_count += len(event.words)
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
         if self.interruptions is None:

@@ -73,7 +73,7 @@ def item_window(state: State, reply: Reply) -> tuple[int, int]:
 
 def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
     """The reply that an event of this time means which names the item; None while it has not begun."""
-    failures = state.item_failures.get(item)
+    failures = state.item_failures.get(item) if state.item_failures else None
     place = bisect_right(failures, (ts, LAST_ID)) - 1 if failures else -1
     if failures and place >= 0:
         return state.replies[failures[place][1]]
