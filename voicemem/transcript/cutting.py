@@ -57,6 +57,16 @@ def after_closing_marks(text: str, end: int) -> int:
     return match.end() if match else end
 
 
+def without_outer_marks(word: str) -> str:
+    """A word without the punctuation around it."""
+    begin, end = 0, len(word)
+    while begin < end and category(word[begin]).startswith("P"):
+        begin += 1
+    while end > begin and category(word[end - 1]).startswith("P"):
+        end -= 1
+    return word[begin:end]
+
+
 def is_inside_word(text: str, index: int) -> bool:
     """Whether a cut before `text[index]` would split a word; scripts without spaces can be cut anywhere."""
     before, after = text[index - 1], text[index]

@@ -24,7 +24,7 @@ from voicemem.transcript.replies.generation import Generation
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
-SNAPSHOT_VERSION = 10
+SNAPSHOT_VERSION = 11
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""

@@ -18,6 +18,8 @@ BEFORE_ALL = -(2**63)
 """Before every time of an event."""
 AFTER_ALL = 2**63
 """After every time of an event."""
+WIDTH = 3
+"""Numbers of an entry."""
 BLOCK = 1_024
 """Entries of a block; one that late entries make twice as long is split."""
 if TYPE_CHECKING:
@@ -27,24 +29,36 @@ else:
 
 
 class Block(Struct, array_like=True, gc=False):
-    """Some entries of a timeline that follow each other, in three columns of 8 bytes an entry."""
+    """Some entries of a timeline that follow each other: times, journal positions and values, 8 bytes each, in turns.
 
-    times: Column
-    orders: Column
-    """The journal positions of the entries."""
-    values: Column
+    One column takes less memory than three, and many timelines have one entry only.
+    """
+
+    numbers: Column
     highest: int
 
     @property
     def first_ts(self) -> int:
-        return self.times[0]
+        return self.numbers[0]
+
+    def __len__(self) -> int:
+        return len(self.numbers) // WIDTH
+
+    def ts(self, index: int) -> int:
+        return self.numbers[index * WIDTH]
+
+    def values(self, begin: int, end: int) -> Column:
+        return self.numbers[begin * WIDTH + 2 : end * WIDTH : WIDTH]
+
+    def entry(self, index: int) -> Entry:
+        return Entry(*self.numbers[index * WIDTH : (index + 1) * WIDTH])
 
 
 FIRST_TS = attrgetter("first_ts")
 
 
 def make_block(ts: int, order: int, value: int) -> Block:
-    return Block(array("q", (ts,)), array("q", (order,)), array("q", (value,)), value)
+    return Block(array("q", (ts, order, value)), value)
 
 
 class Entry(NamedTuple):
@@ -65,13 +79,11 @@ class Timeline(Struct, array_like=True, gc=False):
             self.blocks.append(make_block(ts, order, value))
             return
         block = self.blocks[-1]
-        times = block.times
-        if ts < times[-1]:
+        numbers = block.numbers
+        if ts < numbers[-WIDTH]:
             self.insert(ts, order, value)
-        elif len(times) < BLOCK:
-            times.append(ts)
-            block.orders.append(order)
-            block.values.append(value)
+        elif len(numbers) < BLOCK * WIDTH:
+            numbers.extend((ts, order, value))
             if value > block.highest:
                 block.highest = value
         else:
@@ -81,12 +93,10 @@ class Timeline(Struct, array_like=True, gc=False):
         """Put an entry that arrives late behind those of its time."""
         place = max(0, bisect_right(self.blocks, ts, key=FIRST_TS) - 1)
         block = self.blocks[place]
-        index = bisect_right(block.times, ts)
-        block.times.insert(index, ts)
-        block.orders.insert(index, order)
-        block.values.insert(index, value)
+        index = bisect_right(range(len(block)), ts, key=block.ts) * WIDTH
+        block.numbers[index:index] = array("q", (ts, order, value))
         block.highest = max(block.highest, value)
-        if len(block.times) >= 2 * BLOCK:
+        if len(block) >= 2 * BLOCK:
             self.blocks[place : place + 1] = halves(block)
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
@@ -95,8 +105,8 @@ class Timeline(Struct, array_like=True, gc=False):
         if place < 0:
             return None
         block = self.blocks[place]
-        index = bisect_left(block.times, until) - 1
-        return None if block.times[index] < since else entry_at(block, index)
+        index = len(block) if until > block.numbers[-WIDTH] else bisect_left(range(len(block)), until, key=block.ts)
+        return None if block.ts(index - 1) < since else block.entry(index - 1)
 
     def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The oldest entry from `since` to before `until`."""
@@ -106,26 +116,28 @@ class Timeline(Struct, array_like=True, gc=False):
         """The entries from `since` to before `until`, in their order."""
         for block, begin, end in self.slices(until, since):
             for index in range(begin, end):
-                yield entry_at(block, index)
+                yield block.entry(index)
 
     def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
         """The entries from `since` to before `until`, the newest first."""
         for place in range(bisect_left(self.blocks, until, key=FIRST_TS) - 1, -1, -1):
             block = self.blocks[place]
-            for index in range(bisect_left(block.times, until) - 1, -1, -1):
-                if block.times[index] < since:
+            for index in range(bisect_left(range(len(block)), until, key=block.ts) - 1, -1, -1):
+                if block.ts(index) < since:
                     return
-                yield entry_at(block, index)
+                yield block.entry(index)
 
     def slices(self, until: int, since: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks with entries from `since` to before `until`, each with the indexes where these begin and end."""
         place = max(0, bisect_left(self.blocks, since, key=FIRST_TS) - 1)
         for index in range(place, len(self.blocks)):
             block = self.blocks[index]
-            if block.times[0] >= until:
+            if block.first_ts >= until:
                 return
-            begin = bisect_left(block.times, since) if block.times[0] < since else 0
-            end = bisect_left(block.times, until) if block.times[-1] >= until else len(block.times)
+            begin = bisect_left(range(len(block)), since, key=block.ts) if block.first_ts < since else 0
+            end = len(block)
+            if block.numbers[-WIDTH] >= until:
+                end = bisect_left(range(len(block)), until, key=block.ts)
             if begin < end:
                 yield block, begin, end
 
@@ -134,31 +146,27 @@ class Timeline(Struct, array_like=True, gc=False):
         found: Entry | None = None
         for block, begin, end in self.slices(until, since):
             if found is None or block.highest >= found.value:
-                values = block.values[begin:end]
+                values = block.values(begin, end)
                 value = max(values)
                 if found is None or value >= found.value:
-                    found = entry_at(block, end - 1 - values[::-1].index(value))
+                    found = block.entry(end - 1 - values[::-1].index(value))
         return found
 
     def first_at_least(self, value: int, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The first entry with at least this value."""
         for block, begin, end in self.slices(until, since):
             if block.highest >= value:
-                for index in range(begin, end):
-                    if block.values[index] >= value:
-                        return entry_at(block, index)
+                for index, known in enumerate(block.values(begin, end), begin):
+                    if known >= value:
+                        return block.entry(index)
         return None
 
 
-def entry_at(block: Block, index: int) -> Entry:
-    return Entry(block.times[index], block.orders[index], block.values[index])
-
-
-def halves(block: Block) -> tuple[Block, Block]:
-    return tuple(
-        Block(block.times[part], block.orders[part], block.values[part], max(block.values[part]))
-        for part in (slice(0, BLOCK), slice(BLOCK, None))
-    )  # type: ignore[return-value]  # two slices make two blocks
+def halves(block: Block) -> list[Block]:
+    return [
+        Block(numbers, max(numbers[2::WIDTH]))
+        for numbers in (block.numbers[: BLOCK * WIDTH], block.numbers[BLOCK * WIDTH :])
+    ]
 
 
 class TimedText(NamedTuple):
@@ -211,9 +219,9 @@ class TextTimeline(Struct, array_like=True, gc=False):
         shortest, longest = self.lengths_of(words)
         for block, begin, end in self.lengths.slices(until, since):
             if block.highest >= shortest:
-                for index in range(begin, end):
-                    if shortest <= block.values[index] <= longest:
-                        return block.times[index] if found is None else min(found, block.times[index])
+                for index, length in enumerate(block.values(begin, end), begin):
+                    if shortest <= length <= longest:
+                        return block.ts(index) if found is None else min(found, block.ts(index))
         return found
 
     def lengths_of(self, words: list[str]) -> tuple[int, int]:

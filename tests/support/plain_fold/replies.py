@@ -35,9 +35,9 @@ class Reply:
     begin: int
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Rule 7: by turn, then begin, then arrival."""
-        return self.turn, self.begin, self.events[0].position
+    def order(self) -> tuple[int, int, int, bool]:
+        """Rule 7: by turn, then begin, then arrival; a failure message comes after the reply that failed."""
+        return self.turn, self.begin, self.events[0].position, self.kind == FAILURE
 
     @property
     def restored_cut(self) -> bool:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import lt
 
-from voicemem.transcript.cutting import after_closing_marks
+from voicemem.transcript.cutting import after_closing_marks, without_outer_marks
 from voicemem.transcript.replies.evidence import TimedWord
 
-MARKS = ".,!?;:\"'"
 SEARCH_AHEAD = 48
 """How far ahead a word is looked for: room for a few words that the engine left out. A word that is missing must not be
 found in a later sentence, which would skip everything up to there."""
@@ -107,5 +106,6 @@ def find_word(text: str, word: str, start: int) -> int | None:
     found = window.find(word)
     if found >= 0:
         return start + found + len(word)
-    match = re.search(re.escape(word.strip(MARKS) or word), window, re.IGNORECASE)
+    bare = without_outer_marks(word)
+    match = re.search(re.escape(bare), window, re.IGNORECASE) if bare else None
     return start + match.end() if match else None
