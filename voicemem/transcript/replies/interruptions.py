@@ -101,11 +101,12 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
     known = [words for source in sources if (words := reply_words(source))]
     if not known:
         return None
-    counts, text = [len(words) for words in known], reply.generation.text()
-    stored = state.memo.word_matches.get(reply.id)
-    if stored is None or not stored.extend(known, counts, text):
+    text, windows = reply.generation.text(), [(source.since, source.until) for source in sources]
+    kept_windows, stored = state.memo.word_matches.get(reply.id, (None, None))
+    counts = [len(words) for words in known]
+    if stored is None or kept_windows != windows or not stored.extend(known, counts, text):
         stored = WordMatch([word for words in known for word in words], text, counts)
-        state.memo.word_matches[reply.id] = stored
+        state.memo.word_matches[reply.id] = windows, stored
     return stored if stored.reached else None
 
 

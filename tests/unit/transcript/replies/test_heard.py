@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.events import JOKE, delta, done, interrupt, message, resume, tts, word, words
-from tests.support.transcripts import heard_text_of, only_message, texts
+from tests.support.transcripts import entries, folded, heard_text_of, message_dicts, messages_after, only_message, texts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.cutting import whole_word_prefix
+from voicemem.transcript.fold import fold_all
 from voicemem.transcript.replies.words import find_word
 
 REPLY = [delta(1, JOKE[:21], 10), delta(1, JOKE[21:35], 100), done(1, 200, text=JOKE)]
@@ -151,6 +152,19 @@ def test_of_two_words_at_one_start_the_later_counts() -> None:
     early, late = tts(1, 30, words=[word("Why", 0, 100)]), tts(1, 60, words=[word("Why", 0, 900)])
     for order in ([early, late], [late, early]):
         assert heard_text_of(*REPLY, *order, interrupt(1, 80, audio_end_ms=200)) == ("", "aligned")
+
+
+def test_words_follow_the_reply_that_they_are_about() -> None:
+    """Words that name only the turn are matched again when a reply's share of the turn's time changes."""
+    begin = [delta(1, "One.", 100, item="a"), delta(1, "x two", 300, item="b"), done(None, 310, item="b")]
+    begin += [tts(1, 250, words=[word("x", 0, 90)]), tts(1, 360, words=[word("two", 100, 190)])]
+    begin += [interrupt(None, 900, item="b", audio_end_ms=500)]
+    later = [delta(1, "", 200, item="b"), delta(1, "Three.", 350, item="c")]
+    state = folded(*begin)
+    assert [one["content"] for one in message_dicts(state)] == ["x two"]
+    fold_all(state, [row._replace(position=row.position + len(begin)) for row in entries(later)])
+    assert message_dicts(state) == messages_after(*begin, *later)
+    assert message_dicts(state)[0]["content"] == "x "
 
 
 def test_words_may_be_spelled_without_punctuation() -> None:
