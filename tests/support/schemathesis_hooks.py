@@ -13,7 +13,8 @@ import schemathesis
 from schemathesis import Case, HookContext, Response
 from schemathesis.generation import GenerationMode
 
-MAX_INTEGER = 2**53
+from voicemem.protocol.strict_json import has_large_integer
+
 NOBODY = "http://127.0.0.1:65530/calls"
 """On the allow-list of the service that is called; nobody listens there."""
 JSON_LINES = "application/x-ndjson"
@@ -96,14 +97,3 @@ def filter_case(_: HookContext, case: Case[Any]) -> bool:
         if case.path.endswith("/tokens") and isinstance(body.get("ttl_seconds"), float):
             return False  # the same
     return not has_large_integer(body)
-
-
-def has_large_integer(value: Any) -> bool:
-    match value:
-        case dict():
-            return any(has_large_integer(item) for item in value.values())
-        case list():
-            return any(has_large_integer(item) for item in value)
-        case int():
-            return abs(value) > MAX_INTEGER
-    return False

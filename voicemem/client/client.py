@@ -95,7 +95,7 @@ class Client:
             self._transport.open_producer(opened)
         try:
             await opened.ready
-        except BaseException:
+        except BaseException:  # also a caller who gives up waiting: nobody has the session to close it
             self._remove(opened)
             raise
         return ProducerSession(opened, self._schedule_wakeup, self.rest)

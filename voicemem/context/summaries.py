@@ -220,7 +220,7 @@ class Summaries:
             job.failures, job.error = 0, None
         except VoicememError as error:
             self.schedule_retry(job, str(error.why) if isinstance(error, LlmFailed) else error.code)
-        except Exception as error:
+        except Exception as error:  # the edge of a background task: whatever fails is tried again
             LOG.error("The summary for session %s failed", job.stream.id, exc_info=error)
             self.schedule_retry(job, "internal")
         finally:

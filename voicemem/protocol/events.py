@@ -290,23 +290,6 @@ class Auth(Event, tag="auth", frozen=True):
     token: str
 
 
-ProducedEvent = (
-    Asr
-    | LlmDelta
-    | LlmDone
-    | LlmError
-    | LlmCancel
-    | Tts
-    | Interrupt
-    | Resume
-    | MessageEvent
-    | ToolCall
-    | ToolResult
-    | Metric
-    | SessionUpdate
-    | SessionEnd
-)
-"""What a producer may send into a session."""
 TranscriptEvent = (
     Asr
     | LlmDelta
@@ -322,6 +305,8 @@ TranscriptEvent = (
     | Metric
 )
 """Events that change nothing but the journal: most of what producers send."""
+ProducedEvent = TranscriptEvent | SessionUpdate | SessionEnd
+"""What a producer may send into a session."""
 ServerEvent = (
     SessionClosed
     | SessionReopened

@@ -25,21 +25,9 @@ from tests.support.callers.working_memory import (
 )
 from tests.support.events import final
 from tests.support.services import Serve, running_service
-from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 BIG = "x" * (64 * 1024)
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-async def api(app: App) -> RestClient:
-    """A caller of an empty service."""
-    return RestClient(app)
 
 
 # Whose document

@@ -32,17 +32,6 @@ from voicemem.protocol.types import JsonObject
 KIND = {"role": "system", "content": "Be kind."}
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-async def api(app: App) -> RestClient:
-    """A caller of an empty service."""
-    return RestClient(app)
-
-
 # Context
 
 
