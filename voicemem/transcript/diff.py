@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from voicemem.transcript.history import turn_entries
-from voicemem.transcript.replies.playing import put, settle
-from voicemem.transcript.state import State
+from voicemem.transcript.replies.playing import settle
+from voicemem.transcript.state import State, put
 
 
 class Upsert(Struct, frozen=True):

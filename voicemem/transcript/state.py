@@ -7,7 +7,7 @@ not have are None, because many calls are in memory at once.
 from __future__ import annotations
 
 from array import array
-from bisect import insort
+from bisect import bisect_left, insort
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from voicemem.transcript.replies.generation import Generation
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
+Key = TypeVar("Key", "ReplyKey", int)
 SNAPSHOT_VERSION = 11
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 BOUND = 100_000
@@ -300,6 +301,16 @@ def append_item(items: list[T] | None, item: T) -> list[T]:
         return [item]
     items.append(item)
     return items
+
+
+def put(keys: list[Key], key: Key, belongs: bool) -> None:
+    """Put a key into a sorted list, or take it out."""
+    place = bisect_left(keys, key)
+    is_in = place < len(keys) and keys[place] == key
+    if belongs and not is_in:
+        keys.insert(place, key)
+    elif is_in and not belongs:
+        del keys[place]
 
 
 def column_to_bytes(column: Any) -> bytes:

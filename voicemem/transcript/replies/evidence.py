@@ -35,6 +35,10 @@ class Interruption(Struct, array_like=True, frozen=True, gc=False):
     cause: str | None = None
     metadata: dict[str, Any] | None = None
 
+    def marks(self, heard_ts: int | None) -> bool:
+        """Whether it marks a reply that was heard to its end at a time, if it was."""
+        return heard_ts is None or self.ts < heard_ts or self.more
+
 
 def interruption_of(event: Interrupt, ts: int, order: int) -> Interruption:
     return Interruption(
@@ -219,22 +223,25 @@ class Source(NamedTuple):
 
     def interruptions(self, since: int = BEFORE_ALL) -> list[Interruption]:
         """The interruptions from a time on, in their order."""
-        known = self.evidence.interruptions
-        if not known:
-            return []
+        return self.within(self.evidence.interruptions or [], since)
+
+    def stating(self, kind: str) -> list[Interruption]:
+        """The interruptions that state something of a kind (`kinds_of`), in their order."""
+        known = (self.evidence.by_kind or {}).get(kind, [])
+        return known if self.is_whole else self.within(known)
+
+    def within(self, known: list[Interruption], since: int = BEFORE_ALL) -> list[Interruption]:
         first = bisect_left(known, max(since, self.since), key=TS)
         return known[first : bisect_left(known, self.until, key=TS)]
 
     def newest(self, kind: str, since: int, heard_ts: int | None) -> Interruption | None:
         """The newest interruption that states something of a kind and marks: from `since`, until it was all heard."""
-        known = (self.evidence.by_kind or {}).get(kind)
-        if not known:
-            return None
-        until = self.until if heard_ts is None or self.evidence.has_more else min(self.until, heard_ts)
+        known = self.stating(kind)
+        until = AFTER_ALL if heard_ts is None or self.evidence.has_more else heard_ts
         for place in range(bisect_left(known, until, key=TS) - 1, -1, -1):
-            if known[place].ts < max(since, self.since):
+            if known[place].ts < since:
                 return None
-            if heard_ts is None or known[place].ts < heard_ts or known[place].more:
+            if known[place].marks(heard_ts):
                 return known[place]
         return None
 

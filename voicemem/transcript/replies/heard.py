@@ -16,7 +16,6 @@ from voicemem.transcript.replies.interruptions import (
     first_marking_cut,
     first_progress,
     largest_total,
-    marks,
     match_words,
     measured_text,
     states_time,
@@ -80,8 +79,8 @@ class Cut:
         return [
             cut
             for source in self.sources
-            for cut in (source.evidence.by_kind or {}).get("metadata", ())
-            if self.resumed_ts < cut.ts and source.since <= cut.ts < source.until and marks(cut, self.reply.heard_ts)
+            for cut in source.stating("metadata")
+            if self.resumed_ts < cut.ts and cut.marks(self.reply.heard_ts)
         ]
 
     def heard_text(self) -> HeardText:
@@ -162,7 +161,7 @@ class Cut:
     def by_share(self, estimated: bool) -> Iterator[HeardText]:
         """The kind e: the position's share of the audio is the share of the text."""
         position, total = self.position(estimated), largest_total(self.sources)
-        if position is not None and total is not None and total[0].value:
+        if position is not None and total is not None:
             entry = total[0]
             measured = measured_text(self.reply, total)
             length = len(measured) * min(position.ms, entry.value) // entry.value
@@ -171,10 +170,7 @@ class Cut:
     def by_clock(self) -> Iterator[HeardText]:
         """The kinds f to h: how far a voice gets by the position, or in the time; else all that was generated."""
         position = self.position(estimated=False) or self.position(estimated=True)
-        if position is not None:
-            elapsed_ms: int | None = position.ms
-        else:
-            elapsed_ms = self.elapsed_ms()
+        elapsed_ms = self.elapsed_ms() if position is None else position.ms
         if elapsed_ms is None:
             yield HeardText(self.generated, "estimated")
             return
@@ -187,9 +183,8 @@ class Cut:
             return None
         end = self.ts
         if self.first.closing:
-            end = self.state.clocks.get(self.reply.producer, self.ts)
-            if self.state.ended_ts is not None:
-                end = self.state.ended_ts
+            known = self.state.ended_ts
+            end = self.state.clocks.get(self.reply.producer, self.ts) if known is None else known
         start = first_progress(self.sources)
         if start is None:
             start = max(self.reply.text_ts, end_before(self.state, self.reply))
@@ -212,7 +207,7 @@ def end_before(state: State, reply: Reply) -> int:
 def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end: int) -> int:
     """How long false alarms held up the playback: each from its first interruption to the `resume`."""
     resumes = sorted(ts for known in resumes_of(state, reply, sources) for ts in known)
-    cuts = sorted(cut.ts for source in sources for cut in source.interruptions() if not cut.closing)
+    cuts = sorted(cut.ts for source in sources for cut in source.interruptions())
     paused, after = 0, BEFORE_ALL
     for resume in resumes:
         began = bisect_left(cuts, after)

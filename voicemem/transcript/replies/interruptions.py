@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
-from voicemem.transcript.replies.evidence import Interruption, Source, TimedWord
+from voicemem.transcript.replies.evidence import BY_TIME, Interruption, Source, TimedWord
 from voicemem.transcript.replies.words import WordMatch
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, Timeline
@@ -113,24 +113,17 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
 def first_cut(sources: list[Source], since: int = BEFORE_ALL) -> Interruption | None:
     """The earliest interruption from a time on."""
     found = (source.first_interruption(since) for source in sources)
-    return min((one for one in found if one is not None), key=by_time, default=None)
-
-
-def by_time(interruption: Interruption) -> tuple[int, int]:
-    return interruption.ts, interruption.order
+    return min((one for one in found if one is not None), key=BY_TIME, default=None)
 
 
 def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
     """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
     first = first_cut(sources, resumed_ts + 1)
-    if first is None or marks(first, heard_ts) or not any(source.evidence.has_more for source in sources):
-        return first if first is not None and marks(first, heard_ts) else None
-    later = (cut for source in sources for cut in source.interruptions(resumed_ts + 1) if marks(cut, heard_ts))
-    return min(later, key=by_time, default=None)
-
-
-def marks(interruption: Interruption, heard_ts: int | None) -> bool:
-    return heard_ts is None or interruption.ts < heard_ts or interruption.more
+    if first is None or first.marks(heard_ts):
+        return first
+    with_more = (source for source in sources if source.evidence.has_more)
+    later = (cut for source in with_more for cut in source.interruptions(resumed_ts + 1) if cut.marks(heard_ts))
+    return min(later, key=BY_TIME, default=None)
 
 
 def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: int | None) -> int | None:
@@ -206,8 +199,8 @@ def last_position_stated(sources: list[Source], leaves_unheard: Callable[[int], 
     """The last stated position of an interruption that takes dones back, as (ts, order); those of its `ts` too."""
     times = [BEFORE_ALL]
     for source in sources:
-        for cut in reversed((source.evidence.by_kind or {}).get("audio_end_ms", ())):
-            if source.since <= cut.ts < source.until and leaves_unheard(cut.audio_end_ms or 0):
+        for cut in reversed(source.stating("audio_end_ms")):
+            if leaves_unheard(cut.audio_end_ms or 0):
                 times.append(cut.ts)
                 break
     return max(times), AFTER_ALL

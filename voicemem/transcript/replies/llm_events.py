@@ -9,8 +9,8 @@ from bisect import bisect_left, insort
 
 from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, MessageEvent
 from voicemem.transcript.metadata import merge
-from voicemem.transcript.replies.playing import begin_at, leave, put, settle, show
-from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item
+from voicemem.transcript.replies.playing import begin_at, leave, settle, show
+from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
 
 GenerationEvent = LlmDelta | LlmDone | LlmError
 
@@ -129,19 +129,27 @@ def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
     """A new reply in the turn that the event names, or that of the utterance before it; None beyond the bound."""
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     turn = state.turn(state.utterance_turn if number is None else number)
+    reply = make_reply(state, turn, event.item)
+    if reply is None:
+        return None
+    if event.item is None and event.turn_id is not None:
+        turn.unnamed_item_reply = reply.id
+    elif event.item is None:
+        state.flowing_reply = reply.id
+    insort(state.unfinished, reply.key)
+    return reply
+
+
+def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
+    """A reply of a turn, known by its item if it has one; None beyond the bound."""
     if len(turn.replies) >= BOUND:
         state.ignore("replies")
         return None
-    reply = Reply(2 * state.position, turn.number, event.item, state.producer)
-    if event.item is not None:
-        state.items[event.item] = turn.number
-        state.item_replies[event.item] = reply.id
-    elif event.turn_id is not None:
-        turn.unnamed_item_reply = reply.id
-    else:
-        state.flowing_reply = reply.id
+    reply = Reply(2 * state.position, turn.number, item, state.producer)
+    if item is not None:
+        state.items[item] = turn.number
+        state.item_replies[item] = reply.id
     add_reply(state, turn, reply)
-    insort(state.unfinished, reply.key)
     return reply
 
 
@@ -184,14 +192,9 @@ def fold_whole_reply(state: State, event: MessageEvent, ts: int, turn: Turn) -> 
     known = None if event.item is None else state.item_replies.get(event.item)
     reply = None if known is None else state.replies[known]
     if reply is None:
-        if len(turn.replies) >= BOUND:
-            state.ignore("replies")
-            return None
-        reply = Reply(2 * state.position, turn.number, event.item, state.producer)
-        if event.item is not None:
-            state.items[event.item] = turn.number
-            state.item_replies[event.item] = reply.id
-        add_reply(state, turn, reply)
+        reply = make_reply(state, turn, event.item)
+    if reply is None:
+        return None
     reply.source = event.source
     reply.restored = bool((event.metadata or {}).get("interrupted"))
     finish(state, reply, ts, event.text)

@@ -9,18 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import TypeVar
 
-from voicemem.transcript.replies.evidence import Source
+from voicemem.transcript.replies.evidence import ESTIMATED, Source
 from voicemem.transcript.replies.interruptions import TEXTS, first_mark, has_progress, heard_to_end, timelines
 from voicemem.transcript.replies.resumes import cut_stairs, move_cut, note_resume, resumed_until
 from voicemem.transcript.replies.sources import neighbours, sources_of, standing_keys
-from voicemem.transcript.state import Reply, ReplyKey, State, Turn
+from voicemem.transcript.state import Reply, ReplyKey, State, Turn, put
 from voicemem.transcript.timeline import BEFORE_ALL
 
-Key = TypeVar("Key", ReplyKey, int)
 REACH = 20
-"""Replies after one whose clock and rate of speech depend on it."""
+"""How many replies before one its rate of speech is taken from, so how many after one an event about it may change."""
 
 
 def settle(state: State) -> None:
@@ -57,16 +55,6 @@ def enlist(state: State, reply: Reply) -> None:
     put(state.interrupted, key, reply.cut_ts is not None)
     put(state.unheard, key, is_unheard)
     put(state.playable, key, is_unheard and (reply.progress or not reply.generation.complete))
-
-
-def put(keys: list[Key], key: Key, belongs: bool) -> None:
-    """Put a key into a sorted list, or take it out."""
-    place = bisect_left(keys, key)
-    is_in = place < len(keys) and keys[place] == key
-    if belongs and not is_in:
-        keys.insert(place, key)
-    elif is_in and not belongs:
-        del keys[place]
 
 
 def remake_later(state: State, reply: Reply) -> None:
@@ -207,10 +195,9 @@ def was_played(sources: list[Source]) -> bool:
         for series in timelines(source, *TEXTS):
             if any(entry.value for entry in series.entries(source.until, source.since)):
                 return True
-        if any(source.newest(kind, BEFORE_ALL, None) for kind in ("heard_text", "~heard_text")) and any(
-            cut.heard_text for cut in source.interruptions()
-        ):
-            return True
+        for kind in ("heard_text", ESTIMATED + "heard_text"):
+            if any(cut.heard_text for cut in source.stating(kind)):
+                return True
     return False
 
 

@@ -7,21 +7,19 @@ from fractions import Fraction
 
 from voicemem.transcript.cutting import units_of
 from voicemem.transcript.replies.interruptions import largest_total, measured_text
-from voicemem.transcript.replies.playing import is_cut_by_close
+from voicemem.transcript.replies.playing import REACH, is_cut_by_close
 from voicemem.transcript.replies.sources import sources_of, standing_keys
 from voicemem.transcript.state import Reply, State
 
 USUAL = Fraction(15, 1000)
 """Units a millisecond, where no reply before shows it."""
-LOOK_BACK = 20
-"""How many replies are looked at. So a late event changes no more than the next 20."""
 
 
 def rate_before(state: State, reply: Reply) -> Fraction:
     """The median rate of the replies before one that are complete, not interrupted, and have a total."""
     keys = standing_keys(state)
     place = bisect_left(keys, reply.key)
-    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - LOOK_BACK) : place])
+    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - REACH) : place])
     rates = sorted(rate for rate in found if rate is not None)
     if not rates:
         return USUAL
@@ -35,6 +33,6 @@ def rate_of(state: State, reply: Reply) -> Fraction | None:
     if is_cut or not reply.generation.complete:
         return None
     found = largest_total(sources_of(state, reply))
-    if found is None or found[0].value == 0:
+    if found is None:
         return None
     return Fraction(units_of(measured_text(reply, found)), found[0].value)

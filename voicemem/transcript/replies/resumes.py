@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.sources import standing_keys
+from voicemem.transcript.replies.sources import standing_replies
 from voicemem.transcript.state import Reply, ReplyKey, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
@@ -20,12 +20,10 @@ def cut_stairs(state: State, number: int) -> list[tuple[ReplyKey, int]]:
     stairs = state.memo.cut_stairs.get(number)
     if stairs is None:
         stairs = []
-        keys = standing_keys(state)
-        first, stop = bisect_left(keys, (number,)), bisect_left(keys, (number + 1,))
-        for key in reversed(keys[first:stop]):
-            cut_ts = state.replies[key[2]].first_cut_ts
+        for reply in reversed(standing_replies(state, state.turns[number])):
+            cut_ts = reply.first_cut_ts
             if cut_ts is not None and (not stairs or cut_ts < stairs[-1][1]):
-                stairs.append((key, cut_ts))
+                stairs.append((reply.key, cut_ts))
         stairs.reverse()
         state.memo.cut_stairs[number] = stairs
     return stairs
