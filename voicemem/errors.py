@@ -40,6 +40,7 @@ CODES: dict[str, ErrorSpec] = {
     "flood": ErrorSpec(429, 1008, "Too many events or frames in a row could not be stored."),
     # Single events that cannot be accepted
     "unknown_type": ErrorSpec(400, None, "The event's type is unknown."),
+    "unknown_field": ErrorSpec(400, None, "An event has a field that does not exist."),
     "missing_field": ErrorSpec(400, None, "A required field is missing."),
     "invalid_field": ErrorSpec(400, None, "A field has an invalid value."),
     "text_too_long": ErrorSpec(400, None, "A text may be at most 256 KiB long in UTF-8."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import aiohttp
@@ -16,8 +16,11 @@ from voicemem.client import ClientError
 from voicemem.client.replay import ReplayFailed
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
+from voicemem.protocol.explain import known_names
+from voicemem.protocol.nearest import did_you_mean
 from voicemem.security.audit import LOG as AUDIT
 
+VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -101,6 +104,23 @@ def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
     """A flag that its environment variable can set too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
     variable = f"VOICEMEM_{flag.removeprefix('--').replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, show_envvar=True, help=text, **kind)
+
+
+def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:
+    """The variables that look like settings, and that no command knows. Raises `CommandFailed` for a misspelt one.
+
+    Others are no reason to stop: Kubernetes makes such variables for a service that is called voicemem.
+    """
+    root = context.find_root().command
+    commands = root.commands.values() if isinstance(root, click.Group) else [root]
+    options = [option for command in commands for option in command.params]
+    known = {option.envvar for option in options if isinstance(option.envvar, str)}
+    unknown = sorted(name for name in environment if VARIABLE.match(name) and name not in known)
+    for name in unknown:
+        question = did_you_mean(name, sorted(known))
+        if question:
+            raise CommandFailed(f"There is no setting `{name}`{question}{known_names(known)}")
+    return unknown
 
 
 store_option = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)

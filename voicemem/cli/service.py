@@ -16,7 +16,7 @@ import click
 
 from voicemem.app import running
 from voicemem.cli import logs
-from voicemem.cli.common import Command, CommandFailed, run, setting
+from voicemem.cli.common import Command, CommandFailed, run, setting, unknown_variables
 from voicemem.cli.notify import notify
 from voicemem.config.service import (
     MEMORY_STORE,
@@ -166,7 +166,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
 
 @click.command(short_help="Run the service.")
 @serve_options
-def serve(**options: Any) -> None:
+@click.pass_context
+def serve(context: click.Context, /, **options: Any) -> None:
     """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
 
     Every flag can be set by an environment variable instead. On shutdown, it first
@@ -178,7 +179,10 @@ def serve(**options: Any) -> None:
       voicemem serve --webhook-url https://example.com/calls --webhook-secret my-secret
       VOICEMEM_STORE=sqlite:calls.db VOICEMEM_LOG_LEVEL=info voicemem serve
     """
+    unknown = unknown_variables(context, os.environ)
     handler = logs.configure_logging(options["log_format"], options["log_level"])
+    if unknown:
+        LOG.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
     tune_interpreter()
     run(serve_until_stopped(options, handler))
 
@@ -255,7 +259,8 @@ async def wait_for_first(*events: asyncio.Event) -> None:
 
 @click.command("check-config", short_help="Check the settings of `serve`, and show them.")
 @serve_options
-def check_config(**options: Any) -> None:
+@click.pass_context
+def check_config(context: click.Context, /, **options: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets.
 
     Takes the flags and environment variables of `serve`. The exit code is 0 if the settings are valid, and 1 with one
@@ -266,6 +271,7 @@ def check_config(**options: Any) -> None:
     Example:
       voicemem check-config --store sqlite:calls.db --rest 0.0.0.0:8080
     """
+    unknown = unknown_variables(context, os.environ)
     try:
         settings = to_settings(options)
         chosen_exporter(os.environ)
@@ -278,6 +284,8 @@ def check_config(**options: Any) -> None:
         shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
+    if unknown:
+        click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
         how = first_key_hint(settings.store)

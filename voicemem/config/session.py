@@ -15,9 +15,8 @@ from voicemem.config.memory import MemoryConfig, check_memory, drop_stale_parame
 from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook_secret, secret_text
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
-from voicemem.protocol.explain import FIELD_NAME, describe_error, known_names
+from voicemem.protocol.explain import FIELD_NAME, describe_error, unknown_field
 from voicemem.protocol.merge_patch import drop_nulls, merge_patch
-from voicemem.protocol.nearest import did_you_mean
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64
@@ -136,9 +135,9 @@ def validate_config(given: JsonObject) -> SessionPatch:
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
-    check_names(given, {*SessionConfig.__struct_fields__, "system_messages"})
+    check_names(given, (*SessionConfig.__struct_fields__, "system_messages"))
     for section, kind in SECTIONS.items():
-        check_names(given.get(section), kind.__struct_fields__, f"{section}.")
+        check_names(given.get(section), kind.__struct_fields__, section)
     expanded, replaced = expand_shorthand(given)
     try:
         config = msgspec.convert(drop_nulls(expanded), SessionConfig)
@@ -184,14 +183,29 @@ def split_secrets(given: JsonObject) -> SessionPatch:
     return SessionPatch(public, secrets)
 
 
-def check_names(values: Any, known: Iterable[str], prefix: str = "") -> None:
+def check_names(values: Any, known: Iterable[str], section: str = "") -> None:
     """Refuse unknown settings, also ones that a patch removes with null, which decoding does not see."""
     names = tuple(known)
     unknown = sorted(values.keys() - set(names)) if isinstance(values, dict) else []
     if unknown:
-        name = next((name for name in unknown if FIELD_NAME.match(name)), None)  # nothing else that came is quoted
-        where = f" `{prefix}{name}`{did_you_mean(name, names)}" if name else f" in `{prefix[:-1]}`" if prefix else ""
-        raise Refused("invalid_field", f"Unknown setting{where}{known_names(names)}.")
+        name = next((name for name in unknown if FIELD_NAME.match(name)), "")  # nothing else that came is quoted
+        raise Refused("invalid_field", f"In the configuration: {unknown_field(name, names, section)}")
+
+
+def warnings_about(config: JsonObject) -> tuple[str, ...]:
+    """What of a configuration has no effect: settings about a user, while nothing says which.
+
+    It is not refused, since a call with an unknown caller must be recorded, and `user_id` may be set later.
+    """
+    of_user = {
+        "memory_from": config.get("memory_from") is not None,
+        "working_memory.scope": (config.get("working_memory") or {}).get("scope") == "user",
+    }
+    if config.get("user_id") is not None:
+        return ()
+    return tuple(
+        f"`{name}` has no effect until the session has a `user_id`." for name, given in of_user.items() if given
+    )
 
 
 def different_settings(config: JsonObject, given: JsonObject) -> str:

@@ -19,7 +19,7 @@ from voicemem.config.session import apply_patch, validate_config
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import check_event
-from voicemem.protocol.codec import RejectedEvent, decode_event, decode_journaled
+from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import (
     JournaledEvent,
     MemoryData,
@@ -32,7 +32,7 @@ from voicemem.protocol.events import (
     SessionReopened,
     SessionUpdate,
 )
-from voicemem.protocol.explain import explain
+from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.sessions.batches import DEFAULT_END_REASON
@@ -209,7 +209,7 @@ class CheckpointReader:
         except (Refused, InvalidFrame) as refused:
             raise invalid(f"At position {position}: {refused.detail}") from None
         except msgspec.ValidationError as error:
-            raise invalid(f"At position {position}: {explain(error)[1]}") from None
+            raise invalid(f"At position {position}: {explain_event(error, None)[1]}") from None
         self.rows.append(JournalRow(position, entry.producer, entry.seq, entry.received_ms, payload))
 
     def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
@@ -257,7 +257,10 @@ class CheckpointReader:
 
 
 def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
-    """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`."""
+    """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`.
+
+    Fields that this version does not know stay, as they do in the journal: another version let them in.
+    """
     text = bytes(entry.event)
     check_frame(text)
     event = decode_journaled(text)
@@ -265,21 +268,16 @@ def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
         if event.code not in CODES or entry.producer is None:
             raise invalid("The code of a refused event is unknown, or the entry has no producer.")
         return event, msgspec.json.encode({"type": "refused", "code": event.code})
+    check_numbers(text)
+    check_event(event, len(text))
     if isinstance(event, ServerEvent):
         if entry.producer is not None:
             raise invalid("An event of the server's own cannot have a producer.")
-        check_numbers(text)
-        check_event(event, len(text))
         check_own_event(event)
         return event, text
-    arrival = decode_event(text)
-    if isinstance(arrival, RejectedEvent):
-        raise Refused(arrival.code, arrival.detail)
     if event.seq not in (None, entry.seq):
         raise invalid("The event must have the same seq as its entry.")
-    if isinstance(arrival.event, SessionUpdate):
-        return event, validated_update(arrival.event, text).payload
-    return event, arrival.payload
+    return event, validated_update(event, text).payload if isinstance(event, SessionUpdate) else text
 
 
 def check_own_event(event: ServerEvent) -> None:

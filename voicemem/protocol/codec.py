@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event
 from voicemem.protocol.events import IncomingEvent, JournaledEvent, TranscriptEvent
-from voicemem.protocol.explain import explain
+from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
     MALFORMED,
@@ -34,6 +34,9 @@ RawJson = bytes | msgspec.Raw
 """One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
 RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+JOURNALED_KINDS: dict[str | None, type[JournaledEvent]] = {
+    kind.__struct_config__.tag: kind for kind in get_args(JournaledEvent)
+}
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
 MAX_FAST_BYTES = 4096
@@ -57,7 +60,7 @@ class RejectedEvent(msgspec.Struct, frozen=True):
     seq: int | None
 
 
-class EventHeader(msgspec.Struct, frozen=True):
+class RawHeader(msgspec.Struct, frozen=True):
     """The fields that say which event this is, with whatever they hold."""
 
     type: msgspec.Raw = msgspec.Raw(b"null")
@@ -66,7 +69,16 @@ class EventHeader(msgspec.Struct, frozen=True):
     seq: msgspec.Raw = msgspec.Raw(b"null")
 
 
-HEADER_DECODER = msgspec.json.Decoder(EventHeader)
+class EventHeader(NamedTuple):
+    """What can be read of the fields that say which event this is; None where that is nothing valid."""
+
+    type: str | None
+    session_id: str | None
+    producer: str | None
+    seq: int | None
+
+
+HEADER_DECODER = msgspec.json.Decoder(RawHeader)
 
 
 def split_frame(frame: bytes) -> Sequence[RawJson]:
@@ -117,8 +129,22 @@ def split_array(array: bytes) -> list[bytes]:
 
 
 def decode_journaled(payload: bytes) -> JournaledEvent:
-    """The event of a journal row."""
-    event: JournaledEvent = JOURNALED_DECODER.decode(payload)
+    """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
+    try:
+        event: JournaledEvent = JOURNALED_DECODER.decode(payload)
+    except msgspec.ValidationError:
+        kind = JOURNALED_KINDS.get(decode_header(payload).type)
+        if kind is None:
+            raise
+        event = decode_known_fields(payload, kind)
+    return event
+
+
+def decode_known_fields(payload: bytes, kind: type[JournaledEvent]) -> JournaledEvent:
+    """An event without its unknown fields: it may come from an earlier version, which let them in, or a later one."""
+    known = {"type", *kind.__struct_encode_fields__}
+    values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
+    event: JournaledEvent = msgspec.convert(values, kind)
     return event
 
 
@@ -126,14 +152,16 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
     """One event from its JSON object. Raises `InvalidFrame` when it is not JSON."""
     # The order of the clauses matters: msgspec's `ValidationError` is one of MALFORMED, a `DecodeError`, too.
     try:
-        event = INCOMING_DECODER.decode(text)
-        check_numbers(text)
-        check_event(event, len(text))
-        return DecodedEvent(event, text)
-    except msgspec.ValidationError as error:
-        return reject(text, *explain(error))
-    except Refused as refused:
-        return reject(text, refused.code, refused.detail)
+        try:
+            event = INCOMING_DECODER.decode(text)
+            check_numbers(text)
+            check_event(event, len(text))
+            return DecodedEvent(event, text)
+        except msgspec.ValidationError as error:
+            header = decode_header(text)
+            return reject(header, *explain_event(error, header.type))
+        except Refused as refused:
+            return reject(decode_header(text), refused.code, refused.detail)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
 
@@ -159,19 +187,20 @@ def decode_fast(frame: bytes) -> TranscriptEvent | None:
     return event if event.metadata is None else None
 
 
-def reject(text: bytes, code: str, detail: str) -> RejectedEvent:
-    """A rejection with what can still be read of the event. Raises `InvalidFrame` when it is not JSON."""
-    try:
-        header = HEADER_DECODER.decode(text)
-    except MALFORMED:
-        raise InvalidFrame("invalid_json") from None
-    session_id, producer = decode_or_none(header.session_id), decode_or_none(header.producer)
-    seq = decode_or_none(header.seq)
-    if decode_or_none(header.type) in ("session.open", "auth"):
+def reject(header: EventHeader, code: str, detail: str) -> RejectedEvent:
+    return RejectedEvent(code, detail, header.session_id, header.producer, header.seq)
+
+
+def decode_header(text: bytes) -> EventHeader:
+    """What can still be read of an event that is not valid. Raises one of `MALFORMED` when it is not a JSON object."""
+    raw = HEADER_DECODER.decode(text)
+    event_type = decode_or_none(raw.type)
+    session_id, producer = decode_or_none(raw.session_id), decode_or_none(raw.producer)
+    seq = decode_or_none(raw.seq)
+    if event_type in ("session.open", "auth"):
         seq = None  # these events have none, whatever was sent
-    return RejectedEvent(
-        code,
-        detail,
+    return EventHeader(
+        event_type if isinstance(event_type, str) else None,
         session_id if isinstance(session_id, str) and re.match(SESSION_ID_PATTERN, session_id) else None,
         producer if isinstance(producer, str) and 1 <= len(producer) <= 128 else None,
         seq if type(seq) is int and 1 <= seq <= MAX_INTEGER else None,

@@ -1,7 +1,7 @@
 """The events of the protocol `voicemem.v1`, one frozen record each (docs/ingest.md).
 
-Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. These
-records drop unknown fields; the journal keeps them, since it stores the bytes of the event as they were validated.
+Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. An event
+with an unknown field is refused at the doors; `codec.decode_journaled` reads one that an earlier version let in.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from voicemem.protocol.types import (
 
 
 class Word(Struct, frozen=True, gc=False):
-    """One word and when it is spoken, in ms from the start of its reply's or utterance's audio."""
+    """One word and when it is spoken, in ms from the start of its reply's or utterance's audio.
+
+    Unknown fields are ignored here: engines send their words with whatever else they know of them.
+    """
 
     text: str
     start_ms: Natural
     end_ms: Natural
 
 
-class Event(Struct, tag_field="type", kw_only=True, frozen=True, gc=False, omit_defaults=True):
+class Event(
+    Struct, tag_field="type", kw_only=True, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True
+):
     """The fields that every event may carry."""
 
     session_id: SessionId | None = None

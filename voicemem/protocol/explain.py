@@ -22,7 +22,9 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
     if not at:
         sentence, path = path, ""
     if sentence.startswith(UNKNOWN):
-        return unknown_field(sentence.removeprefix(UNKNOWN), kinds, path.strip("`."))
+        path = path.strip("`.")  # a name that was sent may look like a path
+        known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
+        return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "")
     sentence = reword(sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         values = allowed_values(kinds, path.strip("`.")) if path else ()
@@ -71,8 +73,11 @@ TYPE_WORDS = {
 }
 MISSING = "Object missing required field "
 UNKNOWN = "Object contains unknown field "
+CODE_OF = ((MISSING, "missing_field"), (UNKNOWN, "unknown_field"))
+"""How msgspec's sentences begin, with our codes; all others are `invalid_field`."""
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
 """The form of a field's name. Nothing else of what was sent is quoted."""
+FIELD_PATH = re.compile(r"[a-z_]+(\[(\d+|\.\.\.)\])?(\.[a-z_]+(\[(\d+|\.\.\.)\])?)*\Z")
 
 
 def reword(sentence: str) -> str:
@@ -92,9 +97,8 @@ def type_words(types: str) -> str:
     return " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
 
 
-def unknown_field(name: str, kinds: Sequence[Any], path: str) -> str:
+def unknown_field(name: str, known: Sequence[str], path: str) -> str:
     """The sentence about a field that does not exist, with the fields that do; `path` leads to where it stands."""
-    name, known = name.strip("`"), fields_at(kinds, path)
     quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
     where = f" in `{path}`" if path else ""
     return f"There is {quoted}{where}{did_you_mean(name, known)}{known_names(known)}"
@@ -121,18 +125,24 @@ def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
     return ()
 
 
-EVENT_TYPES = tuple(sorted(str(kind.__struct_config__.tag) for kind in get_args(IncomingEvent)))
+EVENT_KINDS = {str(kind.__struct_config__.tag): kind for kind in get_args(IncomingEvent)}
+EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
 UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)
 
 
+def explain_event(error: msgspec.ValidationError, event_type: Any) -> tuple[str, str]:
+    """The code and the sentence of why an event of this type, as it was sent, cannot be decoded."""
+    kind = EVENT_KINDS.get(event_type) if isinstance(event_type, str) else None
+    return explain(error, *((kind,) if kind is not None else EVENT_KINDS.values()))
+
+
 def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
-    """The code and the sentence of a validation error; `kinds` as in `describe_error`, else the incoming events."""
+    """The code and the sentence of a validation error; `kinds` as in `describe_error`."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
         sent = UNKNOWN_TYPE.match(message)
         near = did_you_mean(sent[1], EVENT_TYPES) if sent else ""
         return "unknown_type", f"{CODES['unknown_type'].sentence[:-1]}{near}{KNOWN_TYPES}."
-    if message.startswith(MISSING):
-        return "missing_field", describe_error(error)
-    return "invalid_field", describe_error(error, *(kinds or get_args(IncomingEvent)))
+    code = next((code for start, code in CODE_OF if message.startswith(start)), "invalid_field")
+    return code, describe_error(error, *kinds)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from voicemem.protocol.types import Name, Reason, SessionId
 from voicemem.protocol.types import SequenceNumber as Seq
+
+FEATURES = ("interrupt.more", "interrupt.several", "llm.cancel", "tts.synthesised_text", "turn_id.optional")
+"""What events may have or leave out that earlier servers refuse (docs/ingest.md, "Open a session")."""
 
 
 class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
@@ -20,6 +23,9 @@ class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
     next_turn: int
     incarnation: str
     window: int
+    features: tuple[str, ...] = FEATURES
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    """Sentences about settings of the session that have no effect; left out without any."""
 
 
 class AckFrame(Struct, tag_field="type", tag="ack", frozen=True):

@@ -20,6 +20,7 @@ from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 from voicemem.sessions.outcomes import result_of
+from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
@@ -63,6 +64,7 @@ class Recorder:
         """When the first of these was added, by the monotonic clock."""
         self.commit_task: asyncio.Task[None] | None = None
         self.feed = CommitFeed()
+        self.refusals = RefusalLog()
 
     async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -206,6 +208,8 @@ class Recorder:
         for entry in result.entries:
             self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer)
         counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
+        for problem in result.problems:
+            self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
         for update in result.updates:
             if patch_changes_outbound(update.patch):  # an administrative act
                 audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)

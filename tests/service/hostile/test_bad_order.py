@@ -44,7 +44,7 @@ CASES = [
     BadFrame("59 a time in the far past", event(ts=-(2**53)), None),
     BadFrame("59 a time before the one before", event(ts=1), None),
     BadFrame(
-        "60 a turn's id for another role", json.dumps(final_transcript(2, turn_id=1) | {"type": "llm.done"}), None
+        "60 a turn's id for another role", json.dumps({"type": "llm.done", "turn_id": 1, "text": "Hi.", "seq": 2}), None
     ),
 ]
 

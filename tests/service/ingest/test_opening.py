@@ -12,6 +12,7 @@ from tests.support.callers.producer import Producer, connected_producer, open_pr
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
 from voicemem.app import App
+from voicemem.protocol.frames import FEATURES
 from voicemem.protocol.types import JsonObject
 
 
@@ -29,7 +30,15 @@ async def test_ready_says_where_to_go_on(app: App) -> None:
         "next_turn": 1,
         "incarnation": app.services.store.incarnation,
         "window": MIB,
+        "features": [*FEATURES],
     } == ready
+
+
+async def test_settings_without_effect_are_warned_of(app: App) -> None:
+    """A call whose caller nobody knows is recorded; its producer learns that nothing is carried over."""
+    async with connected_producer(app) as producer:
+        ready = await producer.open("s", session={"memory_from": {}})
+    assert ["`memory_from` has no effect until the session has a `user_id`."] == ready["warnings"]
 
 
 async def test_the_server_makes_an_id(app: App, api: RestClient) -> None:
@@ -143,7 +152,8 @@ async def test_an_open_takes_no_seq(producer: Producer, bad: JsonObject) -> None
     assert 1 == (await producer.open())["next_seq"]
 
 
-async def test_unknown_fields_of_an_open_are_passed_over(app: App) -> None:
-    """A newer client may say more than this server knows."""
-    async with connected_producer(app) as producer:
-        assert 1 == (await producer.open(capabilities=["x"]))["epoch"]
+async def test_unknown_fields_of_an_open_are_refused(producer: Producer) -> None:
+    """A misspelt id must not open another session; the right one is named."""
+    await producer.send({"type": "session.open", "sesion_id": "s"})
+    refused = await producer.expect_error("unknown_field")
+    assert "no field `sesion_id` (did you mean `session_id`?)" in refused["detail"]

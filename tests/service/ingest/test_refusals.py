@@ -34,7 +34,9 @@ REFUSED: list[tuple[str, JsonObject]] = [
     ("invalid_field", {"type": "message", "turn_id": 1, "role": "system", "text": "a", "source": "command"}),
     ("invalid_field", {"type": "message", "turn_id": 1, "role": "user", "text": "a", "source": "llm"}),
     ("invalid_field", {"type": "session.update", "labels": {"a": 1}}),
-    ("invalid_field", {"type": "session.update", "no_such_setting": 1, "llm": {"no_such_setting": 1}}),
+    ("invalid_field", {"type": "session.update", "llm": {"no_such_setting": 1}}),
+    ("unknown_field", {"type": "session.update", "no_such_setting": 1}),
+    ("unknown_field", {"type": "asr", "turn_id": 1, "text": "a", "is_final": True}),
     ("reserved_metadata", {"type": "asr", "turn_id": 1, "text": "a", "metadata": {"interrupted": True}}),
     ("text_too_long", {"type": "llm.delta", "turn_id": 1, "text": "ä" * (128 * 1024 + 1)}),
     ("last_seq_mismatch", {"type": "session.end", "last_seq": 7}),
@@ -64,7 +66,7 @@ NO_FRAMES: list[tuple[int, str | bytes]] = [
 
 def nested(depth: int) -> JsonObject:
     """An event that is nested so deep."""
-    return final_transcript(1, deep=json.loads("[" * (depth - 1) + "]" * (depth - 1)))
+    return final_transcript(1, metadata={"deep": json.loads("[" * (depth - 2) + "]" * (depth - 2))})
 
 
 # Refused events
@@ -164,7 +166,7 @@ async def test_binary_frames_close(app: App, api: RestClient) -> None:
 
 async def test_a_frame_may_have_one_mebibyte(producer: Producer, api: RestClient) -> None:
     """The bound counts bytes, and is itself allowed."""
-    frame = json.dumps(final_transcript(1, more=""))
+    frame = json.dumps(final_transcript(1, metadata={"more": ""}))
     frame = frame.replace('"more": ""', '"more": "' + "ä" * ((MIB - len(frame)) // 2) + '"', 1)
     await producer.send_raw(frame + " " * (MIB - len(frame.encode())))
     await producer.expect_ack(1)

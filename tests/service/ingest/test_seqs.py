@@ -22,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 
 async def test_the_next_seq_is_stored(producer: Producer, api: RestClient) -> None:
     """Events stand in the journal as they were sent, at rising positions, with producer and seq."""
-    events = [final_transcript(1, more={"ü": [1, 2.5, None]}), final_transcript(2), session_end(3)]
+    events = [final_transcript(1, metadata={"ü": [1, 2.5, None]}), final_transcript(2), session_end(3)]
     await producer.store(*events)
     rows = (await api.journal())[:3]
     assert [(n, "main", n, event) for n, event in enumerate(events, 1)] == [

@@ -64,7 +64,9 @@ async def test_goals_of_one_call_are_unknown_in_another(api: RestClient) -> None
     """Nothing is carried without `memory_from`, without a user, or from a call that still runs."""
     await call_of(api, "one", "ann", "Book a table.")
     await api.create("plain", user_id="ann")
-    await api.create("nobody", memory_from={})
+    assert ["`memory_from` has no effect"] == [
+        one[:27] for one in (await api.create("nobody", memory_from={}))["warnings"]
+    ]
     await api.create("carol", user_id="carol", memory_from={})
     for session_id in ("plain", "nobody", "carol"):
         assert [] == await known(api, session_id)

@@ -37,7 +37,7 @@ def numbered(first: int, last: int) -> list[JsonObject]:
 
 async def test_a_row_of_the_journal(api: RestClient) -> None:
     """Each line says where the event stands, who sent it, when it came, and the event as it was sent."""
-    event = final(1, "Hi.", seq=1, unknown_field={"kept": [1]})
+    event = final(1, "Hi.", seq=1, metadata={"kept": [1]})
     before = (await api.session())["started_at"]
     await api.send(event, query="?producer=asr")
     answered = await api.get(EVENTS)
@@ -158,8 +158,8 @@ async def test_every_event_stays_one_line(api: RestClient) -> None:
 
 
 async def test_events_stay_as_they_were_sent(api: RestClient) -> None:
-    """Unknown fields, number spellings and the order of keys are kept."""
-    sent = b'[{"zeta":1.50,"type":"asr","turn_id":1,"text":"Hi.","alpha":{"n":1e2,"deep":[[[]]]},"confidence":0.10}]'
+    """Number spellings and the order of keys are kept."""
+    sent = b'[{"metadata":{"zeta":1.50,"alpha":{"n":1e2,"deep":[[[]]]}},"type":"asr","text":"Hi.","confidence":0.10}]'
     await api.post(EVENTS, sent)
     assert b'"event":' + sent[1:-1] + b"}\n" in (await api.get(EVENTS)).body
 

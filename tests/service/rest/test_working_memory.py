@@ -64,7 +64,8 @@ async def test_goals_of_one_conversation_are_unknown_in_another(api: RestClient)
 
 async def test_a_session_without_a_user_shares_nothing(api: RestClient) -> None:
     """The calls for a user's document are refused while nobody knows whose it would be; the context goes without it."""
-    await api.create(working_memory={"scope": "user"})
+    created = await api.create(working_memory={"scope": "user"})
+    assert ["`working_memory.scope` has no effect until the session has a `user_id`."] == created["warnings"]
     for answered in (
         await api.get(OF_SESSION),
         await api.patch(OF_SESSION, {"content": "x"}),
@@ -72,7 +73,8 @@ async def test_a_session_without_a_user_shares_nothing(api: RestClient) -> None:
     ):
         assert (409, "no_user") == answered.problem
     assert {"messages": []} == await api.context()
-    await api.patch("/v1/sessions/s", {"user_id": "ann"})
+    changed = await api.patch("/v1/sessions/s", {"user_id": "ann"})
+    assert "warnings" not in changed.json
     assert 1 == (await append(api, OF_SESSION, "x"))["version"]
 
 

@@ -60,8 +60,8 @@ def text(value: str | bytes) -> bytes:
 
 
 def deep(levels: int, where: str = "deep") -> str:
-    """An event of this nesting; the event itself is a level."""
-    return raw(f'"{where}":' + "[" * (levels - 1) + "]" * (levels - 1))
+    """An event of this nesting, with arrays in its metadata; the event itself is a level, and so are they."""
+    return raw(f'"metadata":{{"{where}":' + "[" * (levels - 2) + "]" * (levels - 2) + "}")
 
 
 def over_websocket_and_http(cases: Iterable[BadFrame]) -> pytest.MarkDecorator:

@@ -89,3 +89,22 @@ def test_help_names_every_command() -> None:
     output = CliRunner().invoke(main, ["--help"]).output
     assert "demo" in output.split("Commands:")[0]
     assert set(main.commands) <= set(re.findall(r"^  ([a-z-]+)", output, re.MULTILINE))
+
+
+def test_a_misspelt_variable_is_refused_with_the_nearest_and_all() -> None:
+    """A setting from the environment must not be ignored because of its spelling."""
+    result = check_config("--store", "memory:", env={"VOICEMEM_LOGLEVEL": "s3cret"})
+    assert result.exit_code == 1
+    assert "no setting `VOICEMEM_LOGLEVEL` (did you mean `VOICEMEM_LOG_LEVEL`?); known: `VOICEMEM_A" in result.output
+    assert "s3cret" not in result.output
+
+
+def test_variables_that_are_no_settings_are_shown_and_do_not_stop_the_service() -> None:
+    """An orchestrator makes such variables for a service of this name; those of other commands are known."""
+    made = {"VOICEMEM_SERVICE_HOST": "10.0.0.1", "VOICEMEM_PORT_8080_TCP_PROTO": "tcp", "VOICEMEM_URL": "http://h"}
+    result = check_config("--store", "memory:", env=made)
+    assert result.exit_code == 0
+    assert (
+        "Ignored, since there is no such setting: VOICEMEM_PORT_8080_TCP_PROTO, VOICEMEM_SERVICE_HOST\n"
+        in result.output
+    )

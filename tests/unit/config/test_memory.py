@@ -20,7 +20,7 @@ from voicemem.errors import Refused
     [
         ({"policy": "window", "max_messages": 3}, "The policy window has no parameter `max_messages`."),
         ({"policy": "full", "threshold": 0.5}, "The policy full has no parameter `threshold`."),
-        ({"polcy": "full"}, "`memory.polcy`"),
+        ({"polcy": "full"}, "no field `polcy` in `memory` (did you mean `policy`?)"),
         ({"policy": "window", "max_tokens": 0}, "`memory.max_tokens`"),
         ({"policy": "summary", "threshold": 1.5}, "`memory.threshold`"),
         ({"policy": "summary", "threshold": 0}, "`memory.threshold`"),

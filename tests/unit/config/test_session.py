@@ -80,7 +80,7 @@ def test_full_configuration_is_kept_as_given() -> None:
 )
 def test_what_no_configuration_can_hold_is_refused(given: JsonObject) -> None:
     """Unknown settings and values out of range are refused with one code."""
-    with pytest.raises(Refused, match=r"In the configuration|Unknown setting") as refused:
+    with pytest.raises(Refused, match=r"In the configuration") as refused:
         validate_config(given)
     assert refused.value.code == "invalid_field"
 
@@ -125,10 +125,10 @@ def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> 
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"idle_timeot": 5}, "`idle_timeot` (did you mean `idle_timeout`?); known: `channel`,"),
-        ({"llm": {"temperature": None}}, "`llm.temperature`"),
-        ({"webhook": {"it's s3cret": 1}}, "in `webhook`"),
-        ({"it's s3cret": 1}, "Unknown setting; known: `channel`,"),
+        ({"idle_timeot": 5}, "no field `idle_timeot` (did you mean `idle_timeout`?); known: `channel`,"),
+        ({"llm": {"temperature": None}}, "no field `temperature` in `llm`"),
+        ({"webhook": {"it's s3cret": 1}}, "an unknown field in `webhook`"),
+        ({"it's s3cret": 1}, "There is an unknown field; known: `channel`,"),
     ],
     ids=str,
 )

@@ -30,6 +30,7 @@ from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_journaled
 from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
+from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
 
 # What can still be read of a refused event
@@ -64,10 +65,52 @@ def test_events_of_a_frame_succeed_or_fail_alone() -> None:
 
 
 def test_payload_is_what_was_sent() -> None:
-    """The bytes that are journaled are those that were validated, unknown fields included."""
-    (arrived,) = decode_frame(b" \n" + OPEN + b' , "mood" : [1.50, "\\u00fc"]}\n')
+    """The bytes that are journaled are those that were validated."""
+    (arrived,) = decode_frame(b" \n" + OPEN + b' , "metadata" : {"mood" : [1.50, "\\u00fc"]}}\n')
     assert isinstance(arrived, DecodedEvent)
-    assert arrived.payload == OPEN + b' , "mood" : [1.50, "\\u00fc"]}'
+    assert arrived.payload == OPEN + b' , "metadata" : {"mood" : [1.50, "\\u00fc"]}}'
+
+
+def test_unknown_fields_in_the_journal_are_ignored() -> None:
+    """A row that another version of voicemem has let in is read without the fields that this one does not know."""
+    assert decode_journaled(OPEN + b',"mood":{"text":1},"words":[]}') == decode_journaled(OPEN + b',"words":[]}')
+    assert decode_journaled(b'{"type":"session.closed","reason":"idle","why":[1]}') == SessionClosed(reason="idle")
+
+
+@pytest.mark.parametrize("row", [b"5", b"{}", b'{"type":"x"}', b'{"type":"asr","mood":1}', b'{"type":"asr"', b""])
+def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
+    """What lacks its type or a required field is not made into an event."""
+    with pytest.raises(MALFORMED):
+        decode_journaled(row)
+
+
+@pytest.mark.parametrize(
+    ("event", "detail"),
+    [
+        (
+            {"type": "asr", "text": "a", "is_final": True},
+            "no field `is_final` (did you mean `final`?); known:",
+        ),
+        ({"type": "asr", "text": "a", "turn": 1}, "There is no field `turn` (did you mean `turn_id`?); known:"),
+        ({"type": "llm.done", "content": "a"}, "no field `content`; known: `id`, `item`, `metadata`,"),
+        ({"type": "interrupt", "heard": "a"}, "no field `heard`; known: `audio_end_ms`, `cause`, `estimated`,"),
+        ({"type": "session.update", "session": {}}, "no field `session` (did you mean `session_id`?)"),
+        ({"type": "session.open", "sesion_id": "a"}, "(did you mean `session_id`?); known: `from_seq`, `id`,"),
+        ({"type": "auth", "token": "a", "key": "a"}, "no field `key`"),
+    ],
+    ids=str,
+)
+def test_an_unknown_field_is_refused_with_the_nearest_one_and_all(event: JsonObject, detail: str) -> None:
+    """A misspelt field must not silently lose a sentence."""
+    refused = rejected(msgspec.json.encode(event))
+    assert (refused.code, detail in refused.detail) == ("unknown_field", True), refused.detail
+
+
+def test_unknown_fields_of_words_are_ignored() -> None:
+    """Engines send their words with whatever else they know of them."""
+    word = {"text": "Hi.", "start_ms": 0, "end_ms": 9, "confidence": 0.9}
+    (arrived,) = decode_frame(msgspec.json.encode({"type": "asr", "text": "Hi.", "words": [word]}))
+    assert isinstance(arrived, DecodedEvent)
 
 
 @given(PRODUCER_EVENTS)

@@ -31,7 +31,16 @@ def test_a_name_with_one_mistake_is_recognised(name: str, meant: str | None) -> 
     assert nearest(name, KNOWN) == meant
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("is_final", "final"), ("isFinal", "final"), ("turn", "turn_id"), ("end", "end_ms"), ("ms", None), ("a_b", None)],
+)
+def test_a_word_too_many_or_too_few_is_recognised(name: str, meant: str | None) -> None:
+    """At an end of the name, and where one known name alone fits."""
+    assert nearest(name, ("final", "turn_id", "start_ms", "end_ms", "a", "b")) == meant
+
+
 def test_the_question_is_empty_without_a_near_name() -> None:
     """It names the nearest, or is not asked."""
     assert did_you_mean("limt", KNOWN) == " (did you mean `limit`?)"
-    assert did_you_mean("turn", KNOWN) == ""
+    assert did_you_mean("turns", KNOWN) == ""

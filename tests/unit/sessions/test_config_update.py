@@ -56,7 +56,7 @@ def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str)
 
 UPDATES: list[bytes] = [
     b'{"type":"session.update","llm":{"api_key":"sk-s3cret"}}',
-    b'{"type":"session.update","llm":{"model":"m","api_key":"sk-s3cret","params":{"a":1}},"mood":"kept"}',
+    b'{"type":"session.update","llm":{"model":"m","api_key":"sk-s3cret","params":{"a":1}},"metadata":{"mood":"kept"}}',
     b'{"type":"session.update","webhook":{"url":"https://hook.example/","secret":"sk-s3cret"}}',
     b'{"type":"session.update","llm":{"api_key":"sk-\\u0073\\u0033cret"}}',
     b'{"type":"session.update","llm":{"\\u0061pi_key":"sk-s3cret"}}',
@@ -78,7 +78,8 @@ def test_secrets_are_never_in_a_payload(update: bytes) -> None:
 
 
 def test_update_without_its_secrets_keeps_the_rest() -> None:
-    """Other settings, unknown fields and the seq stay in the payload; the secrets are beside it."""
-    update = vetted(b'{"type":"session.update","seq":3,"llm":{"model":"m","api_key":"sk-s3cret"},"mood":1}')
-    assert json.loads(update.payload) == {"type": "session.update", "seq": 3, "llm": {"model": "m"}, "mood": 1}
+    """Other settings, metadata and the seq stay in the payload; the secrets are beside it."""
+    update = vetted(b'{"type":"session.update","seq":3,"llm":{"model":"m","api_key":"sk-s3cret"},"metadata":{"a":1}}')
+    kept = {"type": "session.update", "seq": 3, "llm": {"model": "m"}, "metadata": {"a": 1}}
+    assert json.loads(update.payload) == kept
     assert update.patch.secrets == {"llm.api_key": "sk-s3cret"}

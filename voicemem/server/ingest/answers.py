@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
+from voicemem.config.session import warnings_about
 from voicemem.protocol.frames import AckFrame, Error, Ready
 from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.store.records import OpenResult
@@ -12,7 +14,17 @@ from voicemem.store.records import OpenResult
 def ready_frame(opened: OpenResult, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
     """Encode the answer to `session.open`; `window` is in bytes."""
     stream = opened.stream
-    frame = Ready(stream.id, producer, stream.state, opened.epoch, opened.next_seq, next_turn, incarnation, window)
+    frame = Ready(
+        session_id=stream.id,
+        producer=producer,
+        state=stream.state,
+        epoch=opened.epoch,
+        next_seq=opened.next_seq,
+        next_turn=next_turn,
+        incarnation=incarnation,
+        window=window,
+        warnings=warnings_about(stream.config) or UNSET,
+    )
     return msgspec.json.encode(frame)
 
 

@@ -211,6 +211,8 @@ class Connection(ConnectionControl):
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         self.websocket.send_nowait(error_frame(EventProblem(seq, refused.code, refused.detail), session_id, producer))
         self.host.metrics.count_refused(refused.code)
+        if self.grant is not None:
+            self.host.recorder.refusals.note(self.grant.project, session_id, refused.code, refused.detail)
         self.count_unstored()
 
     def count_unstored(self) -> None:

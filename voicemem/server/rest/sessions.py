@@ -6,10 +6,10 @@ import re
 from typing import Annotated, Literal
 
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.config.secrets import changes_outbound
-from voicemem.config.session import SessionConfig
+from voicemem.config.session import SessionConfig, warnings_about
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
 from voicemem.security.audit import audit
@@ -75,6 +75,8 @@ class Session(Struct, frozen=True):
     ended_at: int | None
     position: int
     config: Annotated[JsonObject, Meta(extra_json_schema=reference("SessionConfig"))]
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    """Sentences about settings that have no effect; left out without any."""
 
 
 class SessionPage(Struct, frozen=True):
@@ -93,6 +95,7 @@ def session_view(stream: Stream) -> Session:
         ended_at=stream.ended_ms,
         position=stream.position,
         config=stream.config,
+        warnings=warnings_about(stream.config) or UNSET,
     )
 
 
