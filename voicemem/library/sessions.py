@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from voicemem.config.service import Settings, check_store
+from voicemem.config.session import warnings_about
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
@@ -153,6 +154,8 @@ class SessionInfo(Struct, frozen=True):
     ended_at: int | None
     position: int
     config: JsonObject
+    warnings: tuple[str, ...] = ()
+    """Sentences about settings that have no effect."""
 
 
 def info_of(stream: Stream) -> SessionInfo:
@@ -164,6 +167,7 @@ def info_of(stream: Stream) -> SessionInfo:
         ended_at=stream.ended_ms,
         position=stream.position,
         config=stream.config,
+        warnings=warnings_about(stream.config),
     )
 
 

@@ -67,7 +67,7 @@ async def measured_process(store: str = "memory:") -> AsyncIterator[MeasuredProc
     """A service in a process of its own, which must end well, at SIGTERM, with nothing said on stderr."""
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "voicemem", "serve", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"),
-        *("--store", store),
+        *("--store", store, "--log-level", "error"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")},
