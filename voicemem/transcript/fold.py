@@ -95,21 +95,21 @@ def fold_event(
     A second event of the same id, and one about an item that a fork has left behind, change nothing: the journal keeps
     what arrived, and a producer that repeats itself does no harm.
     """
-    state.position, state.producer = position, producer
+    state.position = position
+    if producer is not state.producer:
+        state.change_producer(producer)
     if event.id is not None and is_repeated(state, event.id):
         return
     rule = FOLD_RULES.get(type(event))
-    ts = received_ms if event.ts is None else event.ts
+    stated = event.ts
     if rule is not None and (event.item is None or event.item not in state.forgotten_items):
-        turn = rule(state, event, ts)
+        turn = rule(state, event, received_ms if stated is None else stated)
         if turn is not None:
             state.dirty_turns.add(turn.number)
             if state.closed_ts is not None:
                 remake_all(state)
-    if event.ts is not None:
-        clock = state.clocks.get(producer)
-        if clock is None or ts > clock:
-            state.clocks[producer] = ts
+    if stated is not None and stated > state.clock:
+        state.clock = stated
 
 
 def is_repeated(state: State, id: str) -> bool:

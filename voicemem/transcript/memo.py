@@ -37,7 +37,7 @@ class Memo:
         self.false_alarms: Any = None
         """A `speech.FalseAlarms`."""
         self.generated_words: dict[int, tuple[int, list[str]]] = {}
-        """By reply: the words of all its text, and of how many events that was made."""
+        """By long reply: the words of all its text, and of how many events that was made."""
         self.word_matches: dict[int, tuple[Any, Any]] = {}
         """By reply: a `words.WordMatch`, where its timed words stand in its text, and the windows they are from."""
         self.cut_stairs: dict[int, Any] = {}

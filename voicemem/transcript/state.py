@@ -25,7 +25,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 11
+SNAPSHOT_VERSION = 12
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -223,8 +223,10 @@ class State(Struct, array_like=True, dict=True):
     """Whether any `llm.cancel` has arrived."""
     stale: set[int] = set()
     """Replies about which something arrived since these lists were made."""
+    clock: int = BEFORE_ALL
+    """The newest `ts` that this producer stated."""
     clocks: dict[str | None, int] = {}
-    """The newest `ts` that each producer stated."""
+    """Likewise of the others."""
     event_ids: dict[int, None] = {}
     """Hashes of the ids of events, the newest last."""
     tool_calls: dict[str, tuple[int, int]] = {}
@@ -265,6 +267,17 @@ class State(Struct, array_like=True, dict=True):
             insort(self.turn_numbers, number)
             self.dirty_turns.add(number)
         return turn
+
+    def change_producer(self, producer: str | None) -> None:
+        if producer != self.producer:
+            self.clocks[self.producer] = self.clock
+            self.clock = self.clocks.get(producer, BEFORE_ALL)
+        self.producer = producer
+
+    def clock_of(self, producer: str | None, otherwise: int) -> int:
+        """The newest `ts` that a producer stated, else the given one."""
+        clock = self.clock if producer == self.producer else self.clocks.get(producer, BEFORE_ALL)
+        return otherwise if clock == BEFORE_ALL else clock
 
     def tool_record(self, place: tuple[int, int]) -> ToolCallRecord:
         """The record at a turn and an index there."""

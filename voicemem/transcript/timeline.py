@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 BEFORE_ALL = -(2**63)
 """Before every time of an event."""
@@ -20,8 +20,10 @@ AFTER_ALL = 2**63
 """After every time of an event."""
 WIDTH = 3
 """Numbers of an entry."""
-BLOCK = 1_024
-"""Entries of a block; one that late entries make twice as long is split."""
+NEWEST_TS = -WIDTH
+"""The index of the time of a block's newest entry."""
+FULL = 1_024 * WIDTH
+"""Numbers of a block when the next one begins; one that late entries make twice as long is split."""
 if TYPE_CHECKING:
     Column = array[int]
 else:
@@ -34,8 +36,8 @@ class Block(Struct, array_like=True, gc=False):
     One column takes less memory than three, and many timelines have one entry only.
     """
 
-    numbers: Column
-    highest: int
+    numbers: Column = field(default_factory=lambda: array("q"))
+    highest: int = BEFORE_ALL
 
     @property
     def first_ts(self) -> int:
@@ -53,12 +55,21 @@ class Block(Struct, array_like=True, gc=False):
     def entry(self, index: int) -> Entry:
         return Entry(*self.numbers[index * WIDTH : (index + 1) * WIDTH])
 
+    def count_before(self, ts: int) -> int:
+        """How many entries come before a time."""
+        if not self.numbers or ts > self.numbers[NEWEST_TS]:
+            return len(self)
+        return bisect_left(range(len(self)), ts, key=self.ts)
+
+    def split(self) -> Block:
+        """Move the later half of the entries into a block of its own."""
+        numbers = self.numbers
+        self.numbers = numbers[:FULL]
+        self.highest = max(self.numbers[2::WIDTH])
+        return Block(numbers[FULL:], max(numbers[FULL + 2 :: WIDTH]))
+
 
 FIRST_TS = attrgetter("first_ts")
-
-
-def make_block(ts: int, order: int, value: int) -> Block:
-    return Block(array("q", (ts, order, value)), value)
 
 
 class Entry(NamedTuple):
@@ -69,44 +80,54 @@ class Entry(NamedTuple):
     value: int
 
 
-class Timeline(Struct, array_like=True, gc=False):
-    """Numbers by time."""
+class Timeline(Block):
+    """Numbers by time. It is its own first block, since few timelines need another."""
 
-    blocks: list[Block] = []
+    later: list[Block] | None = None
 
     def add(self, ts: int, order: int, value: int) -> None:
-        if not self.blocks:
-            self.blocks.append(make_block(ts, order, value))
-            return
-        block = self.blocks[-1]
+        block = self if self.later is None else self.later[-1]
         numbers = block.numbers
-        if ts < numbers[-WIDTH]:
+        if numbers and ts < numbers[NEWEST_TS]:
             self.insert(ts, order, value)
-        elif len(numbers) < BLOCK * WIDTH:
+        elif len(numbers) < FULL:
             numbers.extend((ts, order, value))
             if value > block.highest:
                 block.highest = value
         else:
-            self.blocks.append(make_block(ts, order, value))
+            self.later = self.later or []
+            self.later.append(Block(array("q", (ts, order, value)), value))
 
     def insert(self, ts: int, order: int, value: int) -> None:
         """Put an entry that arrives late behind those of its time."""
-        place = max(0, bisect_right(self.blocks, ts, key=FIRST_TS) - 1)
-        block = self.blocks[place]
+        later = self.later or []
+        place = bisect_right(later, ts, key=FIRST_TS)
+        block = later[place - 1] if place else self
         index = bisect_right(range(len(block)), ts, key=block.ts) * WIDTH
         block.numbers[index:index] = array("q", (ts, order, value))
         block.highest = max(block.highest, value)
-        if len(block) >= 2 * BLOCK:
-            self.blocks[place : place + 1] = halves(block)
+        if len(block.numbers) >= 2 * FULL:
+            later.insert(place, block.split())
+            self.later = later
+
+    def blocks_from(self, place: int) -> Iterator[Block]:
+        """The blocks from one on, of which the first has the place 0."""
+        if place == 0:
+            yield self
+        if self.later is not None:
+            for index in range(max(place, 1), len(self.later) + 1):
+                yield self.later[index - 1]
+
+    def place_before(self, ts: int) -> int:
+        """The place of the last block that begins before a time, or 0."""
+        return 0 if self.later is None else bisect_left(self.later, ts, key=FIRST_TS)
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest entry from `since` to before `until`."""
-        place = bisect_left(self.blocks, until, key=FIRST_TS) - 1
-        if place < 0:
-            return None
-        block = self.blocks[place]
-        index = len(block) if until > block.numbers[-WIDTH] else bisect_left(range(len(block)), until, key=block.ts)
-        return None if block.ts(index - 1) < since else block.entry(index - 1)
+        place = self.place_before(until)
+        block = self.later[place - 1] if place and self.later is not None else self
+        index = block.count_before(until)
+        return None if not index or block.ts(index - 1) < since else block.entry(index - 1)
 
     def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The oldest entry from `since` to before `until`."""
@@ -120,28 +141,24 @@ class Timeline(Struct, array_like=True, gc=False):
 
     def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
         """The entries from `since` to before `until`, the newest first."""
-        for place in range(bisect_left(self.blocks, until, key=FIRST_TS) - 1, -1, -1):
-            block = self.blocks[place]
-            for index in range(bisect_left(range(len(block)), until, key=block.ts) - 1, -1, -1):
+        for place in range(self.place_before(until), -1, -1):
+            block = next(self.blocks_from(place))
+            for index in range(block.count_before(until) - 1, -1, -1):
                 if block.ts(index) < since:
                     return
                 yield block.entry(index)
 
     def slices(self, until: int, since: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks with entries from `since` to before `until`, each with the indexes where these begin and end."""
-        place = max(0, bisect_left(self.blocks, since, key=FIRST_TS) - 1)
-        for index in range(place, len(self.blocks)):
-            block = self.blocks[index]
-            if block.first_ts >= until:
+        for block in self.blocks_from(self.place_before(since)):
+            if not block.numbers or block.first_ts >= until:
                 return
-            begin = bisect_left(range(len(block)), since, key=block.ts) if block.first_ts < since else 0
-            end = len(block)
-            if block.numbers[-WIDTH] >= until:
-                end = bisect_left(range(len(block)), until, key=block.ts)
+            begin = block.count_before(since) if block.first_ts < since else 0
+            end = block.count_before(until)
             if begin < end:
                 yield block, begin, end
 
-    def highest(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
+    def highest_entry(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest of the entries with the highest value."""
         found: Entry | None = None
         for block, begin, end in self.slices(until, since):
@@ -160,13 +177,6 @@ class Timeline(Struct, array_like=True, gc=False):
                     if known >= value:
                         return block.entry(index)
         return None
-
-
-def halves(block: Block) -> list[Block]:
-    return [
-        Block(numbers, max(numbers[2::WIDTH]))
-        for numbers in (block.numbers[: BLOCK * WIDTH], block.numbers[BLOCK * WIDTH :])
-    ]
 
 
 class TimedText(NamedTuple):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are full after a few entries."""
-    monkeypatch.setattr(timeline, "BLOCK", 3)
+    monkeypatch.setattr(timeline, "FULL", 3 * timeline.WIDTH)
 
 
 def numbers(*said: tuple[int, int]) -> Timeline:
@@ -38,7 +38,7 @@ def by_time(said: list[tuple[int, int]], until: int, since: int) -> list[Entry]:
 
 def test_empty_series_says_nothing() -> None:
     """Nothing was said yet."""
-    assert Timeline().last() is Timeline().first() is Timeline().highest() is Timeline().first_at_least(0) is None
+    assert Timeline().last() is Timeline().first() is Timeline().highest_entry() is Timeline().first_at_least(0) is None
     assert TextTimeline(Timeline()).last() is None
 
 
@@ -62,7 +62,7 @@ def test_numbers_are_found_as_by_a_search(said: list[tuple[int, int]], until: in
     high = [entry for entry in expected if entry.value >= value]
     assert series.first_at_least(value, until, since) == (high[0] if high else None)
     highest = max(expected, key=lambda entry: (entry.value, expected.index(entry)), default=None)
-    assert series.highest(until, since) == highest
+    assert series.highest_entry(until, since) == highest
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -108,16 +108,31 @@ class Playback(Struct, array_like=True, gc=False):
     """The journal positions of the events that stated no `ts`."""
 
     def add(self, event: Tts, ts: int, order: int) -> None:
+        audio_ms = event.audio_ms
         if event.heard_text is not None:
             self.text_series(event.estimated).add(ts, order, event.heard_text)
-        if event.audio_ms is not None:
-            self.position_series(event.audio_ms, event.estimated).add(ts, order, event.audio_ms)
+        if audio_ms is not None and audio_ms > 0 and not event.estimated:
+            if self.audio is None:
+                self.audio = Timeline()
+            self.audio.add(ts, order, audio_ms)
+        elif audio_ms is not None:
+            self.position_series(audio_ms).add(ts, order, audio_ms)
         if event.done:
             if self.dones is None:
                 self.dones = Timeline()
             self.dones.add(ts, order, 0)
         if event.total_audio_ms is not None:
-            self.add_total(ts, order, event.total_audio_ms, event.synthesised_text)
+            if self.totals is None:
+                self.totals = Timeline()
+            self.totals.add(ts, order, event.total_audio_ms)
+            if event.synthesised_text is not None:
+                self.measured_texts = self.measured_texts if self.measured_texts is not None else {}
+                self.measured_texts[order] = event.synthesised_text
+        if event.words or event.metadata or event.ts is None:
+            self.add_rest(event, ts, order)
+
+    def add_rest(self, event: Tts, ts: int, order: int) -> None:
+        """Add what few events have."""
         if event.words:
             self.words = self.words if self.words is not None else []
             self.words += (
@@ -141,20 +156,16 @@ class Playback(Struct, array_like=True, gc=False):
                 self.texts = known
         return known
 
-    def position_series(self, audio_ms: int, estimated: bool) -> Timeline:
-        name = "starts" if audio_ms == 0 else "estimated_audio" if estimated else "audio"
-        known: Timeline | None = getattr(self, name)
+    def position_series(self, audio_ms: int) -> Timeline:
+        """Where a position belongs that is 0, or an estimate."""
+        known = self.starts if audio_ms == 0 else self.estimated_audio
         if known is None:
             known = Timeline()
-            setattr(self, name, known)
+            if audio_ms == 0:
+                self.starts = known
+            else:
+                self.estimated_audio = known
         return known
-
-    def add_total(self, ts: int, order: int, total_ms: int, text: str | None) -> None:
-        self.totals = self.totals or Timeline()
-        self.totals.add(ts, order, total_ms)
-        if text is not None:
-            self.measured_texts = self.measured_texts if self.measured_texts is not None else {}
-            self.measured_texts[order] = text
 
 
 class Evidence(Struct, array_like=True, gc=False):
@@ -174,13 +185,6 @@ class Evidence(Struct, array_like=True, gc=False):
     has_more: bool = False
     """Whether an interruption marks its reply whatever playback says."""
     word_count: int = 0
-
-    def play(self, event: Tts, ts: int, order: int) -> None:
-        if self.playback is None:
-            self.playback = Playback()
-        self.playback.add(event, ts, order)
-        if event.words:
-            self.word_count += len(event.words)
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
         if self.interruptions is None:

@@ -70,20 +70,23 @@ class Generation(Struct, array_like=True, gc=False):
     final_texts: TextTimeline | None = None
     ended_ts: int | None = None
     """When the LLM finished or failed, the last time if it said so several times; None until then."""
-    events: int = 0
-    """How many events there were; a text made from fewer is out of date."""
+    others: int = 0
+    """How many events there were that are not plain deltas."""
 
-    def add_delta(self, ts: int, text: str) -> None:
-        self.events += 1
-        self.deltas.add(ts, text)
+    @property
+    def events(self) -> int:
+        """How many events there were; a text made from fewer is out of date."""
+        return len(self.deltas.times) + self.others
 
     def add_whole(self, ts: int, text: str) -> None:
-        self.events += 1
+        self.others += 1
         self.whole_texts = self.whole_texts or TextTimeline(Timeline())
         self.whole_texts.add(ts, len(self.deltas.times), text)
 
     def finish(self, ts: int, order: int, text: str | None) -> None:
-        self.events += 1
+        self.others += 1
+        if self.ended_ts is None:
+            self.deltas.text()  # one text takes less memory than its pieces
         self.ended_ts = ts if self.ended_ts is None else max(ts, self.ended_ts)
         if text is not None:
             self.final_texts = self.final_texts or TextTimeline(Timeline())

@@ -184,7 +184,7 @@ class Cut:
         end = self.ts
         if self.first.closing:
             known = self.state.ended_ts
-            end = self.state.clocks.get(self.reply.producer, self.ts) if known is None else known
+            end = self.state.clock_of(self.reply.producer, self.ts) if known is None else known
         start = first_progress(self.sources)
         if start is None:
             start = max(self.reply.text_ts, end_before(self.state, self.reply))

@@ -15,6 +15,8 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, Timeline
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
+SHORT = 1_000
+"""Characters of a text whose words are not worth the memory to keep them."""
 A_WORD = re.compile(r"\w")
 
 
@@ -71,7 +73,7 @@ def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
     for source in sources:
         totals = None if source.evidence.playback is None else source.evidence.playback.totals
         if totals is not None:
-            total = totals.highest(source.until, source.since)
+            total = totals.highest_entry(source.until, source.since)
             if (
                 total is not None
                 and total.value
@@ -174,9 +176,12 @@ def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[i
 
 def generated_words(state: State, reply: Reply) -> list[str]:
     """The text of a reply, split at white space."""
+    text = reply.generation.text()
+    if len(text) <= SHORT:
+        return text.split()
     events, words = state.memo.generated_words.get(reply.id, (-1, []))
     if events != reply.generation.events:
-        words = reply.generation.text().split()
+        words = text.split()
         state.memo.generated_words[reply.id] = reply.generation.events, words
     return words
 
@@ -212,11 +217,12 @@ def last_peak(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> t
     Such positions grow, so the last one that leaves a word unheard is the highest before the first that leaves none.
     """
     series = [(one, source) for source in sources for one in timelines(source, *POSITIONS)]
-    highest = max((top.value for one, source in series if (top := one.highest(source.until, source.since))), default=0)
+    tops = (one.highest_entry(source.until, source.since) for one, source in series)
+    highest = max((top.value for top in tops if top is not None), default=0)
     limit = bisect_left(range(highest + 1), True, key=lambda position_ms: not leaves_unheard(position_ms))
     reached = (one.first_at_least(limit, source.until, source.since) for one, source in series)
     end = min((entry[:2] for entry in reached if entry is not None), default=(AFTER_ALL, 0))
-    tops = (one.highest(min(source.until, end[0]), source.since) for one, source in series)
+    tops = (one.highest_entry(min(source.until, end[0]), source.since) for one, source in series)
     peak = max((top.value for top in tops if top is not None), default=0)
     firsts = (one.first_at_least(max(peak, 1), min(source.until, end[0]), source.since) for one, source in series)
     last = min((entry for entry in firsts if entry is not None), default=None)

@@ -22,16 +22,16 @@ def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn | None:
         return None
     generation = reply.generation
     if reply.shown and ts >= reply.begin and generation.ended_ts is None and not (event.whole or event.metadata):
-        generation.add_delta(ts, event.text)
-        if event.ts is not None:
+        generation.deltas.add(ts, event.text)
+        if event.ts is not None and not reply.states_time:
             reply.states_time = True
         if ts < reply.text_ts and event.text:
             reply.text_ts = ts
         return state.turns[reply.turn]
     if event.whole:
-        reply.generation.add_whole(ts, event.text)
+        generation.add_whole(ts, event.text)
     else:
-        reply.generation.add_delta(ts, event.text)
+        generation.deltas.add(ts, event.text)
     return grow(state, reply, event, ts, event.text)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from voicemem.protocol.events import Interrupt, LlmCancel, Resume, SessionClosed, SessionEnd, SessionReopened, Tts
-from voicemem.transcript.replies.evidence import Evidence
+from voicemem.transcript.replies.evidence import Evidence, Playback
 from voicemem.transcript.replies.generation import Generation
 from voicemem.transcript.replies.llm_events import add_reply
 from voicemem.transcript.replies.playing import begin_at, interrupted_by, judge, playing_since, settle, show
@@ -45,6 +45,10 @@ def touch_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, ts: i
         if reply is None:
             return None
         number = reply.turn
+        if not state.has_cancels:  # nearly every event; the caller notes that the turn has changed
+            state.stale.add(reply.id)
+            reply.changes += 1
+            return state.turns[number]
     else:
         assert event.turn_id is not None
         number = event.turn_id
@@ -68,16 +72,22 @@ def judge_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, reply
 
 
 def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
-    evidence, reply = named_evidence(state, event), None
+    item, reply = event.item, None
+    evidence = None if item is None else state.item_evidence.get(item)
+    evidence = evidence or named_evidence(state, event)
     if evidence is None:
         reply = first_of(state, state.unheard)
         if reply is None:
             return None
         evidence = own_evidence(reply)
-    if event.words and len(event.words) + evidence.word_count > BOUND:
-        state.ignore("words")
-        return None
-    evidence.play(event, ts, state.position)
+    if event.words:
+        if len(event.words) + evidence.word_count > BOUND:
+            state.ignore("words")
+            return None
+        evidence.word_count += len(event.words)
+    if evidence.playback is None:
+        evidence.playback = Playback()
+    evidence.playback.add(event, ts, state.position)
     if reply is None:
         return touch_named(state, event, ts)
     touch_own(state, reply)
@@ -107,7 +117,7 @@ def oldest_playing(state: State) -> Reply | None:
 
 def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
     if event.ts is None:
-        ts = state.clocks.get(state.producer, ts)
+        ts = state.clock_of(state.producer, ts)
     evidence, reply = named_evidence(state, event), None
     if evidence is None:
         reply = oldest_playing(state) or begin_heard_only(state, event, ts)

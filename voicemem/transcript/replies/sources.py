@@ -78,6 +78,8 @@ def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
     if failures and place >= 0:
         return state.replies[failures[place][1]]
     id = state.item_replies.get(item)
-    if id is None or not state.replies[id].shown:
-        id = state.heard_only_items.get(item, id)
-    return None if id is None else state.replies[id]
+    reply = None if id is None else state.replies[id]
+    if reply is not None and reply.shown:
+        return reply
+    id = state.heard_only_items.get(item)
+    return reply if id is None else state.replies[id]
