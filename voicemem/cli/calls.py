@@ -160,7 +160,8 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
 async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
     rest = RestClient(url, key, READ_ONCE)
     try:
-        return await rest.get(session_path(session, "/history"), query_params({"open": unfinished or None}))
+        query = query_params({"open": unfinished or None})
+        return await rest.get(session_path(session, "/history"), query, READ_ONCE.request_timeout_s)
     finally:
         await rest.close()
 

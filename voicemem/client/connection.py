@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from voicemem.client.buffer import Ack
-from voicemem.client.errors import LOST_STATE_CODES, TRANSIENT_CODES, RequestRefused, Unreachable
+from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transient, passing_error
+from voicemem.client.failures import HTTP_STATUS, display_url, unreachable
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.errors import CODES
@@ -23,7 +24,7 @@ from voicemem.errors import CODES
 FRAME_BYTES = 16 * 1024
 """Events that wait together share a frame of up to this size; small, so that acks come often on a slow network."""
 PATH = "/v1/ingest"
-CLOSE_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 1.0
 WIRE_LOG = logging.getLogger("voicemem.client.websockets")
 WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs what was said on the call
 
@@ -37,7 +38,10 @@ class Disconnect(NamedTuple):
 
 
 class WebsocketConnection:
-    """Runs until the connection ends. `producers` are the client's, by session id and name."""
+    """Runs until the connection ends. `producers` are the client's, by session id and name.
+
+    `on_progress` is called whenever a producer is opened or an event acknowledged.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class WebsocketConnection:
         producers: Mapping[tuple[str, str], Producer],
         options: Options,
         frame_bytes: int = FRAME_BYTES,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.socket = socket
         self.producers = producers
@@ -62,6 +67,7 @@ class WebsocketConnection:
         """Frames from the server."""
         self.frame_bytes = frame_bytes
         """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
+        self.on_progress = on_progress
         self.made_progress = False
         """Whether a producer was opened, or an event acknowledged."""
         self.acked = False
@@ -136,7 +142,7 @@ class WebsocketConnection:
         """Send one frame. Only here does a slow network hold the client back."""
         if self.to_open:
             producer = self.to_open.popleft()
-            if not producer.finished:
+            if not producer.finished and self.producers.get(producer.key) is producer:  # or its open was given up
                 await self.socket.send(msgspec.json.encode(producer.open_frame()), text=True)
             return
         producer = self.to_send.popleft()
@@ -186,18 +192,23 @@ class WebsocketConnection:
         elif frame.type == "session.ready":
             self.on_ready(producer, frame)
         elif frame.type == "ack" and frame.seq is not None:
-            self.made_progress = self.acked = True
+            self.acked = True
+            self.note_progress()
             self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
             producer.on_ack(frame.seq)
         elif frame.type == "error":
             self.on_error(producer, frame)
 
     def on_ready(self, producer: Producer, frame: ServerFrame) -> None:
-        self.made_progress = True
+        self.note_progress()
         producer.on_ready(frame)
         if not producer.finished:
             self.open.add(producer)
             self.schedule(producer)
+
+    def note_progress(self) -> None:
+        self.made_progress = True
+        self.on_progress()
 
     def on_error(self, producer: Producer, frame: ServerFrame) -> None:
         if producer.on_error(frame):
@@ -221,6 +232,10 @@ def encode_batch(batch: list[Ack]) -> bytes:
 class Blocked(Exception):
     """Something other than voicemem answered, such as a proxy that forbids websockets."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
 
 async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
     """A new connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` if trying again is useless."""
@@ -235,9 +250,17 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
             ping_interval=None,  # `watch` pings instead, and takes any frame as a sign of life
         )
     except InvalidStatus as error:
-        raise handshake_error(error.response.status_code, error.response.body or b"") from None
-    except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as error:
-        raise Unreachable(f"The connection to {url} failed: {error or type(error).__name__}") from None
+        raise handshake_error(url, error.response.status_code, error.response.body or b"") from None
+    except (OSError, WebSocketException, EOFError) as error:
+        raise unreachable(url, error, options.connect_timeout_s) from None
+
+
+async def hang_up(socket: ClientConnection) -> None:
+    """Close a connection. A peer that no longer reads is not waited for: the library would wait for its room."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await socket.close()
+    socket.transport.abort()
 
 
 async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
@@ -245,26 +268,24 @@ async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
     connecting.cancel()
     (result,) = await asyncio.gather(connecting, return_exceptions=True)
     if isinstance(result, ClientConnection):
-        await result.close()
+        await hang_up(result)
 
 
 def with_path(url: str) -> str:
     """The URL of the ingest, with its path. Raises `ValueError` unless it is a websocket URL."""
     parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.port == 0:
         raise ValueError("the ingest URL must begin with ws:// or wss:// and a host")
     return parts._replace(path=parts.path if parts.path.strip("/") else PATH).geturl()
 
 
-def handshake_error(status: int, body: bytes | bytearray) -> Exception:
+def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception:
     """The exception for an answer that is not an upgrade to a websocket."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         problem = {}
-    code, detail = problem.get("reason"), problem.get("detail", f"The server answered HTTP status {status}.")
-    if status >= 500 or code in TRANSIENT_CODES:
-        return Unreachable(str(detail))
-    if code in CODES:
-        return RequestRefused(code, str(detail), status)
-    return Blocked(str(detail))
+    code, detail = str(problem.get("reason", "")), str(problem.get("detail", "this is not voicemem's answer"))
+    if status >= 500 or is_transient(code, status):
+        return passing_error(display_url(url), code, status, detail)
+    return RequestRefused(code, detail, status) if code in CODES else Blocked(f"{HTTP_STATUS} {status}: {detail}")

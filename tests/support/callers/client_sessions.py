@@ -18,6 +18,10 @@ TIMEOUT_S = 20.0
 QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,
+    "away_delay_s": 0.2,
+    "open_timeout_s": TIMEOUT_S,
+    "context_timeout_s": TIMEOUT_S,
+    "read_timeout_s": TIMEOUT_S,
     "connect_timeout_s": 2.0,
     "ping_after_s": 0.1,
     "ping_timeout_s": 0.3,
@@ -25,7 +29,9 @@ QUICK: JsonObject = {
     "request_timeout_s": 5.0,
     "fallback_after": 1_000_000,
 }
-"""Options for networks that change their mind within a second; without fallback, unless a test says so."""
+"""Options for networks that change their mind within a second; without fallback, unless a test says so.
+
+What a caller waits for may take as long as a busy machine needs."""
 
 
 def options(**more: Any) -> Options:
