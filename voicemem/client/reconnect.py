@@ -22,7 +22,7 @@ from voicemem.client.connection import (
     hang_up,
 )
 from voicemem.client.errors import CLIENT_FATAL_CLOSES, TRANSIENT_CODES, Busy, RequestRefused, Unreachable
-from voicemem.client.failures import display_url
+from voicemem.client.failures import display_url, with_check
 from voicemem.client.http_fallback import HttpFallback
 from voicemem.client.options import Backoff, Options
 from voicemem.client.outage import Outage
@@ -140,7 +140,7 @@ class Reconnector:
         if self.failing_since is None:
             self.failing_since = now
         if patience_s is not None and now - self.failing_since >= patience_s:
-            raise Unreachable(f"{display_url(url)}: {error.reason}", error.reason)
+            raise Unreachable(f"{display_url(url)}: {with_check(error.reason)}", error.reason)
 
     async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:
         """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`.

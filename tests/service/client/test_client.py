@@ -215,12 +215,67 @@ async def test_what_would_close_the_connection_is_not_taken(app: App, event: Jso
         assert [1] == await acknowledged_seqs(send_transcripts(session, [1]))
 
 
+LOOP: JsonObject = {}
+LOOP["again"] = LOOP
+
+
 @pytest.mark.parametrize(
     ("event", "code"),
     [
-        *(numbered_transcript(1) | wrong for wrong in ({"text": "\ud800"}, {"text": object()}, {"metadata": {(): 1}})),
+        ({"text": "\ud800"}, "invalid_json"),
+        ({"text": object()}, "invalid_json"),
+        ({"metadata": {(): 1}}, "invalid_json"),
+        ({"metadata": LOOP}, "invalid_json"),
+        ({"type": "session.open"}, "unknown_type"),
+        ({"type": "auth"}, "unknown_type"),
+        ({"seq": 2}, "seq_conflict"),
     ],
+    ids=lambda value: str(value)[:20],
 )
+async def test_what_is_not_an_event_is_not_taken(app: App, event: JsonObject, code: str) -> None:
+    """What is not JSON, or not for users to send, does not raise, uses up no seq, and its ack says why."""
+    async with client_to(app) as client:
+        session = await client.open("s")
+        ack = session.send(numbered_transcript(1) | event)
+        assert (True, 0, 1) == (ack.done(), ack.seq, session.dropped)
+        with pytest.raises(EventRefused) as refused:
+            await ack
+        assert (code, None) == (refused.value.code, refused.value.seq)
+        assert [1] == await acknowledged_seqs([session.send(numbered_transcript(1, seq=1))])
+
+
+@pytest.mark.parametrize("event", [None, "hello", 1, [{"type": "asr"}]], ids=str)
+async def test_a_mistake_of_the_program_does_not_stop_its_audio(app: App, event: Any) -> None:
+    """Whatever is sent as an event, `send` returns an ack."""
+    async with client_to(app) as client:
+        session = await client.open("s")
+        with pytest.raises(EventRefused, match="not_events"):
+            await session.send(event)
+
+
+async def test_what_is_not_taken_is_reported(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Each dropped event is counted by its code and reported to the program; the log has fewer and fewer of them."""
+    reports: list[tuple[str, str, str]] = []
+
+    def on_dropped(session_id: str, producer: str, error: ClientError) -> None:
+        reports.append((session_id, producer, error.code))
+        raise RuntimeError("mine")
+
+    async with client_to(app, on_dropped=on_dropped) as client:
+        session, other = await client.open("s"), await client.open("other", producer="asr")
+        for _ in range(9):
+            session.send({"type": "auth"})
+        await other.end()
+        other.send(numbered_transcript(1))
+        assert ({"unknown_type": 9, "session_ended": 1}, 9, 1) == (client.dropped, session.dropped, other.dropped)
+    assert [("s", "main", "unknown_type")] * 9 + [("other", "asr", "session_ended")] == reports
+    logged = [record.getMessage() for record in caplog.records if "not taken" in record.getMessage()]
+    assert ["number 1 ", "number 2 ", "number 4 ", "number 8 ", "number 1 "] == [
+        text[text.index("number") :][:9] for text in logged
+    ]
+    assert 10 == sum("on_dropped has failed" in record.getMessage() for record in caplog.records)
+
+
 def nested(depth: int) -> Any:
     value: Any = []
     for _ in range(depth):
@@ -229,17 +284,18 @@ def nested(depth: int) -> Any:
 
 
 async def test_a_full_buffer_says_so_at_once(app: App) -> None:
-    """Over the bound in events `send` raises and takes nothing; the end is taken nevertheless; then all is stored."""
+    """Over the bound in events `send` takes nothing but the end, and says so at once; then all is stored."""
     async with behind_proxy(app, max_events=5) as (proxy, client):
         session = await client.open("s")
         await proxy.down()
         send_transcripts(session, range(1, 6))
         with pytest.raises(BufferFull):
-            session.send(numbered_transcript(6))
+            await session.send(numbered_transcript(6))
         assert (5, 6, 1.0) == (session.unacknowledged, session.next_seq, session.fullness)
-        ending = asyncio.create_task(session.end())
+        end = session.send({"type": "session.end"})
+        assert 6 == end.seq
         await proxy.up()
-        assert 6 == await asyncio.wait_for(ending, 10)
+        assert 6 == await end.result(timeout=10)
         assert 0.0 == session.fullness
     assert [*transcripts_up_to(5), (6, None)] == await stored_transcripts(app)
 
@@ -251,7 +307,7 @@ async def test_the_buffer_is_bounded_in_bytes(app: App) -> None:
         await proxy.down()
         send_transcripts(session, range(1, 3), metadata={"x": "y" * 4_000})
         with pytest.raises(BufferFull):
-            session.send(numbered_transcript(3, metadata={"x": "y" * 4_000}))
+            await session.send(numbered_transcript(3, metadata={"x": "y" * 4_000}))
         assert 8_000 < session.unacknowledged_bytes < 10_000
         await proxy.up()
         await asyncio.wait_for(session.flush(), 10)
@@ -268,7 +324,7 @@ async def test_the_end(app: App) -> None:
         ending = asyncio.create_task(session.end(reason="hangup"))
         await asyncio.sleep(0)
         with pytest.raises(SessionEnded):
-            session.send(numbered_transcript(4))
+            await session.send(numbered_transcript(4))
         assert 4 == await ending
         assert "ended" == session.state
         with pytest.raises(SessionEnded):
@@ -291,7 +347,7 @@ async def test_a_session_that_others_end_takes_no_more(app: App) -> None:
                 await ack
         assert ("ended", 0) == (session.state, session.unacknowledged)
         with pytest.raises(SessionEnded):
-            session.send(numbered_transcript(5))
+            await session.send(numbered_transcript(5))
         assert [1, 2] == await acknowledged_seqs(send_transcripts(other, [1, 2]))
     assert transcripts_up_to(3) == await stored_transcripts(app)
 
@@ -305,7 +361,7 @@ async def test_an_erased_session_takes_no_more(app: App) -> None:
         with pytest.raises(SessionErased):
             await session.send(numbered_transcript(2))
         with pytest.raises(SessionErased):
-            session.send(numbered_transcript(3))
+            await session.send(numbered_transcript(3))
         with pytest.raises(SessionErased):
             await client.open("s")
 
@@ -320,7 +376,7 @@ async def test_another_process_takes_over(app: App) -> None:
             with pytest.raises(Superseded):
                 await session.send(numbered_transcript(2))
             with pytest.raises(Superseded):
-                session.send(numbered_transcript(3))
+                await session.send(numbered_transcript(3))
             with pytest.raises(Superseded):
                 await session.flush()
             assert [1] == await acknowledged_seqs(send_transcripts(other, [1]))
@@ -421,7 +477,7 @@ async def test_close_waits_for_what_was_sent(app: App) -> None:
         acks = send_transcripts(session, range(1, 11))
     assert [*range(1, 11)] == await acknowledged_seqs(acks)
     with pytest.raises(Closed):
-        session.send(numbered_transcript(11))
+        await session.send(numbered_transcript(11))
     with pytest.raises(Closed):
         await client.open("t")
 
@@ -467,7 +523,7 @@ async def test_a_client_gives_up_when_told_to(app: App) -> None:
         with pytest.raises(Unreachable):
             await client.open("t")
         with pytest.raises(Unreachable):
-            session.send(numbered_transcript(2))
+            await session.send(numbered_transcript(2))
 
 
 async def test_a_store_that_is_down_acknowledges_nothing(serve: Serve, tmp_path: Any) -> None:
