@@ -48,7 +48,7 @@ class Ack:
             async with asyncio.timeout(timeout):
                 return await self
         except TimeoutError:
-            raise TimedOut(f"The event {self.seq} was", timeout or 0) from None
+            raise TimedOut(f"Event {self.seq} was", timeout or 0) from None
 
     def outcome(self) -> int:
         """The seq of a stored event. Raises `ClientError` for any other one."""

@@ -7,6 +7,7 @@ import socket
 import ssl
 
 import aiohttp
+from websockets.exceptions import InvalidMessage
 from yarl import URL
 
 from voicemem.client.errors import Unreachable
@@ -41,29 +42,44 @@ def unreachable(url: str | URL, error: BaseException, timeout_s: float, method: 
 
 def reason_of(error: BaseException, timeout_s: float) -> str:
     """Why an attempt failed."""
-    cause = getattr(error, "os_error", None) or error.__cause__ or error
-    match cause:
+    for cause in (getattr(error, "os_error", None), error, error.__cause__):
+        if reason := known_reason(cause, timeout_s):
+            return reason
+    return NOT_HTTP if isinstance(error, aiohttp.ClientResponseError | InvalidMessage) else str(error)
+
+
+def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
+    """The reason if an error says it."""
+    match error:
         case TimeoutError():
             return f"{TIMED_OUT} after {timeout_s:g} s"
         case ssl.SSLCertVerificationError():
-            return f"{NOT_VERIFIED}: {cause.verify_message}"
+            return f"{NOT_VERIFIED}: {error.verify_message}"
         case ssl.SSLError():
-            return f"{NO_TLS}: {cause.reason or type(cause).__name__}"
+            return f"{NO_TLS}: {error.reason or type(error).__name__}"
         case socket.gaierror():
-            return UNKNOWN_HOST if cause.errno in UNRESOLVED else f"{UNKNOWN_HOST}: {cause.strerror}"
+            return UNKNOWN_HOST if error.errno in UNRESOLVED else f"{UNKNOWN_HOST}: {error.strerror}"
         case ConnectionRefusedError():
             return REFUSED
         case EOFError() | ConnectionError() | aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
             return CLOSED
         case OSError():  # of several addresses asyncio gives one text
-            return REFUSED if f"[Errno {errno.ECONNREFUSED}]" in str(cause) else cause.strerror or str(cause)
-    return NOT_HTTP if isinstance(error, aiohttp.ClientResponseError) or error is not cause else str(error)
+            return REFUSED if f"[Errno {errno.ECONNREFUSED}]" in str(error) else error.strerror or str(error)
+    return None
+
+
+def check_of(reason: str) -> str:
+    """What to check about a reason; empty if there is nothing to say."""
+    return next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
+
+
+def as_sentence(reason: str) -> str:
+    return f"{reason.rstrip('.')}."
 
 
 def with_check(reason: str) -> str:
     """A reason as a sentence, with what to check about it."""
-    check = next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
-    return f"{reason.rstrip('.')}. {check}".rstrip()
+    return f"{as_sentence(reason)} {check_of(reason)}".rstrip()
 
 
 def display_url(url: str | URL) -> str:

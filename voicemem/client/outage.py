@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from voicemem.client.failures import TIMED_OUT, display_url, with_check
+from voicemem.client.failures import TIMED_OUT, as_sentence, check_of, display_url, with_check
 
 LOG = logging.getLogger("voicemem.client")
 
@@ -43,4 +43,5 @@ class Outage:
     def explain(self, timeout_s: float) -> str:
         """Why nothing has come of an attempt of so many seconds, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
-        return " ".join(f"{address}: {with_check(reason)}" for address, reason in reasons.items())
+        failures = [f"{address}: {as_sentence(reason)}" for address, reason in reasons.items()]
+        return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

@@ -288,7 +288,7 @@ class Producer:
                 async with asyncio.timeout(timeout):
                     await flush[1]
             except TimeoutError:
-                raise TimedOut(f"{len(self.buffer)} events were", timeout or 0) from None
+                raise TimedOut(f"The events up to {target} were", timeout or 0) from None
             finally:
                 self.flushes = [other for other in self.flushes if other is not flush]
         if self.error is not None:

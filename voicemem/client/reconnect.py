@@ -136,11 +136,11 @@ class Reconnector:
     def note_failure(self, url: str, error: Unreachable | Blocked) -> None:
         """Log a failure. Raises `Unreachable` once the server has not answered for `give_up_after_s`."""
         now, patience_s = asyncio.get_running_loop().time(), self.options.give_up_after_s
-        self.outage.note_failure(display_url(url), error.reason, now)
         if self.failing_since is None:
             self.failing_since = now
         if patience_s is not None and now - self.failing_since >= patience_s:
             raise Unreachable(f"{display_url(url)}: {with_check(error.reason)}", error.reason)
+        self.outage.note_failure(display_url(url), error.reason, now)
 
     async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:
         """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`.

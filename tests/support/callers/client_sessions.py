@@ -15,6 +15,8 @@ from voicemem.config.service import Address
 from voicemem.protocol.types import JsonObject
 
 TIMEOUT_S = 20.0
+FAR_S = 15.0
+"""Far beyond any deadline of a test that is kept, also on a busy machine; shorter than `TIMEOUT_S`."""
 QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,
@@ -32,6 +34,13 @@ QUICK: JsonObject = {
 """Options for networks that change their mind within a second; without fallback, unless a test says so.
 
 What a caller waits for may take as long as a busy machine needs."""
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """What happens here ends by a deadline of its own, and not by that of the network or of another option."""
+    async with asyncio.timeout(FAR_S):
+        yield
 
 
 def options(**more: Any) -> Options:
