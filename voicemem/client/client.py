@@ -19,6 +19,7 @@ from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
 from voicemem.client.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.http_fallback import HttpFallback
+from voicemem.client.metrics import exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
 from voicemem.client.reconnect import Reconnector
@@ -91,6 +92,10 @@ class Client:
         """How many events `send` could not take, in all sessions, by the code of the error."""
         with self._drops.lock:
             return dict(self._drops.counts)
+
+    def metrics(self) -> str:
+        """Dropped and unacknowledged events, and the connection, in the text format of Prometheus."""
+        return exposition(self.dropped, list(self._producers.values()), self.transport)
 
     async def open(
         self,

@@ -142,6 +142,10 @@ class SyncClient:
         """As `Client.dropped`."""
         return self._client.dropped
 
+    def metrics(self) -> str:
+        """As `Client.metrics`."""
+        return self._client.metrics()
+
     def open(
         self,
         session_id: str | None = None,

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.callers.client_sessions import (
     acknowledged_seqs,
@@ -281,6 +282,32 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value
+
+
+async def test_metrics_are_prometheus_text(app: App) -> None:
+    """A client shows what it dropped, what is unacknowledged and how it is connected, and Prometheus can read it."""
+    async with behind_proxy(app) as (proxy, client):
+        session = await client.open("s")
+        session.send({"type": "auth"})
+        assert {
+            ("voicemem_client_dropped_events_total", (("code", "unknown_type"),)): 1,
+            ("voicemem_client_unacknowledged_events", ()): 0,
+            ("voicemem_client_unacknowledged_bytes", ()): 0,
+            ("voicemem_client_connected", (("transport", "http"),)): 0,
+            ("voicemem_client_connected", (("transport", "websocket"),)): 1,
+        } == parsed(client.metrics())
+        await proxy.down()
+        acks = send_transcripts(session, [1, 2])
+        held = parsed(client.metrics())
+        assert 2 == held["voicemem_client_unacknowledged_events", ()]
+        assert session.unacknowledged_bytes == held["voicemem_client_unacknowledged_bytes", ()] > 0
+        await proxy.up()
+        await acknowledged_seqs(acks)
+
+
+def parsed(metrics: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+    return {(sample.name, tuple(sample.labels.items())): sample.value for sample in samples}
 
 
 async def test_a_full_buffer_says_so_at_once(app: App) -> None:
