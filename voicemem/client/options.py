@@ -17,7 +17,8 @@ OnDropped = Callable[[str, str, ClientError], object]
 class Options:
     """How much a client buffers, and how it retries. Times are in seconds.
 
-    Delays between attempts have full jitter: each is a random time between zero and the delay given here.
+    Delays between attempts have full jitter: each is a random time between zero and the delay given here. Raises
+    `ValueError` for a number of events or attempts below 1.
     """
 
     max_events: int = 10_000
@@ -56,6 +57,11 @@ class Options:
     """How long `close` waits for acks; closing the connections takes at most 2 s more."""
     on_dropped: OnDropped | None = None
     """Called for each event that `send` could not take, in the thread that sent it; it must be quick."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_events", "max_bytes", "read_attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
 
 
 class Backoff:

@@ -65,6 +65,14 @@ def numbered_transcript(number: int, **more: Any) -> JsonObject:
     return {"type": "asr", "turn_id": number, "text": f"Line {number}.", "final": True, **more}
 
 
+def nested(depth: int) -> Any:
+    """Arrays in each other."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def send_transcripts(session: ProducerSession, numbers: Iterable[int], **more: Any) -> list[Ack]:
     return [session.send(numbered_transcript(number, **more)) for number in numbers]
 
