@@ -20,9 +20,9 @@ from voicemem.cli.truth.calls import load_call
 from voicemem.cli.truth.derive import derive
 from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.client import Options
-from voicemem.client.connection import PATH
 from voicemem.client.replay import Replay, load_recording
-from voicemem.client.rest import RestClient, query_params, session_path
+from voicemem.client.transport.dial import PATH
+from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused

@@ -14,17 +14,18 @@ from typing import Any, Self
 
 import msgspec
 
-from voicemem.client.connection import WebsocketConnection, with_path
 from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
-from voicemem.client.failures import TIMED_OUT, display_url, with_check
-from voicemem.client.http_fallback import HttpFallback
 from voicemem.client.metrics import exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
-from voicemem.client.reconnect import Reconnector
-from voicemem.client.rest import RestClient, check_rest_url
 from voicemem.client.session import ProducerSession
+from voicemem.client.transport.connection import WebsocketConnection
+from voicemem.client.transport.dial import with_path
+from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
+from voicemem.client.transport.http_fallback import HttpFallback
+from voicemem.client.transport.reconnect import Reconnector
+from voicemem.client.transport.rest import RestClient, check_rest_url
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN

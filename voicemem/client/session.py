@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import ClientError
 from voicemem.client.producer import Producer
-from voicemem.client.rest import RestClient, query_params, session_path
+from voicemem.client.transport.rest import RestClient, query_params, session_path
 
 
 class HistoryParams(TypedDict, total=False):

@@ -12,9 +12,9 @@ import msgspec
 from yarl import URL
 
 from voicemem.client.errors import RequestRefused, is_transient
-from voicemem.client.failures import unreachable
 from voicemem.client.options import Backoff, Options
-from voicemem.client.rest import decode_answer, session_path
+from voicemem.client.transport.failures import unreachable
+from voicemem.client.transport.rest import decode_answer, session_path
 from voicemem.protocol.sse import EVENT_STREAM, Decoder, SseEvent, TooLong
 
 CONNECT_TIMEOUT_S = 10.0

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from voicemem.client.connection import Blocked, handshake_error
 from voicemem.client.errors import Busy, RequestRefused, Unreachable
-from voicemem.client.failures import CHECKS, check_of, display_url, unreachable, with_check
+from voicemem.client.transport.dial import Blocked, handshake_error
+from voicemem.client.transport.failures import CHECKS, check_of, display_url, unreachable, with_check
 
 URL = "wss://me:hidden@h:1/v1/ingest?token=hidden"
 BOTH_REFUSED = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"

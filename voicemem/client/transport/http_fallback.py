@@ -21,7 +21,7 @@ from voicemem.client.errors import (
 )
 from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer, ServerFrame
-from voicemem.client.rest import RestClient, session_path
+from voicemem.client.transport.rest import RestClient, session_path
 
 BODY_BYTES = 256 * 1024
 """Events that wait together share a request body of up to this size."""

@@ -13,8 +13,8 @@ import msgspec
 from yarl import URL
 
 from voicemem.client.errors import Closed, RequestRefused, Unreachable
-from voicemem.client.failures import TIMED_OUT, display_url, unreachable
 from voicemem.client.options import Backoff, Options
+from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
 
 CLOSE_TIMEOUT_S = 1.0
 

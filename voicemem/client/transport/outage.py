@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from voicemem.client.failures import TIMED_OUT, as_sentence, check_of, display_url, with_check
+from voicemem.client.transport.failures import TIMED_OUT, as_sentence, check_of, display_url, with_check
 
 LOG = logging.getLogger("voicemem.client")
 

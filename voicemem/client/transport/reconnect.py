@@ -12,22 +12,19 @@ from typing import NoReturn
 from websockets.asyncio.client import ClientConnection
 
 from voicemem.backoff import spread
-from voicemem.client.connection import (
+from voicemem.client.errors import CLIENT_FATAL_CLOSES, TRANSIENT_CODES, Busy, RequestRefused, Unreachable
+from voicemem.client.options import Backoff, Options
+from voicemem.client.producer import Producer
+from voicemem.client.transport.connection import (
     FRAME_BYTES,
-    Blocked,
     Disconnect,
     WebsocketConnection,
-    dial,
-    discard,
-    hang_up,
 )
-from voicemem.client.errors import CLIENT_FATAL_CLOSES, TRANSIENT_CODES, Busy, RequestRefused, Unreachable
-from voicemem.client.failures import display_url, with_check
-from voicemem.client.http_fallback import HttpFallback
-from voicemem.client.options import Backoff, Options
-from voicemem.client.outage import Outage
-from voicemem.client.producer import Producer
-from voicemem.client.rest import RestClient
+from voicemem.client.transport.dial import Blocked, dial, discard, hang_up
+from voicemem.client.transport.failures import display_url, with_check
+from voicemem.client.transport.http_fallback import HttpFallback
+from voicemem.client.transport.outage import Outage
+from voicemem.client.transport.rest import RestClient
 
 LOG = logging.getLogger("voicemem.client")
 SERVICE_RESTART = 1012
