@@ -9,7 +9,7 @@ from bench.crash.calls import Part, Script
 from bench.crash.producers import Producer, World
 from voicemem.client import Ack, Client, EventRefused, Options, ProducerSession, SessionEnded
 
-OPTIONS = Options(first_delay_s=0.02, longest_delay_s=0.2, connect_timeout_s=2.0, websocket_every_s=1.0)
+OPTIONS = Options(first_delay_s=0.02, longest_delay_s=0.2, connect_timeout_s=2.0, open_timeout_s=None)
 """The service is down for about a second at a time."""
 
 
@@ -33,10 +33,10 @@ class ClientProducer(Producer):
         seq = 1
         while seq <= self.last:
             for event in self.take(seq, self.rng.randint(1, 6)):
-                try:
-                    self.acks.put_nowait(session.send(event))
-                except SessionEnded:
+                ack = session.send(event)
+                if isinstance(ack.error, SessionEnded):
                     return
+                self.acks.put_nowait(ack)
                 seq = event["seq"] + 1
             if seq > self.last and self.part.events[-1]["type"] == "session.end":
                 self.world.trigger.hit("end sent")

@@ -18,6 +18,7 @@ from tests.support.processes.doc_programs import printed_programs, save_programs
 from voicemem import client
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
+from voicemem.client.metrics import exposition
 from voicemem.client.session import SessionFacts
 from voicemem.config.memory import PARAMETERS
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
@@ -244,14 +245,29 @@ def test_everything_of_the_client_is_documented() -> None:
     errors = [name for name in client.__all__ if issubclass(getattr(client, name), ClientError)]
     names = [*Options.__dataclass_fields__, *errors, *facts]
     assert [name for name in names if f"`{name}`" not in TEXTS["client.md"]] == []
-    for name in ("first_delay_s", "longest_delay_s", "fallback_after", "websocket_every_s", "close_timeout_s"):
+    times = [name for name in Options.__dataclass_fields__ if name.endswith("_s")]
+    for name in (*times, "fallback_after", "read_attempts"):
         row = next(line for line in TEXTS["client.md"].splitlines() if line.startswith("| ") and f"`{name}`" in line)
-        assert f"{getattr(Options, name):g}" in row.split("|")[2], name
+        default = getattr(Options, name)
+        assert "None" if default is None else f"{default:g}" in re.split(r"[ ,|]+", row.split("|")[2]), name
+
+
+def test_the_client_s_deadlines_and_metrics_are_documented() -> None:
+    """The page about a memory that is away has the defaults of all that a caller waits for, and each metric."""
+    text = TEXTS["when-the-memory-is-away.md"]
+    for name in ("open_timeout_s", "context_timeout_s", "read_timeout_s", "close_timeout_s"):
+        assert f"{getattr(Options, name):g} s (`{name}`)" in text
+    metrics = re.findall(r"^# TYPE (\w+) (\w+)$", exposition({}, [], None), re.MULTILINE)
+    rows = re.findall(r"^\| `(voicemem_client_\w+)` \|.*?\| (\w+) \| .+ \|$", text, re.MULTILINE)
+    assert metrics == rows
 
 
 def test_the_client_s_own_codes_are_documented() -> None:
     """Codes that the server does not have stand in docs/client.md, with the error that has them."""
-    own = [client.BufferFull(1, 1), client.Unreachable(""), client.Unacknowledged({}), client.Closed()]
+    own = [
+        *(client.BufferFull(1, 1), client.Unreachable(""), client.TimedOut("", 1)),
+        *(client.Unacknowledged({}), client.Closed()),
+    ]
     rows = [f"| `{error.code}` | `{type(error).__name__}` |" for error in own]
     assert [row for row in [*rows, "| `no_rest_url` | `ClientError` |"] if row not in TEXTS["client.md"]] == []
 

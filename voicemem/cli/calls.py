@@ -20,9 +20,9 @@ from voicemem.cli.truth.calls import load_call
 from voicemem.cli.truth.derive import derive
 from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.client import Options
-from voicemem.client.connection import PATH
 from voicemem.client.replay import Replay, load_recording
-from voicemem.client.rest import RestClient, query_params, session_path
+from voicemem.client.transport.dial import PATH
+from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused
@@ -160,7 +160,8 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
 async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
     rest = RestClient(url, key, READ_ONCE)
     try:
-        return await rest.get(session_path(session, "/history"), query_params({"open": unfinished or None}))
+        query = query_params({"open": unfinished or None})
+        return await rest.get(session_path(session, "/history"), query, READ_ONCE.request_timeout_s)
     finally:
         await rest.close()
 

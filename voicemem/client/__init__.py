@@ -20,6 +20,7 @@ from voicemem.client.errors import (
     SessionEnded,
     SessionErased,
     Superseded,
+    TimedOut,
     Unacknowledged,
     Unreachable,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "SyncAck",
     "SyncClient",
     "SyncProducerSession",
+    "TimedOut",
     "Unacknowledged",
     "Unreachable",
 ]

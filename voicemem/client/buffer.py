@@ -7,16 +7,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 
-from voicemem.client.errors import BufferFull, ClientError
+from voicemem.client.errors import BufferFull, ClientError, TimedOut
 from voicemem.client.options import Options
 
 
 class Ack:
-    """The outcome of one event: awaiting it returns its seq once it is on disk, or raises `ClientError`."""
+    """The outcome of one event: awaiting it returns its seq once it is on disk, or raises `ClientError`.
+
+    An event that was not taken has the seq 0, and its error at once.
+    """
 
     __slots__ = ("error", "payload", "resolved", "seq", "waiters")
 
-    def __init__(self, seq: int, payload: bytes) -> None:
+    def __init__(self, seq: int, payload: bytes = b"") -> None:
         self.seq = seq
         self.payload = payload
         """The event as it is sent; empty once it need not be resent."""
@@ -32,13 +35,25 @@ class Ack:
         if not self.resolved:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiters.append(waiter)
-            yield from waiter
+            try:
+                yield from waiter
+            finally:
+                if not self.resolved:  # the caller gave up
+                    self.waiters.remove(waiter)
         return self.outcome()
 
+    async def result(self, timeout: float | None = None) -> int:  # noqa: ASYNC109 (it raises an error of its own)
+        """As awaiting the ack, for at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self
+        except TimeoutError:
+            raise TimedOut(f"Event {self.seq} was", timeout or 0) from None
+
     def outcome(self) -> int:
-        """The seq of a stored event. Raises `ClientError` for a refused one."""
+        """The seq of a stored event. Raises `ClientError` for any other one."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # one error of many events must not collect a trace of each
         return self.seq
 
     def resolve(self, error: ClientError | None = None) -> None:

@@ -8,24 +8,31 @@ import re
 import secrets
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from voicemem.client.connection import WebsocketConnection, with_path
-from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged
-from voicemem.client.http_fallback import HttpFallback
+from voicemem.client.drops import DroppedEvents
+from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
+from voicemem.client.metrics import exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
-from voicemem.client.reconnect import Reconnector
-from voicemem.client.rest import RestClient
 from voicemem.client.session import ProducerSession
+from voicemem.client.transport.connection import WebsocketConnection
+from voicemem.client.transport.dial import with_path
+from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
+from voicemem.client.transport.http_fallback import HttpFallback
+from voicemem.client.transport.reconnect import Reconnector
+from voicemem.client.transport.rest import RestClient, check_rest_url
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN
 
 LOG = logging.getLogger("voicemem.client")
+STOP_TIMEOUT_S = 1.5
+"""How long closing waits for the connection to end, after the acks."""
 
 
 class Client:
@@ -33,7 +40,7 @@ class Client:
 
     `ingest_url` is ws:// or wss://; the path /v1/ingest is added if there is none. `rest_url` is the root of the REST
     API; without it there is no fallback to HTTP and no reading. Use the client as an async context manager, or call
-    `close`.
+    `close`. Raises `ValueError` for a URL or a key that cannot be one.
     """
 
     def __init__(
@@ -44,12 +51,15 @@ class Client:
         *,
         options: Options | None = None,
     ) -> None:
+        if not (key or "").isascii() or not (key or "").isprintable():
+            raise ValueError("a key must be printable ASCII")
         self.ingest_url = with_path(ingest_url)
         self.key = key
         self.options = options or Options()
-        self.rest = None if rest_url is None else RestClient(rest_url, key, self.options)
+        self.rest = None if rest_url is None else RestClient(check_rest_url(rest_url), key, self.options)
         self.error: ClientError | None = None
         """Why the client cannot continue."""
+        self._drops = DroppedEvents(self.options.on_dropped)
         self._producers: dict[tuple[str, str], Producer] = {}
         self._reconnector = Reconnector(self.ingest_url, key, self.rest, self.options, self._producers)
         self._task: asyncio.Task[None] | None = None
@@ -78,31 +88,61 @@ class Client:
             return None
         return "websocket" if isinstance(self._transport, WebsocketConnection) else "http"
 
-    async def open(
-        self, session_id: str | None = None, *, producer: str = "main", config: Mapping[str, Any] | None = None
-    ) -> ProducerSession:
-        """Open a new or existing session, and wait for the server's answer.
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many events `send` could not take, in all sessions, by the code of the error."""
+        with self._drops.lock:
+            return dict(self._drops.counts)
 
-        Without `session_id` the client makes a random one. `config` is used only if the session does not exist yet.
-        Raises `RequestRefused`, `SessionErased`, `Unreachable` (with the option `give_up_after_s`), `ValueError`.
+    def metrics(self) -> str:
+        """Dropped and unacknowledged events, and the connection, in the text format of Prometheus."""
+        return exposition(self.dropped, list(self._producers.values()), self.transport)
+
+    async def open(
+        self,
+        session_id: str | None = None,
+        *,
+        producer: str = "main",
+        config: Mapping[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+    ) -> ProducerSession:
+        """Open a new or existing session, and wait for the server's answer, at most `timeout` seconds.
+
+        Without `session_id` the client makes a random one. `config` is used only if the session does not exist yet. The
+        default of `timeout` is the option `open_timeout_s`. Raises `Unreachable` with the addresses, the reasons and
+        what to check; `RequestRefused`, `SessionErased`; `TypeError` and `ValueError` for arguments that cannot be.
         """
         self._start()
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
+        timeout_s = self.options.open_timeout_s if timeout is None else timeout
         opened = self._new_producer(session_id or secrets.token_hex(16), producer, config)
         self._producers[opened.key] = opened
         if self._transport is not None:
             self._transport.open_producer(opened)
         try:
-            await opened.ready
+            async with asyncio.timeout(timeout_s):
+                await opened.ready
+        except TimeoutError:
+            self._remove(opened)
+            raise self._not_opened(timeout_s or 0) from None
         except BaseException:  # also a caller who gives up waiting: nobody has the session to close it
             self._remove(opened)
             raise
         return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
+    def _not_opened(self, timeout_s: float) -> Unreachable:
+        """The exception for an open without an answer in time."""
+        if isinstance(self._transport, WebsocketConnection):
+            reason = f"{display_url(self.ingest_url)}: {with_check(f'{TIMED_OUT} after {timeout_s:g} s')}"
+        else:
+            reason = self._reconnector.outage.explain(timeout_s)
+        return Unreachable(f"The session was not opened within {timeout_s:g} s. {reason}", reason)
+
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (a timeout is not a cancellation)
         """Wait until everything is acknowledged, at most `timeout` seconds (`close_timeout_s` by default), then close.
 
+        Closing the connections takes at most 2 s more, whatever the server does.
         Raises `Unacknowledged` if some events were not acknowledged; their acks raise `Closed`.
         """
         producers = [producer for producer in self._producers.values() if producer.opened]
@@ -116,7 +156,7 @@ class Client:
         self._fail(Closed())
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
         if self.rest is not None:
             await self.rest.close()
         if left:
@@ -131,7 +171,7 @@ class Client:
             raise ValueError("a producer's name must be 1 to 128 characters long")
         if (session_id, name) in self._producers:
             raise ValueError(f"this client has session {session_id!r} open already, for producer {name!r}")
-        producer = Producer(session_id, name, config, self.options, self._remove)
+        producer = Producer(session_id, name, config, self.options, self._remove, self._drops)
         try:
             check_frame(msgspec.json.encode(producer.open_frame()))
         except InvalidFrame as error:
@@ -153,10 +193,13 @@ class Client:
         if producer.wakeup_pending or self._loop is None:
             return
         producer.wakeup_pending = True
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._wake_transport, producer)
-        else:
-            self._loop.call_soon_threadsafe(self._wake_transport, producer)
+        in_loop = threading.get_ident() == self._thread
+        schedule = self._loop.call_soon if in_loop else self._loop.call_soon_threadsafe
+        try:
+            schedule(self._wake_transport, producer)
+        except RuntimeError:  # the event loop was closed, and the client was not
+            with suppress(RuntimeError):
+                producer.fail(Closed())
 
     def _wake_transport(self, producer: Producer) -> None:
         producer.wakeup_pending = False

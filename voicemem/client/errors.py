@@ -3,13 +3,14 @@
 ::
 
     ClientError
-    ├── BufferFull        send: the event was not taken, because too much is unacknowledged
+    ├── BufferFull        the event was not taken, because too much is unacknowledged
     ├── EventRefused      one event was refused; it is not stored
     │   ├── SessionEnded  the session takes no new events
     │   └── SessionErased the session was erased
     ├── Superseded        another process has opened this producer; this one is locked out
     ├── RequestRefused    the server refused a request, an open, or the client as a whole
     ├── Unreachable       no answer came
+    ├── TimedOut          what was waited for has not happened yet; a `TimeoutError` too
     ├── Closed            the client was closed before the event was acknowledged
     └── Unacknowledged    close: some events were not acknowledged in time
 
@@ -24,6 +25,10 @@ TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "st
 """Never a reason to give up, whatever the HTTP status or close code that comes with them."""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses that may change soon, also when a proxy sends them without a code."""
+
+BUSY_CODES = frozenset({"flood", "rate_limited", "store_unavailable"})
+"""The server works and asks for patience, so attempts become rare."""
+TOO_MANY_REQUESTS = 429
 
 # Open again
 
@@ -47,6 +52,12 @@ def is_transient(code: str, status: int | None) -> bool:
     return code in TRANSIENT_CODES or status in TRANSIENT_STATUSES
 
 
+def passing_error(address: str, code: str, status: int | None, detail: str) -> Unreachable:
+    """The exception for a refusal that may pass."""
+    reason = f"HTTP status {status}: {detail}"
+    return (Busy if code in BUSY_CODES or status == TOO_MANY_REQUESTS else Unreachable)(f"{address}: {reason}", reason)
+
+
 class ClientError(Exception):
     """Base of all errors of the client. `code` is one of the server's codes, or one of the client's own."""
 
@@ -64,7 +75,7 @@ class BufferFull(ClientError):
 
 
 class EventRefused(ClientError):
-    """One event was refused, and none of it is stored. `seq` is None if it was refused before it got one."""
+    """One event was refused, and none of it is stored. `seq` is None if the client did not take it."""
 
     def __init__(self, code: str, detail: str, seq: int | None = None) -> None:
         super().__init__(code, detail)
@@ -95,10 +106,23 @@ class RequestRefused(ClientError):
 
 
 class Unreachable(ClientError):
-    """No answer came: the connection failed, or the request timed out."""
+    """No answer came: the connection failed, or it timed out. The sentence names the address and the reason."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, reason: str | None = None) -> None:
         super().__init__("unreachable", detail)
+        self.reason = reason or detail
+        """The same without the address."""
+
+
+class Busy(Unreachable):
+    """The server answered that it cannot serve this client for now; raised only inside the client."""
+
+
+class TimedOut(ClientError, TimeoutError):
+    """The time that a caller gave has passed. What became of the events is not known yet; they stay under way."""
+
+    def __init__(self, subject: str, timeout_s: float) -> None:
+        super().__init__("timed_out", f"{subject} not acknowledged within {timeout_s:g} s, and may still be.")
 
 
 class Closed(ClientError):

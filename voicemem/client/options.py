@@ -7,29 +7,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from voicemem.backoff import exponential_s, spread
+from voicemem.client.errors import ClientError
+
+OnDropped = Callable[[str, str, ClientError], object]
+"""Gets the session id, the producer's name and the error of an event that `send` could not take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How much a client buffers, and how it retries. Times are in seconds.
 
-    Delays between attempts have full jitter: each is a random time between zero and the delay given here.
+    Delays between attempts have full jitter: each is a random time between zero and the delay given here. Raises
+    `ValueError` for a number of events or attempts below 1.
     """
 
     max_events: int = 10_000
-    """Unacknowledged events that each session may hold; one more raises `BufferFull`."""
+    """Unacknowledged events that each session may hold; one more is not taken (`BufferFull`)."""
     max_bytes: int = 8 * 1024 * 1024
     """The same limit in bytes, as the events are sent."""
     first_delay_s: float = 0.5
     """Delay before the second attempt to connect; it doubles with each further attempt."""
     longest_delay_s: float = 20.0
-    """Upper bound of that delay."""
+    """Upper bound of that delay while the server answers, and asks for patience."""
+    away_delay_s: float = 1.0
+    """Upper bound of that delay while the server cannot be reached."""
     give_up_after_s: float | None = None
     """After this long without any answer the client fails with `Unreachable`; None means never."""
     fallback_after: int = 3
     """Failed websocket attempts after which events go over HTTP."""
     websocket_every_s: float = 30.0
-    """How often the websocket is tried again meanwhile."""
+    """How often the websocket is tried again while something on the way forbids it."""
+    open_timeout_s: float | None = 3.0
+    """How long `open` waits, in all; None means for ever."""
+    context_timeout_s: float = 1.0
+    """How long `context` takes at most, in all: connecting, TLS, every attempt."""
+    read_timeout_s: float = 3.0
+    """The same for `history` and `turns`."""
+    read_attempts: int = 2
+    """Attempts to read within that time."""
     connect_timeout_s: float = 5.0
     """For one attempt to connect."""
     ping_after_s: float = 10.0
@@ -37,11 +52,16 @@ class Options:
     ping_timeout_s: float = 10.0
     """After this long without anything from the server, the connection counts as dead."""
     request_timeout_s: float = 15.0
-    """For one HTTP request."""
+    """For one HTTP request that sends events."""
     close_timeout_s: float = 5.0
-    """How long `close` waits for acks."""
-    read_attempts: int = 3
-    """Attempts to read when the connection fails."""
+    """How long `close` waits for acks; closing the connections takes at most 2 s more."""
+    on_dropped: OnDropped | None = None
+    """Called for each event that `send` could not take, in the thread that sent it; it must be quick."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_events", "max_bytes", "read_attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
 
 
 class Backoff:
@@ -57,8 +77,9 @@ class Backoff:
         """Start again with the first delay."""
         self.attempts = 0
 
-    def next_s(self) -> float:
-        """How long to wait before the next attempt, in seconds."""
+    def next_s(self, longest_s: float | None = None) -> float:
+        """How long to wait before the next attempt, in seconds. `longest_s` lowers the upper bound."""
         ceiling_s = exponential_s(self.attempts, self.first_s, self.longest_s)
+        ceiling_s = ceiling_s if longest_s is None else min(ceiling_s, longest_s)
         self.attempts += 1
         return spread(ceiling_s, self.random(), 0, 1)

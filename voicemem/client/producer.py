@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from voicemem.client.buffer import Ack, Buffer
+from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import (
     PRODUCER_FATAL_CODES,
     ClientError,
@@ -24,13 +25,14 @@ from voicemem.client.errors import (
     SessionEnded,
     SessionErased,
     Superseded,
+    TimedOut,
 )
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 
 LOG = logging.getLogger("voicemem.client")
-NOT_SENDABLE = frozenset({"session.open", "auth"})
+NOT_SENDABLE = ("session.open", "auth")
 
 
 class ServerFrame(msgspec.Struct, frozen=True):
@@ -51,7 +53,10 @@ class ServerFrame(msgspec.Struct, frozen=True):
 
 
 class Producer:
-    """`on_finished` is called once, when the producer has nothing more to send and never will have."""
+    """`on_finished` is called once, when the producer has nothing more to send and never will have.
+
+    `drops` is the client's account of the events that could not be taken.
+    """
 
     def __init__(
         self,
@@ -60,12 +65,17 @@ class Producer:
         config: Mapping[str, Any] | None,
         options: Options,
         on_finished: Callable[[Producer], None] = lambda producer: None,
+        drops: DroppedEvents | None = None,
     ) -> None:
         self.session_id = session_id
         self.name = name
         self.config = config
+        self.options = options
         self.buffer = Buffer(options)
         self.on_finished = on_finished
+        self.drops = drops or DroppedEvents()
+        self.dropped = 0
+        """Number of events that could not be taken."""
         self.opened = False
         """Whether the server has answered an open."""
         self.unanswered_opens = 0
@@ -94,22 +104,46 @@ class Producer:
 
     # Events
 
-    def add(self, event: Mapping[str, Any], ignore_limits: bool = False) -> Ack:
-        """Take an event. Raises `ClientError`, `TypeError`, `ValueError`; then nothing is taken."""
-        kind = event.get("type")
+    def take(self, event: Mapping[str, Any]) -> Ack:
+        """Take an event, in any thread. Never raises: the ack of an event that cannot be taken has the error."""
+        try:
+            with self.lock:
+                error = self.refusal() or self.add(event)
+        except ClientError as refused:
+            error = refused.with_traceback(None)
+        except Exception as mistake:  # whatever was given: this runs where audio is processed, with a person listening
+            error = EventRefused("invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__}).")
+            error.__cause__ = mistake.with_traceback(None)
+        return error if isinstance(error, Ack) else self.drop(error)
+
+    def refusal(self) -> ClientError | None:
+        """Why no event can be taken any more."""
+        if self.error is None and (self.end_seq is not None or self.state == "ended"):
+            return SessionEnded("session_ended", self.ended_sentence())
+        return self.error
+
+    def add(self, event: Mapping[str, Any]) -> Ack:
+        """Put an event into the buffer. Raises `ClientError`, and Python's errors about what is not JSON."""
+        if not isinstance(event, Mapping):
+            raise EventRefused("not_events", "An event must be a mapping, such as a dict.")
+        kind, turn = event.get("type"), event.get("turn_id")
         if kind in NOT_SENDABLE:
-            raise ValueError(f"{kind} is sent by the client itself")
+            raise EventRefused("unknown_type", f"{kind} is sent by the client itself.")
+        ends = kind == "session.end"
+        ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits=ends)
+        if ends:
+            self.end_seq = ack.seq
+        if isinstance(turn, int):
+            self.next_turn = max(self.next_turn, turn + 1)
+        return ack
+
+    def drop(self, error: ClientError) -> Ack:
+        """Count an event that was not taken, and tell the program; the event's ack."""
         with self.lock:
-            if self.error is not None:
-                raise self.error
-            if self.end_seq is not None or self.state == "ended":
-                raise SessionEnded("session_ended", self.ended_sentence())
-            ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits)
-            if kind == "session.end":
-                self.end_seq = ack.seq
-            turn = event.get("turn_id")
-            if isinstance(turn, int):
-                self.next_turn = max(self.next_turn, turn + 1)
+            self.dropped += 1
+        self.drops.report(self.session_id, self.name, error)
+        ack = Ack(0)
+        ack.resolve(error)
         return ack
 
     def ended_sentence(self) -> str:
@@ -118,7 +152,7 @@ class Producer:
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
         """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:
-            raise ValueError(f"the event's seq must be the next one, {seq}")
+            raise EventRefused("seq_conflict", f"The event's seq must be the next one, {seq}.")
         fields: dict[str, Any] = {
             **event,
             "session_id": self.session_id,
@@ -244,15 +278,21 @@ class Producer:
             self.finished = True
             self.on_finished(self)
 
-    async def flush(self) -> None:
-        """Wait until everything taken so far is resolved. Raises the `ClientError` that ended the producer."""
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it raises an error of its own)
+        """Wait until everything taken so far is resolved. Raises `TimedOut`, and what ended the producer."""
         target = self.buffer.next_seq - 1
         if self.buffer.lowest_seq <= target:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.flushes.append((target, waiter))
-            await waiter
+            flush = target, asyncio.get_running_loop().create_future()
+            self.flushes.append(flush)
+            try:
+                async with asyncio.timeout(timeout):
+                    await flush[1]
+            except TimeoutError:
+                raise TimedOut(f"The events up to {target} were", timeout or 0) from None
+            finally:
+                self.flushes = [other for other in self.flushes if other is not flush]
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
 
 
 def error_of(frame: ServerFrame) -> ClientError:

@@ -30,7 +30,7 @@ LONGEST_PAUSE_S = 3.0
 """Longest wait between two events at the call's own pace; longer silences of the recording are shortened to this."""
 MAX_UNACKED = 100
 """Limit of events sent and not yet acknowledged."""
-OPTIONS = Options(give_up_after_s=0, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
+OPTIONS = Options(give_up_after_s=0, open_timeout_s=15, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
 
 
 class ReplayFailed(Exception):
@@ -108,7 +108,7 @@ class Replay:
             raise ReplayFailed(f"The server refused the connection: {error.detail}") from None
         except ClientError as error:
             raise ReplayFailed(f"The replay cannot continue: {error.detail}") from None
-        except ValueError as error:
+        except ValueError as error:  # the session id or the URL
             raise ReplayFailed(f"The replay cannot continue: {error}.") from None
         return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
@@ -118,8 +118,9 @@ class Replay:
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             if wait:
                 await self.pause(wait)
-            self.unacked.append((event, session.send(event)))
-            await self.wait_for_acks(MAX_UNACKED)
+            ack = session.send(event)
+            self.unacked.append((event, ack))
+            await self.wait_for_acks(0 if ack.done() else MAX_UNACKED)  # one that is done was not taken: look why
         await self.wait_for_acks(0)
 
     async def pause(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import ClientError
 from voicemem.client.producer import Producer
-from voicemem.client.rest import RestClient, query_params, session_path
+from voicemem.client.transport.rest import RestClient, query_params, session_path
 
 
 class HistoryParams(TypedDict, total=False):
@@ -89,6 +89,11 @@ class SessionFacts:
         return self._producer.buffer.size
 
     @property
+    def dropped(self) -> int:
+        """Number of events that `send` could not take."""
+        return self._producer.dropped
+
+    @property
     def fullness(self) -> float:
         """How full the buffer is, from 0 to 1."""
         buffer = self._producer.buffer
@@ -106,48 +111,76 @@ class ProducerSession(SessionFacts):
         self._rest = rest
 
     def send(self, event: Mapping[str, Any]) -> Ack:
-        """Take an event and return at once; may be called from any thread.
+        """Take an event and return at once; may be called from any thread, and never raises.
 
-        The event gets the next `seq`, and the current time as `ts` if it has none. Raises `BufferFull`, `EventRefused`
-        (too big or too deep for a frame), `SessionEnded`, `Superseded`, `ClientError` (the client cannot continue), and
-        `TypeError` and `ValueError` (the event is not JSON). Then nothing is taken.
+        The event gets the next `seq`, and the current time as `ts` if it has none. An event that cannot be taken is
+        counted in `dropped` and reported to the option `on_dropped`; awaiting its ack raises why: `BufferFull`,
+        `EventRefused` (not an event, or too big for a frame), `SessionEnded`, `Superseded`, `Closed`, or the
+        `ClientError` after which the client cannot continue. A `session.end` is taken even if the buffer is full.
         """
-        ack = self._producer.add(event)
-        self._schedule_wakeup(self._producer)
+        ack = self._producer.take(event)
+        if not ack.done():
+            self._schedule_wakeup(self._producer)
         return ack
 
-    async def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged or refused.
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it raises an error of its own)
+        """Wait until everything sent so far is acknowledged or refused, at most `timeout` seconds.
 
-        Raises the `ClientError` after which nothing more can be acknowledged. A refused event raises from its own ack.
+        Raises `TimedOut`, and the `ClientError` after which nothing more can be acknowledged. A refused event raises
+        from its own ack.
         """
-        await self._producer.flush()
+        await self._producer.flush(timeout)
 
-    async def end(self, reason: str | None = None) -> int:
-        """Send `session.end`, even if the buffer is full, and wait for its ack. Returns its seq; raises as acks do."""
-        event = {"type": "session.end"} | ({} if reason is None else {"reason": reason})
-        ack = self._producer.add(event, ignore_limits=True)
-        self._schedule_wakeup(self._producer)
-        return await ack
+    async def end(
+        self,
+        reason: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+    ) -> int:
+        """Send `session.end` and wait for its ack, at most `timeout` seconds. Returns its seq; raises as acks do."""
+        return await self.send({"type": "session.end"} | ({} if reason is None else {"reason": reason})).result(timeout)
 
-    async def history(self, **params: Unpack[HistoryParams]) -> dict[str, Any]:
+    async def history(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+        **params: Unpack[HistoryParams],
+    ) -> dict[str, Any]:
         """The memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
 
-        It shows every event acknowledged before. Times are Unix ms. Raises `RequestRefused`, `Unreachable`.
+        It shows every event acknowledged before. Times are Unix ms. It takes at most `timeout` seconds, by default
+        `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
-        return await self._read("/history", params)
+        answer: dict[str, Any] = await self._read("/history", params, timeout, self._producer.options.read_timeout_s)
+        return answer
 
-    async def context(self, **params: Unpack[ContextParams]) -> dict[str, Any]:
-        """The body of the next LLM request. Raises `RequestRefused`, `Unreachable`."""
-        return await self._read("/context", params)
+    async def context(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+        **params: Unpack[ContextParams],
+    ) -> dict[str, Any]:
+        """The body of the next LLM request, in at most `timeout` seconds, by default `context_timeout_s`.
 
-    async def turns(self) -> list[dict[str, Any]]:
-        """Each turn's start, end, cause and latencies. Raises `RequestRefused`, `Unreachable`."""
-        turns: list[dict[str, Any]] = (await self._read("/turns", {}))["turns"]
+        Raises `RequestRefused`, `Unreachable`, `Closed`: then the call goes on with the messages that the program has.
+        """
+        answer: dict[str, Any] = await self._read("/context", params, timeout, self._producer.options.context_timeout_s)
+        return answer
+
+    async def turns(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+    ) -> list[dict[str, Any]]:
+        """Each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
+
+        Raises `RequestRefused`, `Unreachable`, `Closed`.
+        """
+        answer = await self._read("/turns", {}, timeout, self._producer.options.read_timeout_s)
+        turns: list[dict[str, Any]] = answer["turns"]
         return turns
 
-    async def _read(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    async def _read(self, path: str, query: Mapping[str, Any], timeout_s: float | None, default_s: float) -> Any:
         if self._rest is None:
             raise ClientError("no_rest_url", "Reading needs the URL of the REST API: Client(ingest_url, rest_url).")
-        answer: dict[str, Any] = await self._rest.get(session_path(self.session_id, path), query_params(query))
-        return answer
+        path = session_path(self.session_id, path)
+        return await self._rest.get(path, query_params(query), default_s if timeout_s is None else timeout_s)

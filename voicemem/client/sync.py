@@ -26,14 +26,14 @@ class LoopThread:
         self.thread = threading.Thread(target=self.loop.run_forever, name="voicemem-client", daemon=True)
         self.thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Wait for a coroutine, at most `timeout` seconds. Raises `TimeoutError`, `Closed`, and what it raises."""
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine, which bounds its time itself. Raises `Closed`, and what it raises."""
         if self.loop.is_closed():
             work.close()
             raise Closed
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result(timeout)
+            return future.result()
         except CancelledError:
             raise Closed from None
         finally:
@@ -56,10 +56,6 @@ async def cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def wait_for_ack(ack: Ack) -> int:
-    return await ack
-
-
 class SyncAck:
     """The outcome of one event."""
 
@@ -76,10 +72,10 @@ class SyncAck:
         return self._ack.done()
 
     def result(self, timeout: float | None = None) -> int:
-        """The event's seq once it is on disk; waits at most `timeout` seconds. Raises `TimeoutError`, `ClientError`."""
+        """The event's seq once it is on disk; waits at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
         if self._ack.done():
             return self._ack.outcome()
-        return self._thread.run(wait_for_ack(self._ack), timeout)
+        return self._thread.run(self._ack.result(timeout))
 
 
 class SyncProducerSession(SessionFacts):
@@ -91,28 +87,28 @@ class SyncProducerSession(SessionFacts):
         self._thread = thread
 
     def send(self, event: Mapping[str, Any]) -> SyncAck:
-        """As `ProducerSession.send`: returns at once."""
+        """As `ProducerSession.send`: returns at once, and never raises."""
         return SyncAck(self._session.send(event), self._thread)
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `ProducerSession.flush`. Raises `TimeoutError` after `timeout` seconds."""
-        self._thread.run(self._session.flush(), timeout)
+        """As `ProducerSession.flush`."""
+        self._thread.run(self._session.flush(timeout))
 
     def end(self, reason: str | None = None, timeout: float | None = None) -> int:
-        """As `ProducerSession.end`. Raises `TimeoutError` after `timeout` seconds; the end is sent all the same."""
-        return self._thread.run(self._session.end(reason), timeout)
+        """As `ProducerSession.end`. After `TimedOut` the end is sent all the same."""
+        return self._thread.run(self._session.end(reason, timeout))
 
-    def history(self, **params: Unpack[HistoryParams]) -> dict[str, Any]:
+    def history(self, *, timeout: float | None = None, **params: Unpack[HistoryParams]) -> dict[str, Any]:
         """As `ProducerSession.history`."""
-        return self._thread.run(self._session.history(**params))
+        return self._thread.run(self._session.history(timeout=timeout, **params))
 
-    def context(self, **params: Unpack[ContextParams]) -> dict[str, Any]:
+    def context(self, *, timeout: float | None = None, **params: Unpack[ContextParams]) -> dict[str, Any]:
         """As `ProducerSession.context`."""
-        return self._thread.run(self._session.context(**params))
+        return self._thread.run(self._session.context(timeout=timeout, **params))
 
-    def turns(self) -> list[dict[str, Any]]:
+    def turns(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `ProducerSession.turns`."""
-        return self._thread.run(self._session.turns())
+        return self._thread.run(self._session.turns(timeout=timeout))
 
 
 class SyncClient:
@@ -141,6 +137,15 @@ class SyncClient:
         """As `Client.transport`."""
         return self._client.transport
 
+    @property
+    def dropped(self) -> dict[str, int]:
+        """As `Client.dropped`."""
+        return self._client.dropped
+
+    def metrics(self) -> str:
+        """As `Client.metrics`."""
+        return self._client.metrics()
+
     def open(
         self,
         session_id: str | None = None,
@@ -149,9 +154,9 @@ class SyncClient:
         config: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> SyncProducerSession:
-        """As `Client.open`. Raises `TimeoutError` after `timeout` seconds."""
-        opening = self._client.open(session_id, producer=producer, config=config)
-        return SyncProducerSession(self._thread.run(opening, timeout), self._thread)
+        """As `Client.open`."""
+        opening = self._client.open(session_id, producer=producer, config=config, timeout=timeout)
+        return SyncProducerSession(self._thread.run(opening), self._thread)
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called again."""

@@ -13,9 +13,11 @@ from yarl import URL
 
 from voicemem.client.errors import RequestRefused, is_transient
 from voicemem.client.options import Backoff, Options
-from voicemem.client.rest import decode_answer, session_path, unreachable
+from voicemem.client.transport.failures import unreachable
+from voicemem.client.transport.rest import decode_answer, session_path
 from voicemem.protocol.sse import EVENT_STREAM, Decoder, SseEvent, TooLong
 
+CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 45.0
 """After this long without a byte the connection is lost; the server sends at least a comment every 15 s."""
 NO_CONTENT = 204
@@ -48,7 +50,7 @@ class TailReader:
 
         Raises `RequestRefused`, and `Unreachable` if the first attempt gets no answer; later attempts are repeated.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
         async with aiohttp.ClientSession(headers=self.headers, timeout=timeout) as http:
             while True:
                 try:
@@ -59,7 +61,10 @@ class TailReader:
                                 return
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     if not self.ever_connected:
-                        raise unreachable("GET", self.address, error) from None
+                        timed_out_s = (
+                            CONNECT_TIMEOUT_S if isinstance(error, aiohttp.ConnectionTimeoutError) else SILENCE_S
+                        )
+                        raise unreachable(self.address, error, timed_out_s, "GET") from None
                 except RequestRefused as refused:
                     if refused.status == NO_CONTENT:
                         return

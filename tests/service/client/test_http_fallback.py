@@ -83,7 +83,7 @@ async def test_a_call_over_http(app: App, network: Network) -> None:
     assert ["Line 2000."] == [one["content"] for one in (await session.history(limit=1))["contents"]]
     assert 2001 == await session.end("hangup")
     with pytest.raises(SessionEnded):
-        session.send(numbered_transcript(1))
+        await session.send(numbered_transcript(1))
     assert [*transcripts_up_to(2000), (2001, None)] == await stored_transcripts(app)
     shown = await RestClient(app).session()
     assert ({"name": "Call"}, "ended", "hangup") == (shown["config"], shown["state"], shown["reason"])

@@ -151,7 +151,7 @@ async def test_a_fatal_close_is_raised(close: int) -> None:
             await session.send(numbered_transcript(1))
         assert ("some_code", "Some reason.") == (refused.value.code, refused.value.detail)
         with pytest.raises(RequestRefused):
-            session.send(numbered_transcript(2))
+            await session.send(numbered_transcript(2))
         await asyncio.sleep(0.1)
         assert 1 == connections
 
@@ -265,4 +265,4 @@ async def test_the_client_says_when_it_has_failed() -> None:
         with pytest.raises(ClientError, match="internal"):
             await ack
         with pytest.raises(ClientError, match="internal"):
-            session.send(numbered_transcript(2))
+            await session.send(numbered_transcript(2))

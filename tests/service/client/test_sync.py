@@ -17,7 +17,16 @@ from tests.support.callers.rest import RestClient
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.client import BufferFull, Closed, EventRefused, RequestRefused, SessionEnded, SyncClient, Unacknowledged
+from voicemem.client import (
+    BufferFull,
+    Closed,
+    EventRefused,
+    RequestRefused,
+    SessionEnded,
+    SyncClient,
+    TimedOut,
+    Unacknowledged,
+)
 from voicemem.config.service import Address
 
 
@@ -60,7 +69,7 @@ async def test_a_call_from_synchronous_code(app: App) -> None:
             assert "m" == session.context(style="anthropic")["model"]
             assert 501 == session.end("hangup", timeout=10)
             with pytest.raises(SessionEnded):
-                session.send(numbered_transcript(1))
+                session.send(numbered_transcript(1)).result(10)
             assert "websocket" == client.transport
 
     await elsewhere(call)
@@ -118,10 +127,10 @@ async def test_nothing_waits_for_the_network(app: App) -> None:
                 asyncio.run_coroutine_threadsafe(proxy.down(), loop).result(10)
                 acks = [session.send(numbered_transcript(number)) for number in range(1, 11)]
                 with pytest.raises(BufferFull):
-                    session.send(numbered_transcript(11))
-                with pytest.raises(TimeoutError):
+                    session.send(numbered_transcript(11)).result(10)
+                with pytest.raises(TimedOut, match="Event 1 was not acknowledged"):
                     acks[0].result(0.05)
-                with pytest.raises(TimeoutError):
+                with pytest.raises(TimeoutError, match="events up to 10 were not acknowledged"):
                     session.flush(0.05)
                 assert not acks[0].done()
                 asyncio.run_coroutine_threadsafe(proxy.up(), loop).result(10)
@@ -166,7 +175,7 @@ async def test_close_says_what_was_not_acknowledged(app: App) -> None:
                 ack.result,
                 session.flush,
                 session.history,
-                lambda: session.send(numbered_transcript(2)),
+                lambda: session.send(numbered_transcript(2)).result(),
                 session.end,
             ):
                 with pytest.raises(Closed):

@@ -18,7 +18,7 @@ from tests.support.events import final_transcript
 from tests.support.services import ANY_PORT, Serve
 from voicemem.app import running
 from voicemem.client import Client
-from voicemem.client.connection import WebsocketConnection
+from voicemem.client.transport.connection import WebsocketConnection
 from voicemem.config.service import Settings
 from voicemem.protocol.types import JsonObject
 

@@ -15,9 +15,15 @@ from voicemem.config.service import Address
 from voicemem.protocol.types import JsonObject
 
 TIMEOUT_S = 20.0
+FAR_S = 15.0
+"""Far beyond any deadline of a test that is kept, also on a busy machine; shorter than `TIMEOUT_S`."""
 QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,
+    "away_delay_s": 0.2,
+    "open_timeout_s": TIMEOUT_S,
+    "context_timeout_s": TIMEOUT_S,
+    "read_timeout_s": TIMEOUT_S,
     "connect_timeout_s": 2.0,
     "ping_after_s": 0.1,
     "ping_timeout_s": 0.3,
@@ -25,7 +31,16 @@ QUICK: JsonObject = {
     "request_timeout_s": 5.0,
     "fallback_after": 1_000_000,
 }
-"""Options for networks that change their mind within a second; without fallback, unless a test says so."""
+"""Options for networks that change their mind within a second; without fallback, unless a test says so.
+
+What a caller waits for may take as long as a busy machine needs."""
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """What happens here ends by a deadline of its own, and not by that of the network or of another option."""
+    async with asyncio.timeout(FAR_S):
+        yield
 
 
 def options(**more: Any) -> Options:
@@ -48,6 +63,14 @@ async def behind_proxy(app: App, **more: Any) -> AsyncIterator[tuple[NetworkProx
 def numbered_transcript(number: int, **more: Any) -> JsonObject:
     """A final transcript in a turn of its own."""
     return {"type": "asr", "turn_id": number, "text": f"Line {number}.", "final": True, **more}
+
+
+def nested(depth: int) -> Any:
+    """Arrays in each other."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def send_transcripts(session: ProducerSession, numbers: Iterable[int], **more: Any) -> list[Ack]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from voicemem.client.client import Client
@@ -18,6 +20,21 @@ def test_delays_grow_are_bounded_and_jump() -> None:
     for ceiling, delays in zip((1, 2, 4, 8, 8, 8), zip(*rounds, strict=True), strict=True):
         assert 0 <= min(delays) < 0.2 * ceiling
         assert 0.8 * ceiling < max(delays) <= ceiling
+
+
+def test_a_delay_can_be_bounded_lower() -> None:
+    """While a server is away the delays stop growing early, and grow on after that."""
+    backoff = Backoff(Options(first_delay_s=1, longest_delay_s=64), random=lambda: 1.0)
+    assert [backoff.next_s(longest_s=2) for _ in range(4)] == [1, 2, 2, 2]
+    assert backoff.next_s() == 16
+
+
+@pytest.mark.parametrize("option", ["max_events", "max_bytes", "read_attempts"])
+def test_impossible_options_are_refused(option: str) -> None:
+    """What would make every event or read fail is an error before the first call."""
+    given: dict[str, Any] = {option: 0}
+    with pytest.raises(ValueError, match=option):
+        Options(**given)
 
 
 @pytest.mark.parametrize(

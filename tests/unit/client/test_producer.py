@@ -31,7 +31,7 @@ def opened(next_seq: int = 1) -> Producer:
 
 
 def add(line: Producer, count: int) -> list[Ack]:
-    return [line.add({"type": "asr", "text": "Hi"}) for _ in range(count)]
+    return [line.take({"type": "asr", "text": "Hi"}) for _ in range(count)]
 
 
 def sent(line: Producer, max_bytes: int = 10**6) -> list[int]:
@@ -151,7 +151,7 @@ async def test_the_end_of_a_session_settles_what_came_too_late() -> None:
     line.on_ack(2)
     assert ([1, 2], True) == (done(acks), line.finished)
     with pytest.raises(SessionEnded):
-        add(line, 1)
+        add(line, 1)[0].outcome()
 
 
 async def test_superseded_is_final() -> None:
@@ -161,7 +161,7 @@ async def test_superseded_is_final() -> None:
     line.on_error(error("superseded", None))
     assert [True, True] == [isinstance(ack.error, Superseded) for ack in acks]
     with pytest.raises(Superseded):
-        add(line, 1)
+        add(line, 1)[0].outcome()
     with pytest.raises(Superseded):
         await line.flush()
 
@@ -169,7 +169,7 @@ async def test_superseded_is_final() -> None:
 async def test_a_refused_end_ends_nothing() -> None:
     """When a `session.end` is refused, the session goes on."""
     line = opened()
-    end = line.add({"type": "session.end", "last_seq": 7})
+    end = line.take({"type": "session.end", "last_seq": 7})
     line.buffer.take_batch(10**6)
     line.on_error(error("last_seq_mismatch", 1))
     assert (True, "running", False) == (end.done(), line.state, line.finished)
@@ -198,7 +198,7 @@ async def test_an_own_open_that_comes_late_supersedes_nobody_else() -> None:
     reopen(line, epoch=4)
     assert not line.on_error(error("superseded", None))
     with pytest.raises(Superseded):
-        add(line, 1)
+        add(line, 1)[0].outcome()
 
 
 async def test_an_own_open_that_was_taken_in_time_excuses_nobody() -> None:
@@ -208,4 +208,4 @@ async def test_an_own_open_that_was_taken_in_time_excuses_nobody() -> None:
     reopen(line, epoch=3)
     assert not line.on_error(error("superseded", None))
     with pytest.raises(Superseded):
-        add(line, 1)
+        add(line, 1)[0].outcome()

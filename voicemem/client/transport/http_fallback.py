@@ -11,15 +11,17 @@ import msgspec
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import (
     CLIENT_FATAL_STATUSES,
+    Busy,
     ClientError,
     RequestRefused,
     SessionErased,
     Unreachable,
     is_transient,
+    passing_error,
 )
 from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer, ServerFrame
-from voicemem.client.rest import RestClient, session_path
+from voicemem.client.transport.rest import RestClient, session_path
 
 BODY_BYTES = 256 * 1024
 """Events that wait together share a request body of up to this size."""
@@ -34,10 +36,15 @@ class HttpFallback:
     """
 
     def __init__(
-        self, rest: RestClient, options: Options, on_answer: Callable[[], None], on_failure: Callable[[Exception], None]
+        self,
+        rest: RestClient,
+        options: Options,
+        on_answer: Callable[[], None],
+        on_failure: Callable[[Unreachable], None],
     ) -> None:
         self.rest = rest
         self.backoff = Backoff(options)
+        self.away_delay_s = options.away_delay_s
         self.on_answer = on_answer
         self.on_failure = on_failure
         self.pending: dict[Producer, None] = {}
@@ -87,7 +94,8 @@ class HttpFallback:
                 raise outcome
         if lost is not None:
             self.on_failure(lost)
-            await asyncio.wait({stop}, timeout=self.backoff.next_s())
+            longest_s = None if isinstance(lost, Busy) else self.away_delay_s
+            await asyncio.wait({stop}, timeout=self.backoff.next_s(longest_s))
         else:
             self.backoff.reset()
 
@@ -163,7 +171,7 @@ class HttpFallback:
     def on_refusal(self, producer: Producer, refused: RequestRefused) -> None:
         """Handle the refusal of a whole request. Raises if it concerns the client as a whole, or is transient."""
         if is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
-            raise Unreachable(f"The server answered {refused.status}: {refused.detail}") from None
+            raise passing_error(self.rest.url, refused.code, refused.status, refused.detail) from None
         self.on_answer()
         if refused.code == "unknown_session":  # the store is another one: create the session again
             producer.opened = False

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from voicemem.client.buffer import Ack
-from voicemem.client.errors import LOST_STATE_CODES, TRANSIENT_CODES, RequestRefused, Unreachable
+from voicemem.client.errors import LOST_STATE_CODES
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
-from voicemem.errors import CODES
 
 FRAME_BYTES = 16 * 1024
 """Events that wait together share a frame of up to this size; small, so that acks come often on a slow network."""
-PATH = "/v1/ingest"
-CLOSE_TIMEOUT_S = 2.0
-WIRE_LOG = logging.getLogger("voicemem.client.websockets")
-WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs what was said on the call
 
 
 class Disconnect(NamedTuple):
@@ -37,7 +30,10 @@ class Disconnect(NamedTuple):
 
 
 class WebsocketConnection:
-    """Runs until the connection ends. `producers` are the client's, by session id and name."""
+    """Runs until the connection ends. `producers` are the client's, by session id and name.
+
+    `on_progress` is called whenever a producer is opened or an event acknowledged.
+    """
 
     def __init__(
         self,
@@ -45,6 +41,7 @@ class WebsocketConnection:
         producers: Mapping[tuple[str, str], Producer],
         options: Options,
         frame_bytes: int = FRAME_BYTES,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.socket = socket
         self.producers = producers
@@ -62,6 +59,7 @@ class WebsocketConnection:
         """Frames from the server."""
         self.frame_bytes = frame_bytes
         """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
+        self.on_progress = on_progress
         self.made_progress = False
         """Whether a producer was opened, or an event acknowledged."""
         self.acked = False
@@ -136,7 +134,7 @@ class WebsocketConnection:
         """Send one frame. Only here does a slow network hold the client back."""
         if self.to_open:
             producer = self.to_open.popleft()
-            if not producer.finished:
+            if not producer.finished and self.producers.get(producer.key) is producer:  # or its open was given up
                 await self.socket.send(msgspec.json.encode(producer.open_frame()), text=True)
             return
         producer = self.to_send.popleft()
@@ -186,18 +184,23 @@ class WebsocketConnection:
         elif frame.type == "session.ready":
             self.on_ready(producer, frame)
         elif frame.type == "ack" and frame.seq is not None:
-            self.made_progress = self.acked = True
+            self.acked = True
+            self.note_progress()
             self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
             producer.on_ack(frame.seq)
         elif frame.type == "error":
             self.on_error(producer, frame)
 
     def on_ready(self, producer: Producer, frame: ServerFrame) -> None:
-        self.made_progress = True
+        self.note_progress()
         producer.on_ready(frame)
         if not producer.finished:
             self.open.add(producer)
             self.schedule(producer)
+
+    def note_progress(self) -> None:
+        self.made_progress = True
+        self.on_progress()
 
     def on_error(self, producer: Producer, frame: ServerFrame) -> None:
         if producer.on_error(frame):
@@ -216,55 +219,3 @@ def encode_batch(batch: list[Ack]) -> bytes:
     if len(batch) == 1:
         return batch[0].payload
     return b"[" + b",".join(ack.payload for ack in batch) + b"]"
-
-
-class Blocked(Exception):
-    """Something other than voicemem answered, such as a proxy that forbids websockets."""
-
-
-async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
-    """A new connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` if trying again is useless."""
-    try:
-        return await connect(
-            url,
-            additional_headers={"Authorization": f"Bearer {key}"} if key else {},
-            compression=None,
-            open_timeout=options.connect_timeout_s,
-            close_timeout=CLOSE_TIMEOUT_S,
-            logger=WIRE_LOG,
-            ping_interval=None,  # `watch` pings instead, and takes any frame as a sign of life
-        )
-    except InvalidStatus as error:
-        raise handshake_error(error.response.status_code, error.response.body or b"") from None
-    except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as error:
-        raise Unreachable(f"The connection to {url} failed: {error or type(error).__name__}") from None
-
-
-async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
-    """Close the connection that a task is making or has made."""
-    connecting.cancel()
-    (result,) = await asyncio.gather(connecting, return_exceptions=True)
-    if isinstance(result, ClientConnection):
-        await result.close()
-
-
-def with_path(url: str) -> str:
-    """The URL of the ingest, with its path. Raises `ValueError` unless it is a websocket URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ValueError("the ingest URL must begin with ws:// or wss:// and a host")
-    return parts._replace(path=parts.path if parts.path.strip("/") else PATH).geturl()
-
-
-def handshake_error(status: int, body: bytes | bytearray) -> Exception:
-    """The exception for an answer that is not an upgrade to a websocket."""
-    try:
-        problem = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = {}
-    code, detail = problem.get("reason"), problem.get("detail", f"The server answered HTTP status {status}.")
-    if status >= 500 or code in TRANSIENT_CODES:
-        return Unreachable(str(detail))
-    if code in CODES:
-        return RequestRefused(code, str(detail), status)
-    return Blocked(str(detail))

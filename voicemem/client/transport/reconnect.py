@@ -6,29 +6,31 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from websockets.asyncio.client import ClientConnection
 
 from voicemem.backoff import spread
-from voicemem.client.connection import (
-    FRAME_BYTES,
-    Blocked,
-    Disconnect,
-    WebsocketConnection,
-    dial,
-    discard,
-)
-from voicemem.client.errors import CLIENT_FATAL_CLOSES, TRANSIENT_CODES, RequestRefused, Unreachable
-from voicemem.client.http_fallback import HttpFallback
+from voicemem.client.errors import CLIENT_FATAL_CLOSES, TRANSIENT_CODES, Busy, RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer
-from voicemem.client.rest import RestClient
+from voicemem.client.transport.connection import (
+    FRAME_BYTES,
+    Disconnect,
+    WebsocketConnection,
+)
+from voicemem.client.transport.dial import Blocked, dial, discard, hang_up
+from voicemem.client.transport.failures import display_url, with_check
+from voicemem.client.transport.http_fallback import HttpFallback
+from voicemem.client.transport.outage import Outage
+from voicemem.client.transport.rest import RestClient
 
 LOG = logging.getLogger("voicemem.client")
 SERVICE_RESTART = 1012
 TRY_AGAIN_LATER = 1013
+LAST_POSTS_S = 0.5
+"""How long the requests under way may keep a websocket waiting that works again."""
 
 
 class Reconnector:
@@ -52,10 +54,14 @@ class Reconnector:
         self.producers = producers
         self.transport: WebsocketConnection | HttpFallback | None = None
         """None while there is no connection."""
+        self.dial_backoff = Backoff(options)
+        """Between attempts to connect."""
         self.backoff = Backoff(options)
+        """Between connections that were made."""
         self.frame_bytes = FRAME_BYTES
         self.failing_since: float | None = None
         """When the server last stopped answering, on the loop's clock."""
+        self.outage = Outage(url)
 
     async def run(self) -> NoReturn:
         """Background task: stay connected. Raises `ClientError` when the client cannot continue."""
@@ -65,11 +71,12 @@ class Reconnector:
                 socket = await dial(self.url, self.key, self.options)
             except (Unreachable, Blocked) as error:
                 failures += 1
-                self.check_give_up(error)
+                self.note_failure(self.url, error)
                 if self.rest is None or (failures < self.options.fallback_after and isinstance(error, Unreachable)):
-                    await asyncio.sleep(self.backoff.next_s())
+                    await asyncio.sleep(self.dial_backoff.next_s(self.longest_delay_s(error)))
                     continue
-                socket = await self.run_fallback(self.rest)
+                socket = await self.run_fallback(self.rest, error)
+            self.dial_backoff.reset()
             connection, disconnect = await self.serve(socket)
             succeeded = connection.made_progress or disconnect.close_code == TRY_AGAIN_LATER
             failures = 0 if succeeded else failures + 1
@@ -77,14 +84,14 @@ class Reconnector:
 
     async def serve(self, socket: ClientConnection) -> tuple[WebsocketConnection, Disconnect]:
         """Use a websocket until it is lost."""
-        connection = WebsocketConnection(socket, self.producers, self.options, self.frame_bytes)
+        connection = WebsocketConnection(socket, self.producers, self.options, self.frame_bytes, self.note_websocket)
         try:
             self.attach(connection)
             return connection, await connection.run()
         finally:
             self.transport = None
             self.frame_bytes = connection.next_frame_bytes()
-            await socket.close()
+            await hang_up(socket)
 
     def attach(self, transport: WebsocketConnection | HttpFallback) -> None:
         self.transport = transport
@@ -99,40 +106,59 @@ class Reconnector:
             raise RequestRefused(disconnect.code or f"close_{close_code}", disconnect.detail)
         if connection.made_progress:
             self.note_answer()
-        else:
-            self.check_give_up(Unreachable(disconnect.detail))
+        elif self.producers:
+            reason = f"the connection ended with {disconnect.code or close_code}: {disconnect.detail}"
+            self.note_failure(self.url, Unreachable(f"{display_url(self.url)}: {reason}", reason))
         lost_while_working = connection.made_progress and close_code != TRY_AGAIN_LATER and not transient
         if close_code == SERVICE_RESTART or lost_while_working:
             self.backoff.reset()
         LOG.info("connection ended (%s %s)", close_code, disconnect.code)
         await asyncio.sleep(self.backoff.next_s())
 
+    def longest_delay_s(self, error: Unreachable | Blocked) -> float:
+        """Upper bound of the delay after a failure: a server that is away is to be found soon after its return."""
+        return self.options.longest_delay_s if isinstance(error, Busy) else self.options.away_delay_s
+
     def note_answer(self) -> None:
         self.failing_since = None
 
-    def check_give_up(self, error: Exception) -> None:
-        """Raise `Unreachable` once the server has not answered for `give_up_after_s`."""
+    def note_websocket(self) -> None:
+        self.outage.note_websocket(asyncio.get_running_loop().time())
+
+    def note_http(self) -> None:
+        self.note_answer()
+        if self.rest is not None:
+            self.outage.note_http(display_url(self.rest.url))
+
+    def note_failure(self, url: str, error: Unreachable | Blocked) -> None:
+        """Log a failure. Raises `Unreachable` once the server has not answered for `give_up_after_s`."""
         now, patience_s = asyncio.get_running_loop().time(), self.options.give_up_after_s
         if self.failing_since is None:
             self.failing_since = now
         if patience_s is not None and now - self.failing_since >= patience_s:
-            raise Unreachable(getattr(error, "detail", str(error)))
+            raise Unreachable(f"{display_url(url)}: {with_check(error.reason)}", error.reason)
+        self.outage.note_failure(display_url(url), error.reason, now)
 
-    async def run_fallback(self, rest: RestClient) -> ClientConnection:
-        """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`."""
-        LOG.warning("the websocket cannot be reached; events go over HTTP")
-        fallback = HttpFallback(rest, self.options, self.note_answer, self.check_give_up)
+    async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:
+        """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`.
+
+        `error` is why the websocket does not work.
+        """
+        fallback = HttpFallback(rest, self.options, self.note_http, partial(self.note_failure, rest.url))
         stopping = asyncio.Event()
         posting = asyncio.create_task(fallback.run(stopping))
-        dialing = asyncio.create_task(self.redial())
+        dialing = asyncio.create_task(self.redial(error))
         try:
             self.attach(fallback)
             await asyncio.wait({posting, dialing}, return_when=asyncio.FIRST_COMPLETED)
             stopping.set()
             # Requests under way must end before the websocket opens its producers: that raises their epochs, and a
-            # request with the old epoch would be refused as superseded, which is final. `posting` comes first also
-            # because it may have failed: then its error ends the client, and a websocket that was made is closed.
-            await posting
+            # request with the old epoch would be refused as superseded, which is final. One that hangs is given up:
+            # its answer is never read, and what it stores is acknowledged again. `posting` comes first also because it
+            # may have failed: then its error ends the client, and a websocket that was made is closed.
+            await asyncio.wait({posting}, timeout=LAST_POSTS_S)
+            if posting.done():
+                posting.result()
             return await dialing
         except BaseException:
             await discard(dialing)
@@ -142,10 +168,15 @@ class Reconnector:
             posting.cancel()
             await asyncio.wait({posting})  # so that nothing is sent after this returns, even when it was cancelled
 
-    async def redial(self) -> ClientConnection:
+    async def redial(self, error: Unreachable | Blocked) -> ClientConnection:
         """Try the websocket until it works. Raises `RequestRefused` if the server refuses this client."""
+        backoff = Backoff(self.options)
         while True:
-            every_s = self.options.websocket_every_s
+            every_s = self.options.websocket_every_s if isinstance(error, Blocked) else self.options.away_delay_s
+            every_s = backoff.next_s() if isinstance(error, Busy) else every_s
             await asyncio.sleep(spread(every_s, random.random(), 0.5, 1))  # noqa: S311 (spreads clients over time)
-            with suppress(Unreachable, Blocked):
+            try:
                 return await dial(self.url, self.key, self.options)
+            except (Unreachable, Blocked) as failure:
+                error = failure
+                self.outage.note_failure(display_url(self.url), error.reason, asyncio.get_running_loop().time())

@@ -1,0 +1,87 @@
+"""Why a server could not be reached: the address, the reason, and what to check, in words."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+
+import aiohttp
+from websockets.exceptions import InvalidMessage
+from yarl import URL
+
+from voicemem.client.errors import Unreachable
+
+REFUSED = "connection refused"
+UNKNOWN_HOST = "unknown host"
+NOT_VERIFIED = "CERTIFICATE_VERIFY_FAILED"
+NO_TLS = "TLS failed"
+TIMED_OUT = "timed out"
+CLOSED = "the connection was closed before the answer was complete"
+NOT_HTTP = "the answer is not valid HTTP"
+HTTP_STATUS = "HTTP status"
+CHECKS = {
+    REFUSED: "Check that `voicemem serve` runs there, and that this is the address that it shows.",
+    UNKNOWN_HOST: "Check the name of the host, and that this machine can resolve it.",
+    NOT_VERIFIED: "Check the name in the certificate, and that this machine trusts its issuer (SSL_CERT_FILE).",
+    NO_TLS: "Check that both sides use TLS: wss:// and https:// with it, ws:// and http:// without.",
+    TIMED_OUT: "Check that the service there is not stuck, and that no firewall is in the way.",
+    CLOSED: "Check that the service runs behind this address, and whether it needs wss:// or https://.",
+    NOT_HTTP: "Check that this is the address of voicemem, and whether it needs wss:// or https://.",
+    HTTP_STATUS: "Check the address, and that the proxy in front of voicemem passes websockets on.",
+}
+"""What to look at, by the beginning of the reason."""
+UNRESOLVED = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+
+
+def unreachable(url: str | URL, error: BaseException, timeout_s: float, method: str = "") -> Unreachable:
+    """The exception for an address that gave no answer. `timeout_s` is how long an attempt may take."""
+    reason = reason_of(error, timeout_s)
+    return Unreachable(f"{method} {display_url(url)}: {reason}.".lstrip(), reason)
+
+
+def reason_of(error: BaseException, timeout_s: float) -> str:
+    """Why an attempt failed."""
+    for cause in (getattr(error, "os_error", None), error, error.__cause__):
+        if reason := known_reason(cause, timeout_s):
+            return reason
+    return NOT_HTTP if isinstance(error, aiohttp.ClientResponseError | InvalidMessage) else str(error)
+
+
+def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
+    """The reason if an error says it."""
+    match error:
+        case TimeoutError():
+            return f"{TIMED_OUT} after {timeout_s:g} s"
+        case ssl.SSLCertVerificationError():
+            return f"{NOT_VERIFIED}: {error.verify_message}"
+        case ssl.SSLError():
+            return f"{NO_TLS}: {error.reason or type(error).__name__}"
+        case socket.gaierror():
+            return UNKNOWN_HOST if error.errno in UNRESOLVED else f"{UNKNOWN_HOST}: {error.strerror}"
+        case ConnectionRefusedError():
+            return REFUSED
+        case EOFError() | ConnectionError() | aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            return CLOSED
+        case OSError():  # of several addresses asyncio gives one text
+            return REFUSED if f"[Errno {errno.ECONNREFUSED}]" in str(error) else error.strerror or str(error)
+    return None
+
+
+def check_of(reason: str) -> str:
+    """What to check about a reason; empty if there is nothing to say."""
+    return next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
+
+
+def as_sentence(reason: str) -> str:
+    return f"{reason.rstrip('.')}."
+
+
+def with_check(reason: str) -> str:
+    """A reason as a sentence, with what to check about it."""
+    return f"{as_sentence(reason)} {check_of(reason)}".rstrip()
+
+
+def display_url(url: str | URL) -> str:
+    """An address as errors and logs show it: without user, password and query, which may be secret."""
+    return str(URL(str(url)).with_user(None).with_query(None).with_fragment(None))

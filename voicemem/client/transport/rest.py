@@ -1,0 +1,145 @@
+"""The REST API for a client: answers as JSON, errors as exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from voicemem.client.errors import Closed, RequestRefused, Unreachable
+from voicemem.client.options import Backoff, Options
+from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
+
+CLOSE_TIMEOUT_S = 1.0
+
+
+class RestClient:
+    """Sends requests to one server. `url` is its root; a path in it is kept."""
+
+    def __init__(self, url: str, key: str | None, options: Options) -> None:
+        self.url = url.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.options = options
+        self.http: aiohttp.ClientSession | None = None
+        self.closed = False
+
+    async def close(self) -> None:
+        """Close the connections. What is asked for later raises `Closed`."""
+        self.closed = True
+        if self.http is not None:
+            await asyncio.wait({asyncio.ensure_future(self.http.close())}, timeout=CLOSE_TIMEOUT_S)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send one request, without retries. Raises `RequestRefused` for an error, `Unreachable` if no answer came."""
+        if self.closed:
+            raise Closed
+        if self.http is None:
+            self.http = aiohttp.ClientSession(headers=self.headers)
+        timeout_s = self.options.request_timeout_s if timeout_s is None else timeout_s
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        url = self.address(path, query)
+        try:
+            async with self.http.request(method, url, data=body, allow_redirects=False, timeout=timeout) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise unreachable(url, error, timeout_s, method) from None
+        return decode_answer(response.status, raw)
+
+    def address(self, path: str, query: Mapping[str, str] | None) -> URL:
+        return URL(self.url + path, encoded=True).update_query(query or {})
+
+    async def get(self, path: str, query: Mapping[str, str], timeout_s: float) -> Any:
+        """GET within `timeout_s`, whatever the network does. Raises `RequestRefused`, `Unreachable`, `Closed`.
+
+        Of `read_attempts`, the next begins when the last has failed, or has its share of the time without an answer. It
+        then runs alongside, since the last may have been sent into a connection that is dead. The first answer counts.
+        """
+        running: set[asyncio.Task[Any]] = set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                request = partial(self.request, "GET", path, query, timeout_s=timeout_s)
+                return await self.first_answer(request, timeout_s / self.options.read_attempts, running)
+        except TimeoutError:
+            url = display_url(self.address(path, None))
+            raise Unreachable(f"GET {url}: {TIMED_OUT} after {timeout_s:g} s.") from None
+        finally:
+            await cancel(running)
+
+    async def first_answer(
+        self, request: Callable[[], Coroutine[Any, Any, Any]], share_s: float, running: set[asyncio.Task[Any]]
+    ) -> Any:
+        """Make the attempts; those that still run when this ends are in `running`."""
+        backoff, failure = Backoff(self.options), Unreachable("No attempt was made.")
+        for later in reversed(range(self.options.read_attempts)):
+            running.add(asyncio.create_task(request()))
+            while running:
+                done, _ = await asyncio.wait(
+                    running, timeout=share_s if later else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                running -= done
+                for error, attempt in [(attempt.exception(), attempt) for attempt in done]:
+                    if not isinstance(error, Unreachable):
+                        return attempt.result()
+                    failure = error
+            if later and not running:
+                await asyncio.sleep(backoff.next_s(share_s / 2))
+        raise failure
+
+
+async def cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def check_rest_url(url: str) -> str:
+    """The root of a REST API. Raises `ValueError` unless it is one."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("the REST URL must begin with http:// or https:// and a host")
+    return url
+
+
+def decode_answer(status: int, raw: bytes) -> Any:
+    """The JSON of an answer. Raises `RequestRefused` unless the answer is a success with JSON."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = None
+    if 200 <= status < 300 and body is not None:
+        return body
+    problem = body if isinstance(body, dict) else {}
+    detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem's REST API.")
+    raise RequestRefused(str(problem.get("reason", f"http_{status}")), str(detail), status)
+
+
+def session_path(session_id: str, rest: str = "") -> str:
+    """The path of a session, or of something in it; the id is quoted."""
+    return f"/v1/sessions/{quote(session_id, safe='')}{rest}"
+
+
+def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Arguments as query parameters: None is left out, the items of a list are joined with commas."""
+    return {name: query_text(value) for name, value in arguments.items() if value is not None}
+
+
+def query_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
