@@ -73,6 +73,8 @@ class Work(Generic[T]):
         self.loop = loop
         self.ended: asyncio.Future[T] = loop.create_future()
         self.thread = threading.Thread(target=self.run, name="voicemem-off-loop", daemon=True)
+        self.worker: int | None = None
+        """The thread, once it can be interrupted."""
         self.clock: int | None = None
         """The clock of the thread's CPU time, once it runs."""
         self.started_s = time.monotonic()
@@ -92,9 +94,10 @@ class Work(Generic[T]):
     def interrupt(self) -> None:
         """Raise `BudgetExhausted` in the thread, wherever in Python code it is; once, and only while it works."""
         with self.lock:
-            if not (self.is_over or self.is_interrupted) and self.thread.ident is not None:
+            if not (self.is_over or self.is_interrupted):
                 self.is_interrupted = True
-                raise_in(self.thread.ident, BudgetExhausted)
+                if self.worker is not None:
+                    raise_in(self.worker, BudgetExhausted)
 
     def run(self) -> None:
         """The thread. An interruption may come at any moment until the work is over, but only one."""
@@ -102,6 +105,7 @@ class Work(Generic[T]):
         error: BaseException | None = None
         try:
             try:
+                self.begin()
                 if HAS_THREAD_CLOCKS:
                     self.clock = time.pthread_getcpuclockid(threading.get_ident())
                 value = self.work()
@@ -114,6 +118,13 @@ class Work(Generic[T]):
             self.is_over, error = True, late
         with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
             self.loop.call_soon_threadsafe(self.end, value, error)
+
+    def begin(self) -> None:
+        """Note that the thread may be interrupted from now on."""
+        with self.lock:
+            if self.is_interrupted:
+                raise BudgetExhausted
+            self.worker = threading.get_ident()
 
     def end(self, value: Any, error: BaseException | None) -> None:
         if self.ended.done():

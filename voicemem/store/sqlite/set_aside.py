@@ -16,9 +16,11 @@ SELECT_ENTRY = f"""
 SAVE_ENTRY = f"insert or replace into set_aside select ?1, ?2, ?3, ?4 where {IS_READABLE}"
 DELETE_ENTRY = "delete from set_aside where stream = ?"
 MAKE_DUE = "update exports set due_ms = min(due_ms, ?), waiting_for = null where stream = ? and waiting_for is not null"
-ENTRIES = "set_aside a join streams on streams.key = a.stream where a.version = ? and streams.state != 'erased'"
+ENTRIES = """
+    streams join (select stream, since_ms from set_aside where version = ?1) on stream = key where state != 'erased'
+"""
 COUNT_ENTRIES = f"select count(*) from {ENTRIES}"
-SELECT_SESSIONS = f"select {STREAM_COLUMNS} from {ENTRIES} and kind = ? order by a.since_ms desc, key desc limit ?"
+SELECT_SESSIONS = f"select {STREAM_COLUMNS} from {ENTRIES} and kind = ?2 order by since_ms desc, key desc limit ?3"
 
 
 class SqliteSetAside:
