@@ -183,6 +183,15 @@ ROUTES = (
         "read",
         HistoryQuery,
         {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
+        codes=("session_set_aside",),
     ),
-    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, json_ok(Turns)),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/turns",
+        read_turns,
+        "read",
+        NoQuery,
+        json_ok(Turns),
+        codes=("session_set_aside",),
+    ),
 )
