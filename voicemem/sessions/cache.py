@@ -64,6 +64,8 @@ MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
+WATCHED_FOLDS = 2_000
+"""Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
 IS_LARGE = attrgetter("is_large")
 
 
@@ -99,6 +101,8 @@ class ReadModelCache:
         """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.rounds = 0
+        self.watched_folds = 0
+        """How many of the next folds on the event loop are measured."""
 
     # Reading
 
@@ -283,7 +287,7 @@ class ReadModelCache:
         worth = memory.unpacked is not None or (len(events) >= UNPACK_MIN and len(memory.packed) <= LARGE_PACKED)
         large = size > LARGE_BYTES or memory.slow_fold
         if worth and not large and memory.position == position - 1 and not memory.lock.locked():
-            began = time.perf_counter()
+            began = time.thread_time() if self.watched_folds else None
             try:
                 state, memory.last_round = memory.state, self.rounds
                 memory.folded_bytes += size
@@ -293,15 +297,23 @@ class ReadModelCache:
                 self.drop(key, memory)
                 self.failed[key] = position + len(events) - 1
                 return
-            seconds = time.perf_counter() - began
-            if seconds > SLOW_S:
-                memory.slow_fold = took_long(seconds, len(events))
+            if began is not None:
+                self.watched_folds -= 1
+                memory.slow_fold = took_long(time.thread_time() - began, len(events))
             if state.ignored:
                 self.note_ignored(memory)
             return
         memory.known_position = position + len(events) - 1
         if large or memory.known_position - memory.position > MAX_LAG:
             self.lagging.add(key)
+
+    def note_commit(self, seconds: float) -> None:
+        """Note how long folding a whole commit took, by the wall's clock: after a long one it is measured who is slow.
+
+        The CPU time of every fold would cost more than many a fold does.
+        """
+        if seconds > SLOW_S:
+            self.watched_folds = WATCHED_FOLDS
 
     def note_ignored(self, memory: ReadModel) -> None:
         """Count the events that the fold has left out since the last time."""

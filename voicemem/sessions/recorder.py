@@ -191,10 +191,12 @@ class Recorder:
             results.append(result_of(batch, outcome))
             batch.on_result(batch, results[-1])
         self.metrics.commit_seconds.observe(written - began)
-        self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
+        answered = time.monotonic()
+        self.metrics.ack_latency_seconds.observe(answered - since)
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
             self.apply_result(batch, result, now, counts)
+        self.memories.note_commit(time.monotonic() - answered)
         self.metrics.count_commit(counts)
         self.feed.publish(appended)
         return True

@@ -18,9 +18,10 @@ from tests.support.stores.damage import Run, damage_entry, replace_run
 from tests.support.stores.failing import database_of
 from tests.support.waiting import eventually
 from voicemem.app import App
+from voicemem.protocol.types import JsonObject
 
 SET_ASIDE = (503, "session_set_aside")
-READS = (
+READS: tuple[tuple[str, str, JsonObject | None], ...] = (
     ("GET", "/history", None),
     ("GET", "/history?open=true", None),
     ("GET", "/turns", None),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import apsw
 
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 SELECT_RUN = "select payload, checksum from journal where stream = ? and position = ?"
 SET_RUN = "update journal set payload = ?, checksum = ? where stream = ? and position = ?"
@@ -23,7 +24,7 @@ async def replace_run(database: Database, key: int, run: Run, position: int = 1)
     """Put this in place of the row that begins at a position; what was there."""
 
     def job(connection: apsw.Connection) -> Run:
-        before = Run(*connection.execute(SELECT_RUN, (key, position)).fetchall()[0])
+        before = Run(*fetch_one(connection, SELECT_RUN, (key, position)))
         connection.execute(SET_RUN, (*run, key, position))
         return before
 

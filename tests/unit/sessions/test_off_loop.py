@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -55,7 +56,7 @@ async def test_endless_work_is_interrupted(work: object) -> None:
 
 async def test_waiting_costs_no_budget() -> None:
     """Only the CPU time of the work's own thread counts, so that a busy machine does not matter."""
-    assert await OffLoop(SOON_S).run(lambda: time.sleep(10 * SOON_S) or "done") == "done"
+    await OffLoop(SOON_S).run(partial(time.sleep, 10 * SOON_S))
 
 
 async def test_work_that_cannot_be_interrupted_is_left_behind() -> None:
@@ -85,10 +86,10 @@ def endless_until(enough: threading.Event) -> None:
 
 async def test_an_interruption_hits_nothing_else() -> None:
     """Work that ends just as its budget does has a result or is interrupted; the loop and later work never are."""
-    off_loop, outcomes = OffLoop(0.0), []
+    off_loop, outcomes = OffLoop(0.0), list[bool]()
     for size in range(300):
         try:
-            outcomes.append(await off_loop.run(lambda size=size: sum(range(size * 300))) == sum(range(size * 300)))
+            outcomes.append(await off_loop.run(partial(sum, range(size * 300))) == sum(range(size * 300)))
         except BudgetExhausted:
             outcomes.append(True)
     assert 300 * [True] == outcomes

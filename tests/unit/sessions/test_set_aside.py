@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel
+from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
 from voicemem.sessions.set_aside import FOLD_VERSION
 from voicemem.store.admission import Offer
 from voicemem.store.records import SetAside
@@ -220,6 +221,29 @@ async def test_many_bytes_are_folded_off_the_loop(store: MemoryStore, memories: 
         await memories.catch_up_lagging()
         assert (stream.position, set()) == (memory.position, memories.lagging)
         assert not memory.slow_fold
+
+
+async def test_a_slow_fold_is_found_after_a_slow_commit(
+    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then folds are measured, in CPU time; the next events of one that is slow are left to the background."""
+
+    def slow(state: Any, event: Any, ts: int) -> None:
+        until = time.thread_time() + 2 * SLOW_S
+        while time.thread_time() < until:
+            pass
+
+    monkeypatch.setitem(fold.FOLD_RULES, Metric, slow)
+    stream = await call(store, *spoken(1))
+    memory = await memories.get(stream)
+    found = []
+    for seconds in (0.0, 9.0, 0.0):
+        memories.note_commit(seconds)
+        stream = await more(store, stream, METRIC)
+        committed = (await entries(store, stream))[-1]
+        memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+        found.append((memory.position == stream.position, memory.slow_fold))
+    assert [(True, False), (True, True), (False, True)] == found
 
 
 async def test_large_work_is_done_on_threads(
