@@ -85,6 +85,17 @@ async def test_a_delivery_waits_without_an_attempt(store: Store) -> None:
     assert made.waiting_for is None
 
 
+async def test_a_start_leaves_alone_what_waits(store: Store) -> None:
+    """It is not due at once, but soon, whatever time it was given by a clock that was ahead."""
+    await closed_session(store)
+    await store.postpone_delivery(await claim_one_delivery(store), "session_set_aside", NOW + 10**12)
+    await store.release_deliveries(NOW)
+    assert [] == await claim_deliveries(store)
+    due = await store.next_delivery_ms()
+    assert due is not None
+    assert NOW < due < NOW + 3_600_000
+
+
 async def test_what_waited_for_a_session_is_due_when_it_is_put_back(store: Store) -> None:
     """Deliveries of other sessions keep their times."""
     streams = [await closed_session(store, name, notice_id=name) for name in ("back", "other")]

@@ -45,8 +45,11 @@ SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
 LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
-RELEASE_DELIVERIES = """
-    update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1)
+MAX_WAITING_MS = 600_000
+"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
+RELEASE_DELIVERIES = f"""
+    update exports set leased_until_ms = 0,
+    due_ms = min(due_ms, iif(waiting_for is null, ?1, ?1 + {MAX_WAITING_MS}))
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
 """
 FREEZE_PAYLOAD = f"""
