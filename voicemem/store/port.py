@@ -229,7 +229,7 @@ class Outbox(Protocol):
         """
 
     async def release_deliveries(self, now_ms: int) -> None:
-        """End all leases, and make every delivery due now that was never attempted, but for those that wait for something.
+        """End all leases, and make due now what was never attempted, except deliveries that wait for something.
 
         Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
         a due time in the future may be of a clock that was ahead.
