@@ -3,7 +3,9 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from tests.support.stores.failing import database_of
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.tails.session import MemoryChange, TailEnd, TailView
+from voicemem.store.records import SessionFilter
 
 SET_ASIDE = (503, "session_set_aside")
 READS: tuple[tuple[str, str, JsonObject | None], ...] = (
@@ -169,6 +173,38 @@ async def test_tails_of_its_memory_end_with_the_error(serve: Serve) -> None:
     tail = await RestClient(app).get("/v1/sessions/bad/events?view=messages", sse)
     assert b"event: error" in tail.body
     assert b"session_set_aside" in tail.body
+
+
+async def test_a_tail_of_several_sessions_goes_on(serve: Serve) -> None:
+    """What cannot be shown is left out, and the other session is sent to its end."""
+    app = await serve()
+    await poisoned(app)
+    api = RestClient(app)
+    await api.create("good")
+    tail = await app.services.tails.tail_several(SessionFilter(project="default"), TailView(messages=True), None)
+    await api.send(final_transcript(1), session_id="good")
+    await api.end("good")
+    seen = []
+    async with asyncio.timeout(30), aclosing(app.services.tails.watch(tail)) as batches:
+        async for items in batches:
+            seen += [type(item.content) for item in items if item.content is not None]
+            if seen[-1:] == [TailEnd]:
+                break
+    assert MemoryChange in seen
+    assert [app.services.memories.set_aside.report.sessions] == [(("default", "bad"),)]
+
+
+async def test_a_damaged_journal_does_not_keep_others_from_being_compacted(serve: Serve) -> None:
+    """It is passed over for good, so the worker comes to those after it."""
+    app = await serve()
+    key, held = await poisoned(app, reopen_window=0)
+    await replace_run(database_of(app), key, Run(held.payload, 1))
+    api = RestClient(app)
+    await api.create("good", reopen_window=0)
+    for session_id in ("bad", "good"):
+        await api.end(session_id)
+    store, now = app.services.store, app.services.runtime.clock
+    await eventually([], lambda: store.find_compactable(now(), 10))
 
 
 async def test_the_next_call_of_its_user_goes_on(serve: Serve) -> None:
