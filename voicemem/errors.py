@@ -7,6 +7,8 @@
     ├── Refused          an event or request that cannot be accepted; none of it is stored
     │   └── RateLimited  a caller that exceeds its rate
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
+    │   └── DamagedEntry an entry of one session's journal cannot be read
+    ├── SessionSetAside  a session whose memory could not be made; its events are kept
     ├── StoreRuined      the store can no longer be trusted; the process must end
     ├── LlmFailed        an LLM request that failed
     └── CannotStart      the settings or the database do not let the service start
@@ -72,6 +74,9 @@ CODES: dict[str, ErrorSpec] = {
     "timeout": ErrorSpec(408, 1008, "The data that was expected did not arrive in time."),
     "draining": ErrorSpec(503, 1012, "The service is shutting down; connect again shortly."),
     "store_unavailable": ErrorSpec(503, 1013, "The store is not available at the moment; try again."),
+    "session_set_aside": ErrorSpec(
+        503, None, "The session's memory cannot be made, so it is set aside; an operator can try again with refold."
+    ),
     "internal": ErrorSpec(500, 1011, "Something went wrong inside voicemem."),
     # Starting, and addresses that the service may not contact
     "cannot_start": ErrorSpec(500, None, "The service cannot start with these settings."),
@@ -137,6 +142,20 @@ class StoreUnavailable(VoicememError):
 
     def __init__(self, detail: str | None = None) -> None:
         super().__init__("store_unavailable", detail)
+
+
+class DamagedEntry(StoreUnavailable):
+    """An entry of one session's journal is damaged; the store itself can be read."""
+
+    def __init__(self, detail: str = "An entry of the journal is damaged in the store.") -> None:
+        super().__init__(detail)
+
+
+class SessionSetAside(VoicememError):
+    """A session's memory could not be made, or would take too long: it is not tried again by itself."""
+
+    def __init__(self) -> None:
+        super().__init__("session_set_aside")
 
 
 class StoreRuined(VoicememError):

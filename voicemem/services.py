@@ -21,7 +21,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.rate_limits import RateLimits
-from voicemem.sessions.cache import ReadModelCache, maintain_forever
+from voicemem.sessions.cache import ReadModelCache, catch_up_forever, maintain_forever
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.recorder import Recorder
@@ -71,7 +71,7 @@ class Services:
         allowed = allowed_networks(settings.allow_addresses)
         self.access = Access(store, runtime, settings.admin_key)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
-        self.memories = ReadModelCache(store)
+        self.memories = ReadModelCache(store, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored)
         self.sessions = Sessions(store, runtime, check_patch)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
@@ -98,6 +98,7 @@ class Services:
             erase_forever(self.retention),
             compact_forever(self.retention),
             maintain_forever(self.memories),
+            catch_up_forever(self.memories),
             run_summaries(self.summaries),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]

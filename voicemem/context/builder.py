@@ -27,7 +27,7 @@ from voicemem.documents.document import (
     render_document,
     resolve_form,
 )
-from voicemem.errors import Refused
+from voicemem.errors import Refused, SessionSetAside
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import ReadModelCache
@@ -254,7 +254,10 @@ async def make_user_document_message(
     if section is None or section.scope != "user" or session_config.user_id is None:
         return None
     stream = await memories.journal.find_user(project, session_config.user_id)
-    document = None if stream is None else (await memories.get(stream)).state.document
+    try:
+        document = None if stream is None else (await memories.get_state(stream)).document
+    except SessionSetAside:  # the call goes on without what is known of its user
+        return None
     return document_message(document, section)
 
 

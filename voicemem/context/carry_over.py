@@ -10,8 +10,10 @@ import msgspec
 
 from voicemem.config.session import MemoryFrom, SessionConfig
 from voicemem.context.policies.summary import render_messages
+from voicemem.errors import SessionSetAside
 from voicemem.protocol.events import CarriedSession, MemoryCarried
-from voicemem.sessions.cache import ReadModelCache, append_derived
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_model import ReadModel
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
@@ -50,7 +52,7 @@ async def collect_carried_sessions(
     for _ in range(MAX_PAGES):
         page = await memories.journal.list_sessions(ended)
         for earlier in page:
-            text = session_text(await memories.get(earlier), memory_from)
+            text = await earlier_text(memories, earlier, memory_from)
             if text:
                 carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
             if len(carried) == memory_from.sessions:
@@ -59,6 +61,14 @@ async def collect_carried_sessions(
             break
         ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
     return tuple(reversed(carried))
+
+
+async def earlier_text(memories: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
+    """What an earlier session adds; nothing if it is set aside, since that must not stop this one."""
+    try:
+        return session_text(await memories.get(earlier), memory_from)
+    except SessionSetAside:
+        return ""
 
 
 def heading(stream: Stream) -> str:

@@ -31,12 +31,13 @@ from voicemem.context.policies.summary import (
     summary_tokens,
 )
 from voicemem.context.usage import SummaryState
-from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
+from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import ReadModelCache, append_derived
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Journal
 from voicemem.store.records import AppendResult
@@ -147,7 +148,7 @@ class Summaries:
             if self.must_wait(key) or self.is_busy(stream):
                 self.changed.setdefault(key, stream)
                 continue
-            with suppress(StoreUnavailable, Refused):  # checked again when something else is journaled
+            with suppress(StoreUnavailable, SessionSetAside, Refused):  # checked again when something else is journaled
                 await self.check_session(stream)
             await asyncio.sleep(0)
 

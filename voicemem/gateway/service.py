@@ -20,7 +20,7 @@ from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.documents.tools import TOOL_NAMES
-from voicemem.errors import Refused
+from voicemem.errors import Refused, SessionSetAside
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
 from voicemem.gateway.llm_request import CompletionClient, GatewayDeps, LlmRequest, LlmRequestSpec, ReplyIds
 from voicemem.gateway.reply_writer import ends_of_unfinished, record
@@ -158,7 +158,7 @@ class Gateway:
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
         """End the replies that a killed process left open; the session's row after that."""
         stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
-        state, running = (await self.memories.get(stream)).state, self.deps.reply_ids.reserved
+        state, running = await self.memories.get_state(stream), self.deps.reply_ids.reserved
         ends = ends_of_unfinished(stream.key, state, GATEWAY_PRODUCER, running)
         return await record(self.deps.recorder, lease, ends) if ends else stream
 
@@ -166,7 +166,8 @@ class Gateway:
         """The tools of the session's working memory, if the LLM is to have them."""
         if not offers_tools(stream):
             return []
-        with suppress(Refused):  # the document is its user's, and the session names no user: go on without tools
+        # The document is its user's, and the session names no user, or the document is set aside: go on without tools.
+        with suppress(Refused, SessionSetAside):
             return await self.working_memory.tool_definitions(stream)
         return []
 

@@ -43,14 +43,14 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
 from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.records import SessionFilter, SetAside
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
-from voicemem.transcript.turns import turns
 
 SETTINGS = Settings(allow_addresses=("0.0.0.0/0", "::/0"))
 """The library sends no requests, so a configuration may contain any address."""
@@ -156,9 +156,11 @@ class SessionInfo(Struct, frozen=True):
     config: JsonObject
     warnings: tuple[str, ...] = ()
     """Sentences about settings that have no effect."""
+    set_aside: SetAside | None = None
+    """Why its memory cannot be made; only `info` looks."""
 
 
-def info_of(stream: Stream) -> SessionInfo:
+def info_of(stream: Stream, set_aside: SetAside | None = None) -> SessionInfo:
     return SessionInfo(
         session_id=stream.id,
         state=stream.state,
@@ -168,6 +170,7 @@ def info_of(stream: Stream) -> SessionInfo:
         position=stream.position,
         config=stream.config,
         warnings=warnings_about(stream.config),
+        set_aside=set_aside,
     )
 
 
@@ -183,7 +186,8 @@ class LibrarySession:
 
     async def info(self) -> SessionInfo:
         """State, configuration, times, position."""
-        return info_of(await self._stream())
+        stream = await self._stream()
+        return info_of(stream, await self.library.memories.set_aside.find(stream.key))
 
     async def _stream(self) -> Stream:
         """The store's row, read again each time."""
@@ -226,11 +230,11 @@ class LibrarySession:
     async def history(self, open: bool = False) -> list[Message]:
         """The messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
-        return (await self.library.memories.get(await self._stream())).messages(unfinished)
+        return await self.library.memories.read(await self._stream(), lambda memory: memory.messages(unfinished))
 
     async def turns(self) -> list[JsonObject]:
         """Each turn's start, end, cause and latencies."""
-        return turns((await self.library.memories.get(await self._stream())).state)
+        return await self.library.memories.read(await self._stream(), ReadModel.turns)
 
     # What the next LLM request gets
 
@@ -313,6 +317,10 @@ class LibrarySession:
         """End and close the session at once."""
         checked = check_arguments(reason=reason)
         return info_of(await self.library.sessions.end(await self._stream(), checked.reason))
+
+    async def refold(self) -> None:
+        """Make the memory from the whole journal again. Raises `SessionSetAside` when it cannot be made."""
+        await self.library.memories.refold(await self._stream())
 
     async def erase(self) -> None:
         """Erase everything of the session; its id cannot be used again."""

@@ -92,7 +92,7 @@ async def record_messages(
     now = await memories.journal.find_session(lease.project, lease.session_id)
     if now is None:
         raise Refused("unknown_session")
-    events = EventTranslator((await memories.get(now)).state, new_id, recorder.clock()).translate_all(entries)
+    events = EventTranslator(await memories.get_state(now), new_id, recorder.clock()).translate_all(entries)
     arrivals = []
     for event in events:
         arrival = decode_event(msgspec.json.encode(event))
@@ -102,8 +102,8 @@ async def record_messages(
     recorded = await recorder.record(lease, arrivals)
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    memory = await memories.get(recorded.stream)
-    return AddedAt(recorded.stream.position, event_turn(arrivals[-1], memory.state))
+    state = await memories.get_state(recorded.stream)
+    return AddedAt(recorded.stream.position, event_turn(arrivals[-1], state))
 
 
 def event_turn(arrival: DecodedEvent, state: State) -> int:

@@ -28,6 +28,7 @@ from voicemem.protocol.events import (
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import MessageEntry, begun_items, restored_interruptions, turn_entries
@@ -51,26 +52,30 @@ async def fork(
 
     Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
     """
-    memory = await memories.get(stream)
-    if (at_turn and at_turn not in memory.state.turns) or at_turn > MAX_INTEGER:
+    state = await memories.get_state(stream)
+    if (at_turn and at_turn not in state.turns) or at_turn > MAX_INTEGER:
         raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
     changes = validate_config(patch)
     session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
     now = sessions.clock()
-    summary = await summary_at(memories, stream, memory.state, at_turn)
-    events = fork_events(memory.state, stream.id, at_turn, summary)
-    if parse_config(session_patch.public).user_id != parse_config(stream.config).user_id:
-        events = (event for event in events if not isinstance(event, MemoryCarried))  # it belongs to the other user
-    payloads = map(msgspec.json.encode, events)
+    summary = await summary_at(memories, stream, state.summary, at_turn)
+    same_user = parse_config(session_patch.public).user_id == parse_config(stream.config).user_id
+
+    def encode_events(memory: ReadModel) -> list[bytes]:
+        """The journal of the fork, without what belongs to another user."""
+        events = fork_events(memory.state, stream.id, at_turn, summary)
+        return [msgspec.json.encode(event) for event in events if same_user or not isinstance(event, MemoryCarried)]
+
+    payloads = await memories.read(stream, encode_events)
     rows = [JournalRow(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = RestoredSession(rows=rows, started_ms=now, secrets_of=stream.key)
     return await sessions.restore(stream.project, session_id, session_patch, restored)
 
 
-async def summary_at(memories: ReadModelCache, stream: Stream, state: State, at_turn: int) -> Summary | None:
+async def summary_at(memories: ReadModelCache, stream: Stream, current: Summary | None, at_turn: int) -> Summary | None:
     """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
-    if state.summary is None or state.summary.through_turn <= at_turn:
-        return state.summary
+    if current is None or current.through_turn <= at_turn:
+        return current
     newest, position = None, 0
     while position < stream.position:
         rows = await memories.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))

@@ -42,10 +42,12 @@ from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.merge_patch import merge_patch
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import MAX_APPEND_ATTEMPTS, ReadModelCache, append_derived
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
 from voicemem.sessions.read_model import ReadModel
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
+from voicemem.transcript.state import State
 
 DEFAULT_CONFIG = WorkingMemoryConfig()
 
@@ -120,8 +122,7 @@ class WorkingMemory:
     async def read_document(self, owner: DocumentOwner, version: int | None = None) -> DocumentView:
         """A document as it is, or at a version. Raises `Refused` (`unknown_version`, `unknown_session`)."""
         stream = await self.find_stream(owner)
-        memory = None if stream is None else await self.memories.get(stream)
-        document = None if memory is None else memory.state.document
+        document = None if stream is None else (await self.memories.get_state(stream)).document
         if version is None or (document is not None and version == document.version):
             return view_of(owner, document)
         if stream is None or document is None or version > document.version:
@@ -132,7 +133,7 @@ class WorkingMemory:
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
-        document = None if stream is None else (await self.memories.get(stream)).state.document
+        document = None if stream is None else (await self.memories.get_state(stream)).document
         if stream is None or document is None:
             return []
         last = document.version if before is None else min(before - 1, document.version)
@@ -155,9 +156,9 @@ class WorkingMemory:
         async with self.lock_for(owner):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.find_stream(owner)
-                memory = None if stream is None else await self.memories.get(stream)
-                position = 0 if memory is None else memory.position
-                before = view_of(owner, None if memory is None else memory.state.document)
+                state = State() if stream is None else await self.memories.get_state(stream)
+                position = state.position
+                before = view_of(owner, state.document)
                 if expected is not None and before.version not in expected:
                     raise Refused("precondition_failed")
                 if before.content is None and leaves_empty(change):
@@ -256,7 +257,7 @@ class WorkingMemory:
 
     async def data(self, stream: Stream) -> JsonObject:
         """The data of a session."""
-        return (await self.memories.get(stream)).state.data
+        return (await self.memories.get_state(stream)).data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""

@@ -1,31 +1,46 @@
 """The cache of read models: each is the fold of a journal up to a position, and nothing owns it (docs/storage.md).
 
 Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
+
+Small work is done on the event loop, and all else on threads (`off_loop`), with the read model's lock held: while it is
+held nobody else may look at the read model, and whoever got it from `get` may do so until the next `await`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TypeVar
 
-import msgspec
-
-from voicemem.errors import Refused, StoreUnavailable
-from voicemem.protocol import codec
-from voicemem.protocol.events import IncomingEvent, JournaledEvent, ServerEvent
+from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.protocol.events import IncomingEvent, JournaledEvent
 from voicemem.protocol.strict_json import MALFORMED
-from voicemem.sessions.read_model import ReadModel
-from voicemem.store.port import Journal
+from voicemem.runtime import Clock, now_ms
+from voicemem.sessions.off_loop import BUDGET_S, BudgetExhausted, OffLoop
+from voicemem.sessions.read_model import (
+    LARGE_BYTES,
+    LARGE_ROWS,
+    SLOW_S,
+    ReadModel,
+    compress_state,
+    decompress_state,
+    took_long,
+)
+from voicemem.sessions.set_aside import SetAsideSessions
+from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import DecodedRow, fold_event
-from voicemem.transcript.messages import Message
-from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, encode_state
+from voicemem.transcript.fold import fold_event
+from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
+LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
@@ -35,90 +50,221 @@ SNAPSHOTS_PER_COMMIT = 200
 """Snapshots saved at a time, in one commit."""
 MAINTENANCE_S = 1.0
 """Pause between two rounds of maintenance."""
+REPORT_ROUNDS = 10
+"""Rounds between two looks at what other processes have set aside."""
 PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 """Rounds without use after which a read model is packed: usually, and while those in use exceed `unpacked_budget`."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
+LARGE_PACKED = 16 * 1024
+"""Bytes of a packed read model that is unpacked off the event loop."""
 MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
+WATCHED_FOLDS = 2_000
+"""Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
+IS_LARGE = attrgetter("is_large")
 
 
 class ReadModelCache:
     """The read models of the sessions that were used last, at most `capacity` of them.
 
-    Together they may take about `budget` bytes, and those that are not packed about `unpacked_budget` of these.
+    Together they may take about `budget` bytes, and those that are not packed about `unpacked_budget` of these. A piece
+    of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or fails, is set
+    aside. `count_ignored` is called with a bound and how many events the fold has left out because of it.
     """
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Store,
         capacity: int = 20_000,
         budget: int = 512 * 1024 * 1024,
         unpacked_budget: int = 32 * 1024 * 1024,
+        *,
+        cpu_budget_s: float = BUDGET_S,
+        clock: Clock = now_ms,
+        count_ignored: Callable[[str, int], None] = lambda bound, count: None,
     ) -> None:
         self.journal = journal
         self.capacity = capacity
         self.budget = budget
         self.unpacked_budget = unpacked_budget
+        self.off_loop = OffLoop(cpu_budget_s)
+        self.set_aside = SetAsideSessions(journal, clock)
+        self.count_ignored = count_ignored
         self.lagging: set[int] = set()
-        """Keys of read models that are more than `LAG` entries behind."""
+        """Keys of read models that are to be folded further in the background."""
+        self.failed: dict[int, int] = {}
+        """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.rounds = 0
+        self.watched_folds = 0
+        """How many of the next folds on the event loop are measured."""
+
+    # Reading
 
     async def get(self, stream: Stream) -> ReadModel:
-        """The read model of a session, folded at least up to the position of its row. Raises `StoreUnavailable`."""
-        memory = self.cached.get(stream.key)
-        if memory is None:
-            memory = self.cached.setdefault(stream.key, await self.load(stream.key, stream.position))
-        self.cached.move_to_end(stream.key)
-        memory.last_round = self.rounds
-        if memory.position < stream.position:
-            async with memory.lock:
-                await self.catch_up(stream.key, memory, stream.position)
-        await self.save_snapshot_if_due(stream.key, memory)
-        await self.evict()
-        return memory
+        """The read model of a session, folded at least up to the position of its row, with its messages made.
 
-    async def messages_as_of(self, key: int, position: int) -> list[Message]:
-        """The messages of a session as they were at a position."""
-        return await self.compute_as_of(key, position, ReadModel.messages)
-
-    async def compute_as_of(self, key: int, position: int, make: Callable[[ReadModel], T]) -> T:
-        """What `make` returns for a session's read model as it was at a position.
-
-        `make` runs before anything else is folded; it must not wait.
+        It is valid until the caller awaits. Raises `SessionSetAside`, `StoreUnavailable`.
         """
-        memory = self.cached.get(key)
-        if memory is None or memory.position > position:
-            memory = await self.load(key, position)
-        async with memory.lock:
-            await self.catch_up(key, memory, position)
-            if memory.position == position:
-                return make(memory)
-        memory = await self.load(key, position)  # the cached one was folded further meanwhile
-        await self.catch_up(key, memory, position)
-        return make(memory)
+        return await self.prepare_cached(stream, with_messages=True)
 
-    async def load(self, key: int, position: int) -> ReadModel:
-        saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
-        if saved is None:
-            return ReadModel(State())
-        memory = ReadModel(decode_state(saved.state), saved.position)
-        memory.folded_bytes = 3 * len(saved.state)
+    async def get_state(self, stream: Stream) -> State:
+        """The fold state alone, where no messages are needed; valid until the caller awaits. Raises as `get`."""
+        return (await self.prepare_cached(stream, with_messages=False)).state
+
+    async def read(
+        self, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool] = IS_LARGE
+    ) -> T:
+        """What `make` returns for the read model of a session; it runs off the event loop where that `is_large`.
+
+        `make` must not wait, and what it returns must not change with later events. Raises as `get`.
+        """
+        while True:
+            memory = await self.get(stream)
+            if not is_large(memory):
+                return make(memory)
+            async with memory.lock:
+                if self.cached.get(stream.key) is memory and memory.unpacked is not None:
+                    return await self.perform(stream.key, memory, partial(make, memory), off_loop=True)
+
+    async def compute_as_of(
+        self, key: int, position: int, make: Callable[[ReadModel], T], background: bool = False
+    ) -> T:
+        """The same for a session's read model as it was at a position."""
+        memory = self.cached.get(key)
+        if memory is not None and memory.loaded:
+            async with memory.lock:
+                if self.cached.get(key) is memory and memory.position <= position:
+                    await self.prepare(key, memory, position, background)
+                    if memory.position == position:
+                        return await self.perform(key, memory, partial(make, memory), memory.is_large, background)
+        memory = await self.load_as_of(key, position, background)
+        return await self.perform(key, memory, partial(make, memory), memory.is_large, background)
+
+    async def load_as_of(self, key: int, position: int, background: bool = False) -> ReadModel:
+        """A read model as of a position, which belongs to the caller. Raises as `get`."""
+        memory = new_read_model()
+        await self.prepare(key, memory, position, background)
         return memory
 
-    async def catch_up(self, key: int, memory: ReadModel, position: int) -> None:
+    async def refold(self, stream: Stream) -> None:
+        """Make a session's memory from its whole journal, and put it back if it was set aside. Raises as `get`."""
+        memory = ReadModel(State())
+        await self.catch_up(stream.key, memory, stream.position)
+        await self.perform(stream.key, memory, memory.refresh, off_loop=True)
+        await self.save_snapshot_if_due(stream.key, memory, every=1)
+        self.discard(stream.key)
+        await self.set_aside.put_back(stream.key)
+
+    async def prepare_cached(self, stream: Stream, with_messages: bool) -> ReadModel:
+        """The cached read model of a session, made ready for a caller that does not wait before it reads."""
+        key, position, is_kept = stream.key, stream.position, False
+        while True:
+            memory = self.cached.get(key)
+            if memory is None:
+                memory = self.cached[key] = new_read_model()
+            self.cached.move_to_end(key)
+            memory.last_round = self.rounds
+            if not is_ready(memory, position, with_messages):
+                async with memory.lock:
+                    if self.cached.get(key) is not memory:
+                        continue
+                    await self.prepare(key, memory, position)
+                    if with_messages and memory.state.dirty_turns:
+                        await self.perform(key, memory, memory.refresh, memory.has_large_refresh)
+            if is_kept or not (self.is_worth_saving(memory, SNAPSHOT_EVERY) or len(self.cached) > self.capacity):
+                return memory
+            is_kept = True  # what follows awaits, so the read model may have to be made ready again
+            await self.save_snapshot_if_due(key, memory)
+            await self.evict()
+
+    async def prepare(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+        """Load, unpack and fold a read model, whose lock is held or which is the caller's own, up to a position."""
+        if not memory.loaded:
+            try:
+                await self.load(key, memory, position, background)
+            finally:
+                if not memory.loaded:
+                    self.drop(key, memory)
+        if memory.unpacked is None:
+            unpack = partial(decompress_state, memory.packed)
+            memory.restore(await self.perform(key, memory, unpack, len(memory.packed) > LARGE_PACKED, background))
+        await self.catch_up(key, memory, position, background)
+
+    async def load(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+        """Begin with the stored snapshot, if there is one up to a position. Raises `SessionSetAside` if it is."""
+        await self.set_aside.check(key)
+        saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
+        if saved is not None:
+            size = len(saved.state)
+            decode = partial(decode_snapshot, saved.state)
+            state = await self.perform(key, memory, decode, size > LARGE_BYTES, background)
+        if saved is not None and state is not None:
+            memory.restore(state)
+            memory.saved_position, memory.folded_bytes = saved.position, 3 * size
+            memory.counted = dict(memory.state.ignored) or None
+        memory.loaded = True
+
+    async def catch_up(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+        """Fold what is missing up to a position, a page at a time."""
         while memory.position < position:
-            missing = position - memory.position
-            rows = await self.journal.read_rows(key, memory.position, min(FOLD_PAGE, missing))
+            rows = await self.read_rows(key, memory, memory.position, min(FOLD_PAGE, position - memory.position))
             if not rows:
                 return  # the session was erased meanwhile
-            memory.fold(decode_rows(rows))
-            memory.folded_bytes += sum(len(row.payload) for row in rows)
+            size = sum(len(row.payload) for row in rows)
+            off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or memory.slow_fold
+            await self.perform(key, memory, partial(memory.fold_rows, rows), off_loop, background)
+            if memory.unpacked is not None and memory.unpacked.ignored and self.cached.get(key) is memory:
+                self.note_ignored(memory)
+
+    async def read_rows(self, key: int, memory: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
+        """The next rows of the journal; a damaged one sets the session aside. Raises as `get`."""
+        try:
+            return await self.journal.read_rows(key, after, limit)
+        except DamagedEntry as error:
+            raise await self.give_up(key, memory, error) from None
+
+    # Work
+
+    async def perform(
+        self,
+        key: int,
+        memory: ReadModel | None,
+        work: Callable[[], T],
+        off_loop: bool,
+        background: bool = False,
+    ) -> T:
+        """The result of work on a session's read model; when it fails or takes too long the session is set aside.
+
+        Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionSetAside`.
+        """
+        try:
+            return await self.off_loop.run(work, background) if off_loop else work()
+        except (Exception, BudgetExhausted) as error:
+            if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
+                raise
+            raise await self.give_up(key, memory, error) from None
+        except BaseException:
+            self.drop(key, memory)
+            raise
+
+    async def give_up(self, key: int, memory: ReadModel | None, error: BaseException) -> SessionSetAside:
+        """Set a session aside; the error to raise."""
+        self.drop(key, memory)
+        await self.set_aside.add(key, error)
+        return SessionSetAside()
+
+    def drop(self, key: int, memory: ReadModel | None) -> None:
+        """Forget a read model, if it is the one that is cached."""
+        if memory is not None and self.cached.get(key) is memory:
+            del self.cached[key]
+
+    # Commits
 
     def fold_committed(
         self,
@@ -131,22 +277,51 @@ class ReadModelCache:
     ) -> None:
         """Fold events that were just committed, the first at `position`, if nothing is missing before them.
 
-        A packed read model is not unpacked for a few events: a read or a round of maintenance folds them later. `size`
-        is that of their payloads in bytes. This is the hot path: it runs for every commit, in the recorder's task.
+        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: a read or
+        a round of maintenance folds them later. `size` is that of their payloads in bytes. It never raises: they are
+        acknowledged already. This is the hot path: it runs for every commit, in the recorder's task.
         """
         memory = self.cached.get(key)
         if memory is None:
             return
-        worth = memory.unpacked is not None or len(events) >= UNPACK_MIN
-        if worth and memory.position == position - 1 and not memory.lock.locked():
-            state, memory.last_round = memory.state, self.rounds
-            memory.folded_bytes += size
-            for place, event in enumerate(events, position):
-                fold_event(state, place, received_ms, event, producer)
+        worth = memory.unpacked is not None or (len(events) >= UNPACK_MIN and len(memory.packed) <= LARGE_PACKED)
+        large = size > LARGE_BYTES or memory.slow_fold
+        if worth and not large and memory.position == position - 1 and not memory.lock.locked():
+            began = time.thread_time() if self.watched_folds else None
+            try:
+                state, memory.last_round = memory.state, self.rounds
+                memory.folded_bytes += size
+                for place, event in enumerate(events, position):
+                    fold_event(state, place, received_ms, event, producer)
+            except Exception:  # read again off the loop, it fails there too, and is set aside
+                self.drop(key, memory)
+                self.failed[key] = position + len(events) - 1
+                return
+            if began is not None:
+                self.watched_folds -= 1
+                memory.slow_fold = took_long(time.thread_time() - began, len(events))
+            if state.ignored:
+                self.note_ignored(memory)
             return
         memory.known_position = position + len(events) - 1
-        if memory.known_position - memory.position > MAX_LAG:
+        if large or memory.known_position - memory.position > MAX_LAG:
             self.lagging.add(key)
+
+    def note_commit(self, seconds: float) -> None:
+        """Note how long folding a whole commit took, by the wall's clock: after a long one it is measured who is slow.
+
+        The CPU time of every fold would cost more than many a fold does.
+        """
+        if seconds > SLOW_S:
+            self.watched_folds = WATCHED_FOLDS
+
+    def note_ignored(self, memory: ReadModel) -> None:
+        """Count the events that the fold has left out since the last time."""
+        counted = memory.counted = memory.counted or {}
+        for bound, count in memory.state.ignored.items():
+            if count > counted.get(bound, 0):
+                self.count_ignored(bound, count - counted.get(bound, 0))
+                counted[bound] = count
 
     def discard(self, key: int) -> None:
         self.cached.pop(key, None)
@@ -155,29 +330,56 @@ class ReadModelCache:
         """Drop everything: after a commit of unknown outcome nothing cached can be trusted."""
         self.cached.clear()
 
+    # Snapshots
+
+    def is_worth_saving(self, memory: ReadModel, every: int) -> bool:
+        return memory.position - memory.saved_position >= every
+
     async def save_snapshot_if_due(self, key: int, memory: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
-        position = memory.position
-        if position - memory.saved_position >= every:
-            memory.saved_position = position
-            with suppress(StoreUnavailable):  # a snapshot only saves time
-                await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encode_state(memory.state)))
+        if self.is_worth_saving(memory, every):
+            position = memory.saved_position = memory.position
+            encoded = await self.encode(memory, memory.encode_state)
+            if encoded is not None and memory.position == position:
+                with suppress(StoreUnavailable):  # a snapshot only saves time
+                    await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
+
+    async def encode(self, memory: ReadModel, work: Callable[[], bytes]) -> bytes | None:
+        """The result of work that only saves time or space; None if it fails, which harms nobody."""
+        try:
+            if memory.folded_bytes <= LARGE_BYTES:
+                return None if memory.lock.locked() else work()
+            async with memory.lock:
+                return await self.off_loop.run(work)
+        except (Exception, BudgetExhausted) as error:
+            LOG.warning("A snapshot could not be made: %s", type(error).__name__)
+            return None
+
+    # Maintenance
 
     async def maintain(self) -> None:
-        """One round of maintenance: pack what is not used, evict what is too much, catch up what lags."""
+        """One round of maintenance: pack what is not used, evict what is too much."""
         self.rounds += 1
         await self.pack_idle()
         await self.evict(weigh=True)
-        await self.catch_up_lagging()
+        if self.rounds % REPORT_ROUNDS == 1:
+            with suppress(StoreUnavailable):
+                await self.set_aside.refresh()
 
     async def catch_up_lagging(self) -> None:
+        """Fold what was too much for the event loop, and look again at what has failed there."""
+        failed, self.failed = self.failed, {}
+        for key, position in failed.items():
+            with suppress(StoreUnavailable, SessionSetAside):
+                await self.compute_as_of(key, position, ReadModel.refresh, background=True)
         for key in list(islice(self.lagging, CATCH_UP_SLICE)):
             self.lagging.discard(key)
             memory = self.cached.get(key)
             if memory is not None:
                 memory.last_round = self.rounds
-                with suppress(StoreUnavailable):  # the next read reports it
+                with suppress(StoreUnavailable, SessionSetAside):  # the next read reports it
                     async with memory.lock:
-                        await self.catch_up(key, memory, memory.known_position)
+                        if self.cached.get(key) is memory:
+                            await self.prepare(key, memory, memory.known_position, background=True)
 
     async def pack_idle(self) -> None:
         """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
@@ -187,16 +389,33 @@ class ReadModelCache:
         idle = [memory for memory in used if self.rounds - memory.last_round >= rounds]
         for count, memory in enumerate(idle, 1):
             if self.rounds - memory.last_round >= rounds and not memory.lock.locked():
-                memory.pack()
+                await self.pack(memory)
             if count % PACK_SLICE == 0:
                 await asyncio.sleep(0)
 
+    async def pack(self, memory: ReadModel) -> None:
+        """Pack a read model, unless it is used meanwhile."""
+        state = memory.unpacked
+        if state is None:
+            return
+        position = state.position
+        packed = await self.encode(memory, partial(compress_state, state))
+        if packed is not None and memory.unpacked is state and state.position == position:
+            memory.replace_state(packed)
+
     async def evict(self, weigh: bool = False) -> None:
-        """Drop those that were read longest ago, while they are too many or (with `weigh`) too large together."""
-        excess = sum(memory.weight for memory in self.cached.values()) - self.budget if weigh else 0
-        while self.cached and (len(self.cached) > self.capacity or excess > 0):
-            excess -= next(iter(self.cached.values())).weight
+        """Drop those that were read longest ago, while they are too many or (with `weigh`) too large together.
+
+        Those on which a thread works at the moment stay.
+        """
+        excess, busy = sum(memory.weight for memory in self.cached.values()) - self.budget if weigh else 0, 0
+        while len(self.cached) > busy and (len(self.cached) > self.capacity or excess > 0):
             key, memory = self.cached.popitem(last=False)
+            if memory.lock.locked():
+                self.cached[key] = memory
+                busy += 1
+                continue
+            excess -= memory.weight
             await self.save_snapshot_if_due(key, memory, every=100)
 
     async def save_all(self, timeout_s: float) -> None:
@@ -211,14 +430,31 @@ class ReadModelCache:
                     )
 
 
-def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
-    """Decode journal rows for the fold. Raises `StoreUnavailable` for a damaged one."""
+def decode_snapshot(saved: bytes) -> State | None:
+    """The state of a snapshot; None for a damaged one: the journal is folded again instead."""
     try:
-        return [
-            DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload), row.producer) for row in rows
-        ]
+        return decode_state(saved)
     except MALFORMED:
-        raise StoreUnavailable("An event is damaged in the store.") from None
+        return None
+
+
+def new_read_model() -> ReadModel:
+    """A read model that is still to be loaded."""
+    memory = ReadModel(State())
+    memory.loaded = False
+    return memory
+
+
+def is_ready(memory: ReadModel, position: int, with_messages: bool) -> bool:
+    """Whether a read model can be read as it is."""
+    state = memory.unpacked
+    return (
+        state is not None
+        and memory.loaded
+        and state.position >= position
+        and not memory.lock.locked()
+        and not (with_messages and state.dirty_turns)
+    )
 
 
 async def maintain_forever(memories: ReadModelCache) -> None:
@@ -228,31 +464,8 @@ async def maintain_forever(memories: ReadModelCache) -> None:
         await memories.maintain()
 
 
-MAX_APPEND_ATTEMPTS = 100
-"""Each failed attempt means that another event was journaled first."""
-
-
-async def append_derived(
-    memories: ReadModelCache, stream: Stream, make: Callable[[ReadModel], ServerEvent | None], now_ms: Callable[[], int]
-) -> tuple[Stream, ReadModel]:
-    """Journal the event that `make` derives from the read model; return the session and the read model after it.
-
-    `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
-    from, so the append expects that position, and is tried again when another event came first.
-
-    Raises `Refused` (`unknown_session`, and what `make` raises), `StoreUnavailable`.
-    """
-    for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await memories.journal.find_session(stream.project, stream.id)
-        if current is None:
-            raise Refused("unknown_session")
-        memory = await memories.get(current)
-        event = make(memory)
-        if event is None:
-            return current, memory
-        appended = await memories.journal.append_server_event(
-            stream.key, msgspec.json.encode(event), memory.position, now_ms()
-        )
-        if appended is not None:
-            return appended, await memories.get(appended)
-    raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
+async def catch_up_forever(memories: ReadModelCache) -> None:
+    """Background task: fold what is too much for the event loop. It has a task of its own, since it may take long."""
+    while True:
+        await asyncio.sleep(MAINTENANCE_S)
+        await memories.catch_up_lagging()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from voicemem.errors import StoreUnavailable
 from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.presence import Presence
+from voicemem.sessions.set_aside import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics
 
 
@@ -54,6 +55,7 @@ class Gauges:
         metrics.outbox_due.set(figures.due)
         since = now if figures.oldest_due_ms is None else figures.oldest_due_ms
         metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
+        metrics.sessions_set_aside.set(await self.store.count_set_aside(FOLD_VERSION))
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 

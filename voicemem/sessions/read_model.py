@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from voicemem.errors import DamagedEntry
 from voicemem.llm.tokens import TokenCounter
+from voicemem.protocol import codec
+from voicemem.protocol.strict_json import MALFORMED
+from voicemem.protocol.types import JsonObject
+from voicemem.store.records import JournalRow
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import SpeechTimes, turn_times
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
+from voicemem.transcript.turns import turns
+
+LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
+"""Work on more entries or bytes than these is done off the event loop."""
+SLOW_S, SLOW_PIECE_S = 0.02, 0.001
+"""Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
 
 class ReadModel:
@@ -26,8 +38,9 @@ class ReadModel:
     """
 
     __slots__ = (
-        "all_messages", "encoded", "encoded_ends", "folded_bytes", "known_position", "last_round", "lock", "packed",
-        "packed_position", "saved_position", "times", "token_counts", "turn_messages", "turn_starts", "unpacked",
+        "all_messages", "counted", "encoded", "encoded_ends", "folded_bytes", "known_position", "last_round", "loaded",
+        "lock", "made_bytes", "made_position", "packed", "packed_position", "saved_position", "slow_fold",
+        "slow_refresh", "times", "token_counts", "turn_messages", "turn_starts", "unpacked",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -54,7 +67,15 @@ class ReadModel:
         self.folded_bytes = 0
         """About how many bytes of the journal were folded; stands for its size while it is not packed."""
         self.lock = asyncio.Lock()
-        """Held while missing entries are read and folded."""
+        """Held while missing entries are folded and while a thread works on it: nobody else may use it then."""
+        self.loaded = True
+        """False until the stored snapshot was looked for."""
+        self.made_position = self.made_bytes = 0
+        """What was folded when the messages were made last; 0 when all of them must be made."""
+        self.slow_fold = self.slow_refresh = False
+        """Whether folding, and making messages, took long the last time."""
+        self.counted: dict[str, int] | None = None
+        """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
         """The round of maintenance in which it was used last."""
         self.known_position = 0
@@ -63,9 +84,11 @@ class ReadModel:
     @property
     def state(self) -> State:
         """The fold state, unpacked if need be."""
-        if self.unpacked is None:
-            self.unpacked, self.packed = decode_state(zlib.decompress(self.packed)), b""
-        return self.unpacked
+        state = self.unpacked
+        if state is None:
+            state = decompress_state(self.packed)
+            self.restore(state)
+        return state
 
     @property
     def position(self) -> int:
@@ -77,18 +100,55 @@ class ReadModel:
         """About how many bytes it takes in memory."""
         return self.folded_bytes if self.unpacked is not None else len(self.packed)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether work on all of it is too much for the event loop."""
+        return self.folded_bytes > LARGE_BYTES or self.slow_fold or self.slow_refresh
+
+    @property
+    def has_large_refresh(self) -> bool:
+        """Whether making the messages that have changed is too much for the event loop."""
+        return (
+            self.position - self.made_position > LARGE_ROWS
+            or self.folded_bytes - self.made_bytes > LARGE_BYTES
+            or self.slow_refresh
+        )
+
+    @property
+    def has_large_encoding(self) -> bool:
+        """Whether encoding the messages that were not encoded yet is too much for the event loop."""
+        return len(self.turn_starts) - len(self.encoded_ends) > LARGE_ROWS
+
     def pack(self) -> None:
         """Replace the state and everything made from it by a compressed snapshot."""
         if self.unpacked is not None:
-            self.packed_position = self.unpacked.position
-            self.packed = zlib.compress(encode_state(self.unpacked), 1)
-            self.unpacked = None
-            self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
-            self.token_counts = {}
-            self.encoded, self.encoded_ends = b"[]", []
+            self.replace_state(compress_state(self.unpacked))
+
+    def replace_state(self, packed: bytes) -> None:
+        """Keep nothing but the compressed snapshot of the state."""
+        self.packed_position, self.packed, self.unpacked = self.position, packed, None
+        self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
+        self.token_counts = {}
+        self.encoded, self.encoded_ends = b"[]", []
+        self.made_position = self.made_bytes = 0
+
+    def restore(self, state: State) -> None:
+        """Continue with a state that was saved or packed."""
+        self.unpacked, self.packed, self.loaded = state, b"", True
+
+    def encode_state(self) -> bytes:
+        """The state as a snapshot."""
+        return zlib.decompress(self.packed) if self.unpacked is None else encode_state(self.unpacked)
 
     def fold(self, entries: Iterable[DecodedRow]) -> None:
         fold_all(self.state, entries)
+
+    def fold_rows(self, rows: Sequence[JournalRow]) -> None:
+        """Decode the next rows of the journal, and fold them. Raises `DamagedEntry`."""
+        began = time.thread_time()
+        fold_all(self.state, decode_rows(rows))
+        self.folded_bytes += sum(len(row.payload) for row in rows)
+        self.slow_fold = took_long(time.thread_time() - began, len(rows))
 
     def messages(self, unfinished: bool = False) -> list[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
@@ -145,6 +205,7 @@ class ReadModel:
         state = self.state
         if not state.dirty_turns:
             return
+        began, dirty = time.thread_time(), len(state.dirty_turns)
         settle(state)
         for number in state.dirty_turns:
             self.turn_messages[number] = history.turn_messages(state, state.turns[number])
@@ -160,6 +221,8 @@ class ReadModel:
         for number in state.turn_numbers[place:]:
             self.turn_starts[number] = len(self.all_messages)
             self.all_messages += self.turn_messages[number]
+        self.made_position, self.made_bytes = state.position, self.folded_bytes
+        self.slow_refresh = took_long(time.thread_time() - began, dirty)
 
     def token_counter(self, counter: TokenCounter) -> Callable[[int], int]:
         """A function that counts the tokens of the message at an index, each once; valid until the next fold."""
@@ -175,5 +238,32 @@ class ReadModel:
 
         return count
 
+    def turns(self) -> list[JsonObject]:
+        """Each turn's start, end, cause and latencies."""
+        return turns(self.state)
+
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)
+
+
+def compress_state(state: State) -> bytes:
+    return zlib.compress(encode_state(state), 1)
+
+
+def decompress_state(packed: bytes) -> State:
+    return decode_state(zlib.decompress(packed))
+
+
+def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
+    """Decode journal rows for the fold. Raises `DamagedEntry`."""
+    try:
+        return [
+            DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload), row.producer) for row in rows
+        ]
+    except MALFORMED:
+        raise DamagedEntry from None
+
+
+def took_long(seconds: float, pieces: int) -> bool:
+    """Whether work took so long that the next of its kind must not hold up the event loop."""
+    return seconds > SLOW_S and seconds > pieces * SLOW_PIECE_S

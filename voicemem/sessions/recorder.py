@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from voicemem.config.secrets import SessionPatch, patch_changes_outbound
 from voicemem.config.session import validate_config
-from voicemem.errors import Refused, VoicememError
+from voicemem.errors import Refused, SessionSetAside, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.runtime import Runtime
@@ -98,8 +98,11 @@ class Recorder:
         )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
-        memory = await self.memories.get(opened.stream)
-        return opened, memory.state.newest_turn + 1
+        try:
+            next_turn = (await self.memories.get_state(opened.stream)).newest_turn + 1
+        except SessionSetAside:  # no turn is known, and there are hardly more turns than entries
+            next_turn = opened.stream.position + 1
+        return opened, next_turn
 
     async def check_producer(self, stream: Stream | None, name: str) -> None:
         """Refuse the service's own producer names, except to a producer that has sent seqs under that name before."""
@@ -188,10 +191,12 @@ class Recorder:
             results.append(result_of(batch, outcome))
             batch.on_result(batch, results[-1])
         self.metrics.commit_seconds.observe(written - began)
-        self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
+        answered = time.monotonic()
+        self.metrics.ack_latency_seconds.observe(answered - since)
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
             self.apply_result(batch, result, now, counts)
+        self.memories.note_commit(time.monotonic() - answered)
         self.metrics.count_commit(counts)
         self.feed.publish(appended)
         return True
@@ -205,8 +210,10 @@ class Recorder:
                 lease.key, result.position, received_ms, batch.events, lease.producer, result.size
             )
             return
+        size = result.size  # counted with the first entry: if that one waits for the journal, all do
         for entry in result.entries:
-            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer)
+            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
+            size = 0
         counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
         for problem in result.problems:
             self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)

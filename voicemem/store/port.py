@@ -5,6 +5,7 @@ It is split by use:
 - `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
 - `Outbox`: deliveries, which are webhook notices on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
+- `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, the operator's endpoint, and the store's own identity;
 - `Operations`: figures and health.
@@ -14,7 +15,7 @@ What holds for every method of every engine:
 - A method that writes is one transaction. It returns after its commit is on disk (or on as many replicas as the engine
   promises), and raises `StoreUnavailable` when the commit failed or its outcome is unknown. Callers may repeat it.
 - A read sees everything that was acknowledged before it, on every node. It raises `StoreUnavailable` when the store
-  cannot be read, or what it reads is damaged; damage of one session must not affect another.
+  cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service.
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice.
@@ -47,6 +48,7 @@ from voicemem.store.records import (
     OpenResult,
     RestoredSession,
     SessionFilter,
+    SetAside,
     Snapshot,
 )
 from voicemem.store.streams import SessionEnding, Stream
@@ -227,7 +229,7 @@ class Outbox(Protocol):
         """
 
     async def release_deliveries(self, now_ms: int) -> None:
-        """End all leases, and make every delivery due now that was never attempted.
+        """End all leases, and make due now what was never attempted, except deliveries that wait for something.
 
         Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
         a due time in the future may be of a clock that was ahead.
@@ -247,6 +249,12 @@ class Outbox(Protocol):
 
         A delivery that was failed meanwhile (its endpoint was disabled) is not tried again, but `delivered` counts.
         Also keeps `failing_since_ms` of a project's endpoint: the first failed attempt since the last success.
+        """
+
+    async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
+        """End the lease without an attempt, and note what the delivery waits for; it is due again at `due_ms`.
+
+        Does nothing when the lease was lost. `freeze_payload` and `put_back` clear the note.
         """
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
@@ -304,6 +312,25 @@ class Endpoints(Protocol):
         """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
 
 
+class SetAsides(Protocol):
+    """Streams whose memory could not be made. Entries of another `version` count as not there."""
+
+    async def set_aside(self, key: int, entry: SetAside) -> Stream | None:
+        """Note that a stream is set aside; its row, or None when it is erased or was set aside by this version."""
+
+    async def find_set_aside(self, key: int, version: str) -> SetAside | None:
+        """Why a stream is set aside; None when it is not, and for an erased one. Asked at each first read."""
+
+    async def put_back(self, key: int, now_ms: int) -> None:
+        """Forget that a stream is set aside, and make its deliveries due that have waited for it."""
+
+    async def count_set_aside(self, version: str) -> int:
+        """How many streams are set aside."""
+
+    async def list_set_aside(self, version: str, limit: int) -> list[Stream]:
+        """Sessions that are set aside, the newest entry first."""
+
+
 class Retention(Protocol):
     """What happens to sessions after their end. Every step is short, so that appends never wait for long.
 
@@ -337,7 +364,7 @@ class Retention(Protocol):
     async def compact(self, key: int) -> bool:
         """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
 
-        An engine that does not compact returns nothing from `to_compact`.
+        A damaged journal is left as it is. An engine that does not compact returns nothing from `find_compactable`.
         """
 
 
@@ -394,5 +421,5 @@ class Operations(Protocol):
         """Finish what was begun, and release the store."""
 
 
-class Store(Journal, Outbox, Endpoints, Retention, Directory, Operations, Protocol):
+class Store(Journal, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
     """The whole port: one object per engine."""

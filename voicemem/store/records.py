@@ -56,6 +56,16 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
+class SetAside(NamedTuple):
+    """Why a session is set aside: its memory could not be made, and is not tried again by this version."""
+
+    reason: str
+    """`failed`, `too_slow`, or `damaged` (an entry of the journal)."""
+    since_ms: int
+    version: str
+    """Of the program and its fold; to any other version the session is not set aside."""
+
+
 class RestoredSession(Struct, frozen=True, kw_only=True):
     """The journal of a session that is to be restored, and the state of the session after it."""
 
@@ -176,6 +186,8 @@ class Delivery(NamedTuple):
     state: str
     """`pending`, `delivered` or `failed`."""
     attempts: list[Attempt]
+    waiting_for: str | None = None
+    """`session_set_aside` while it cannot be made for that reason."""
 
 
 class EndpointDelivery(NamedTuple):

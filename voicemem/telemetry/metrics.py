@@ -20,6 +20,7 @@ INGEST_KINDS = ("websocket", "http")
 EVENT_RESULTS = ("stored", "repeated", "refused")
 RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
 ATTEMPT_RESULTS = ("delivered", "failed", "gone")
+FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words")
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -90,9 +91,14 @@ class Metrics:
         self.loop_lag_seconds = self.histogram(
             "loop_lag_seconds", "How much later than asked the event loop wakes up.", LAG_BUCKETS
         )
+        self.fold_ignored = self.counter(
+            "fold_ignored", "Events that changed no memory because of a bound, by bound.", "bound"
+        )
         for kind in INGEST_KINDS:
             for result in EVENT_RESULTS:
                 self.ingest_events.labels(kind, result)
+        for bound in FOLD_BOUNDS:
+            self.fold_ignored.labels(bound)
         for result in RESUME_RESULTS:
             self.resume.labels(result)
         for result in ("committed", "failed"):
@@ -135,6 +141,7 @@ class Metrics:
         self.memories_bytes = self.gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
         self.fold_lag_events = self.gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
         self.memories_lagging = self.gauge("memories_lagging", "Cached memories that are behind their journals.")
+        self.sessions_set_aside = self.gauge("sessions_set_aside", "Sessions whose memory cannot be made.")
         self.outbox_pending = self.gauge(
             "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
         )
@@ -170,6 +177,9 @@ class Metrics:
 
     def count_refused(self, code: str, count: int = 1) -> None:
         self.refused_events.labels(code if code in CODES else "internal").inc(count)
+
+    def count_fold_ignored(self, bound: str, count: int) -> None:
+        self.fold_ignored.labels(bound).inc(count)
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a REST request that was answered; `route` is the path with placeholders."""

@@ -8,8 +8,9 @@ from collections import Counter
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from voicemem.backoff import spread
 from voicemem.config import session as config
-from voicemem.errors import StoreUnavailable
+from voicemem.errors import SessionSetAside, StoreUnavailable
 from voicemem.runtime import Runtime
 from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.read_model import ReadModel
@@ -40,6 +41,8 @@ LEASE_MS = 60_000
 start."""
 FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
+SET_ASIDE_DELAY_S = 600.0
+"""Between two looks at a delivery whose session is set aside; a refold that succeeds makes it due at once."""
 MAX_WAIT_S = 1.0
 """Between two looks at the store while nothing wakes the outbox."""
 
@@ -113,17 +116,26 @@ class OutboxWorker:
 
     async def deliver(self, delivery: ClaimedDelivery) -> None:
         """Make one attempt, and record its result."""
+        claimed_ms = self.clock()
         try:
             payload = await self.store.freeze_payload(delivery, delivery.payload or await self.make_payload(delivery))
-            if payload is None:
-                return  # the session was erased meanwhile
             started = self.clock()
+            if payload is None or started - claimed_ms >= LEASE_MS:
+                return  # the session was erased meanwhile, or another claim goes on with the payload
             answer = await self.send(attempt_request(delivery, payload, started))
             await self.finish(delivery, answer, started)
+        except SessionSetAside:
+            await self.postpone(delivery)
         except StoreUnavailable:
             return  # the lease runs out, and the notice is claimed again
         finally:
             self.release(delivery.endpoint.url)
+
+    async def postpone(self, delivery: ClaimedDelivery) -> None:
+        """Let a delivery wait for its session's memory; no attempt counts, and its lease is over."""
+        delay_s = spread(SET_ASIDE_DELAY_S, self.random(), 1.0, 1.2)
+        with suppress(StoreUnavailable):
+            await self.store.postpone_delivery(delivery, "session_set_aside", self.clock() + int(delay_s * 1000))
 
     def release(self, url: str) -> None:
         """Free the place of an attempt, and see to it that free places are filled.
@@ -142,7 +154,10 @@ class OutboxWorker:
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
     async def make_payload(self, delivery: ClaimedDelivery) -> bytes:
-        """The payload of a notice, from the journal up to the close; later events do not change it."""
+        """The payload of a notice, from the journal up to the close; later events do not change it.
+
+        Raises `SessionSetAside`, `StoreUnavailable`.
+        """
         closing, contents = delivery.closing, delivery.endpoint.contents
         session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
         match delivery.event_type:
@@ -150,16 +165,15 @@ class OutboxWorker:
                 return started_payload(session)
             case config.LEFT_EVENT:
                 return left_payload(session, closing.stopped_ms, closing.reason)
-            case config.HISTORY_EVENT:
-                messages = await self.memories.messages_as_of(delivery.stream, delivery.position)
-                return history_payload(session, closing.stopped_ms, messages, contents)
 
         def write(memory: ReadModel) -> bytes:
+            if delivery.event_type == config.HISTORY_EVENT:
+                return history_payload(session, closing.stopped_ms, memory.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, closing.stopped_ms, memory.state, contents)
             return turns_payload(session, closing.stopped_ms, memory.state)
 
-        return await self.memories.compute_as_of(delivery.stream, delivery.position, write)
+        return await self.memories.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
     async def finish(self, delivery: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
         """Record an attempt, and what follows from its answer."""

@@ -44,15 +44,15 @@ async def test_a_flipped_bit_in_the_database(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     await damaged(path, SPOKEN.encode(), SPOKEN.replace("7", "6").encode())
     async with running_service(store=f"sqlite:{path}") as app:
-        assert (503, "store_unavailable") == (await RestClient(app).get("/v1/sessions/s/history")).problem
+        assert (503, "session_set_aside") == (await RestClient(app).get("/v1/sessions/s/history")).problem
 
 
 async def test_a_damaged_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """29: an event that cannot be read any more is a store that cannot be read, and no fault of the program."""
+    """29: an event that cannot be read any more sets its session aside, and is no fault of the program."""
     path = tmp_path / "calls.db"
     await damaged(path, b'"' + SPOKEN.encode(), b"!" + SPOKEN.encode())
     async with running_service(store=f"sqlite:{path}") as app:
-        assert (503, "store_unavailable") == (await RestClient(app).get("/v1/sessions/s/history")).problem
+        assert (503, "session_set_aside") == (await RestClient(app).get("/v1/sessions/s/history")).problem
     assert not [record for record in caplog.records if record.exc_info]
 
 

@@ -141,8 +141,7 @@ async def compare(app: App, name: str, told: TailEvent, reader: HistoryReader, u
     """Hold what a reader has to the history of the position that it was told."""
     stream = await app.services.store.find_session("default", name)
     assert stream is not None
-    memory = await app.services.memories.load(stream.key, told.data["position"])
-    await app.services.memories.catch_up(stream.key, memory, told.data["position"])
+    memory = await app.services.memories.load_as_of(stream.key, told.data["position"])
     expected = json.loads(msgspec.json.encode(memory.messages(unfinished)))
     assert exact_json(expected) == exact_json(reader.shown(name))
 

@@ -25,6 +25,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.cache import FOLD_PAGE, IDLE_ROUNDS, MAX_LAG, PRESSURE_ROUNDS, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.admission import Offer
 from voicemem.store.records import AppendResult, Snapshot
@@ -270,7 +271,9 @@ async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], 
     if cached:
         await memories.get(stream)
     for position in range(len(events), -1, -1):
-        assert await from_scratch(store, stream, position) == await memories.messages_as_of(stream.key, position)
+        assert await from_scratch(store, stream, position) == await memories.compute_as_of(
+            stream.key, position, ReadModel.messages
+        )
 
 
 async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memories: ReadModelCache) -> None:
@@ -278,7 +281,7 @@ async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memor
     stream = await begin(store)
     await append(store, stream, *talk(10))
     before = (await memories.get(stream)).messages()
-    assert await from_scratch(store, stream, 4) == await memories.messages_as_of(stream.key, 4)
+    assert await from_scratch(store, stream, 4) == await memories.compute_as_of(stream.key, 4, ReadModel.messages)
     assert before == (await memories.get(stream)).messages()
 
 
@@ -289,11 +292,11 @@ async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories:
     await store.set_silent_since(stream.key, NOW - 60_000)
     closed = await store.close_session(stream.key, None, "n", NOW)
     assert closed is not None
-    at_close = await memories.messages_as_of(stream.key, closed.position)
+    at_close = await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)
     await append(store, stream, done(1, 7, text="Let me see."))
     await memories.get(stream)
     assert [("Hello?", None), ("", "Let me")] == [(one.content, one.metadata.get("original")) for one in at_close]
-    assert at_close == await memories.messages_as_of(stream.key, closed.position)
+    assert at_close == await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)
 
 
 async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories: ReadModelCache) -> None:
@@ -301,7 +304,7 @@ async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE * 2))
     expected = await from_scratch(store, stream, FOLD_PAGE + 3)
-    looks = [memories.messages_as_of(stream.key, FOLD_PAGE + 3) for _ in range(3)]
+    looks = [memories.compute_as_of(stream.key, FOLD_PAGE + 3, ReadModel.messages) for _ in range(3)]
     await asyncio.gather(memories.get(stream), *(check_equal(expected, look) for look in looks), memories.get(stream))
 
 
@@ -340,7 +343,7 @@ async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadM
     await append(store, stream, *talk(4))
     await store.erase(stream.key, NOW)
     assert [] == (await memories.get(stream)).messages()
-    assert [] == await memories.messages_as_of(stream.key, 4)
+    assert [] == await memories.compute_as_of(stream.key, 4, ReadModel.messages)
 
 
 # Packing
@@ -391,7 +394,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memor
         await append(store, stream, *talk(1))
         note(memories, stream, (await journal(store, stream))[-1:])
         assert (4, None) == (memory.position, memory.unpacked)
-        await memories.maintain()
+        await memories.catch_up_lagging()
         assert (4 if count <= MAX_LAG else stream.position) == memory.position
     await append(store, stream, *talk(1))
     note(memories, stream, (await journal(store, stream))[-1:])
@@ -406,7 +409,7 @@ async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, mem
     await append(store, stream, *talk(MAX_LAG + 2))
     note(memories, stream, (await journal(store, stream))[1:])
     assert 0 == memory.position
-    await memories.maintain()
+    await memories.catch_up_lagging()
     assert MAX_LAG + 2 == memory.position
 
 

@@ -20,9 +20,9 @@ from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 from voicemem.server.rest.history import Spoken, TurnReport
 from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
-from voicemem.transcript.turns import turns
 
 CONTENTS_KEY = web.AppKey("agora_contents", str)
 AGORA_PRODUCER = "agora.rest"
@@ -94,22 +94,22 @@ class SpokenBody(Struct, frozen=True):
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """Read the memory of an agent, while it runs."""
     stream = await running_agent_of(request)
-    memory = await services_of(request).memories.get(stream)
+    memories = services_of(request).memories
     start_ts = stream.started_ms // 1000
     if request.app[CONTENTS_KEY] == "standard":
-        spoken = [Spoken(message.role, message.content) for message in memory.messages()]
+        spoken = [Spoken(message.role, message.content) for message in (await memories.get(stream)).messages()]
         return json_response(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
-    timed = [TimedMessage(*astuple(message), **times) for message, times in memory.timed_messages()]
+    timed_messages = await memories.read(stream, ReadModel.timed_messages)
+    timed = [TimedMessage(*astuple(message), **times) for message, times in timed_messages]
     return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
 
 
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
-    memory = await services_of(request).memories.get(stream)
+    all_turns = await services_of(request).memories.read(stream, ReadModel.turns)
     config = parse_config(stream.config)
     channel = config.channel or ""
-    all_turns = turns(memory.state)
     pages = -(-len(all_turns) // query.page_size) or 1
     first = (query.page_index - 1) * query.page_size
     return json_response(
@@ -130,7 +130,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     body = await body_as(request, Speak)
     if len(body.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
-    newest = (await services_of(request).memories.get(stream)).state.newest_turn
+    newest = (await services_of(request).memories.get_state(stream)).newest_turn
     return await record_event(
         request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )

@@ -188,6 +188,7 @@ ROUTES = (
         BodySpec({JSON: ChatRequest}),
         (
             *("missing_field", "text_too_long", "session_ended", "session_erased", "seq_required", "draining"),
+            "session_set_aside",
             *("llm_not_configured", "llm_failed", "llm_timeout", "address_not_allowed"),
         ),
         ERRORS,

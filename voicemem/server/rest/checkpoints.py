@@ -194,6 +194,6 @@ ROUTES = (
         NoQuery,
         CREATED_RESPONSE,
         BodySpec({JSON: MergePatch(Fork)}),
-        (*CREATE_CODES, "missing_field", "unknown_turn"),
+        (*CREATE_CODES, "missing_field", "unknown_turn", "session_set_aside"),
     ),
 )

@@ -104,5 +104,6 @@ ROUTES = (
         "read",
         ContextQuery,
         json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
+        codes=("session_set_aside",),
     ),
 )

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
@@ -47,7 +47,10 @@ class DeliveryAttempt(Struct, frozen=True):
 
 
 class WebhookDelivery(Struct, frozen=True):
-    """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned."""
+    """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned.
+
+    `waiting_for` is there only while the notice cannot be made, since its session is set aside.
+    """
 
     id: DeliveryId
     notice_id: str
@@ -57,6 +60,7 @@ class WebhookDelivery(Struct, frozen=True):
     created_at: int
     next_attempt_at: int | None
     attempts: list[DeliveryAttempt]
+    waiting_for: Literal["session_set_aside"] | UnsetType = UNSET
 
 
 class DeliveryPage(Struct, frozen=True):
@@ -83,6 +87,7 @@ def delivery_view(item: EndpointDelivery) -> WebhookDelivery:
         created_at=item.made_ms,
         next_attempt_at=item.due_ms,
         attempts=[DeliveryAttempt(*attempt) for attempt in delivery.attempts],
+        waiting_for=(delivery.state == "pending" and delivery.waiting_for) or UNSET,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Literal
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT
@@ -27,6 +27,19 @@ class Health(Struct, frozen=True):
     """The service is well."""
 
     status: Literal["ok"] = "ok"
+
+
+class SetAside(Struct, frozen=True):
+    """How many sessions are set aside, and where the service needs no keys the ids of up to 10 of them."""
+
+    count: int
+    sessions: list[str] | UnsetType = UNSET
+
+
+class Readiness(Health, frozen=True):
+    """The process should get traffic. `set_aside` is there only when there are such sessions; they do not stop it."""
+
+    set_aside: SetAside | UnsetType = UNSET
 
 
 class OpenApi(Struct, frozen=True):
@@ -63,7 +76,12 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("draining")
     if not services.store.healthy:
         raise StoreUnavailable
-    return json_response(Health())
+    report = services.memories.set_aside.report
+    if not report.streams:
+        return json_response(Readiness())
+    # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
+    ids = UNSET if await services.access.needs_key() else [session_id for _, session_id in report.sessions]
+    return json_response(Readiness(set_aside=SetAside(report.streams, ids)))
 
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
@@ -90,7 +108,7 @@ async def metrics(request: web.Request, _: NoQuery) -> web.Response:
 
 ROUTES = (
     Route("GET", "/livez", livez, None, NoQuery, json_ok(Health)),
-    Route("GET", "/readyz", readyz, None, NoQuery, json_ok(Health), codes=("draining", "store_unavailable")),
+    Route("GET", "/readyz", readyz, None, NoQuery, json_ok(Readiness), codes=("draining", "store_unavailable")),
     Route("GET", "/metrics", metrics, "read", NoQuery, {200: ResponseSpec({"text/plain": str})}),
     Route("GET", "/openapi.json", openapi, None, NoQuery, json_ok(OpenApi)),
     Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, json_ok(AsyncApi)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Annotated, Literal, TypeVar
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -13,9 +15,11 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import StateName
+from voicemem.sessions.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
-from voicemem.transcript.turns import turns
+
+T = TypeVar("T")
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,18 +121,36 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
-    memory = await services.memories.get(stream)
-    if memory.position > stream.position:  # more was committed since: the row must be of the same moment
-        stream = await get_stream(request)
-        memory = await services.memories.get(stream)
-    head = (stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
     if query == HistoryQuery():
-        return json_response(EncodedHistory(*head, Raw(memory.encode_messages())), headers={"ETag": etag})
-    messages = select(memory.messages(unfinished=query.open), query)
+        stream, encoded = await read_at_once(
+            request, stream, ReadModel.encode_messages, attrgetter("has_large_encoding")
+        )
+        return json_response(EncodedHistory(*head_of(stream), Raw(encoded)), headers={"ETag": etag})
+    stream, all_messages = await read_at_once(
+        request, stream, lambda memory: memory.messages(query.open), lambda memory: query.open and memory.is_large
+    )
+    messages, head = select(all_messages, query), head_of(stream)
     if query.fields == "full":
         return json_response(History(*head, messages), headers={"ETag": etag})
     spoken = [Spoken(message.role, message.content) for message in messages]
     return json_response(StandardHistory(*head, spoken), headers={"ETag": etag})
+
+
+async def read_at_once(
+    request: web.Request, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool]
+) -> tuple[Stream, T]:
+    """What `make` returns for the memory, and the session's row of the same moment."""
+    memories = services_of(request).memories
+    position, made = await memories.read(stream, lambda memory: (memory.position, make(memory)), is_large)
+    if position > stream.position:  # more was committed since
+        stream = await get_stream(request)
+        made = await memories.read(stream, make, is_large)
+    return stream, made
+
+
+def head_of(stream: Stream) -> tuple[str, str, int, int | None, int]:
+    """The fields of `SessionMemory`."""
+    return stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
 
 
 def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
@@ -148,9 +170,9 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
-    memory = await services_of(request).memories.get(stream)
+    all_turns = await services_of(request).memories.read(stream, ReadModel.turns)
     channel = parse_config(stream.config).channel or ""
-    return json_response(Turns([TurnReport(stream.id, channel, **turn) for turn in turns(memory.state)]))
+    return json_response(Turns([TurnReport(stream.id, channel, **turn) for turn in all_turns]))
 
 
 ROUTES = (
@@ -161,6 +183,15 @@ ROUTES = (
         "read",
         HistoryQuery,
         {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
+        codes=("session_set_aside",),
     ),
-    Route("GET", "/v1/sessions/{id}/turns", read_turns, "read", NoQuery, json_ok(Turns)),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/turns",
+        read_turns,
+        "read",
+        NoQuery,
+        json_ok(Turns),
+        codes=("session_set_aside",),
+    ),
 )

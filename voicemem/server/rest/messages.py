@@ -97,7 +97,7 @@ ROUTES = (
         NoQuery,
         json_ok(Forgot),
         BodySpec({JSON: ToForget}),
-        ("missing_field", "unknown_turn"),
+        ("missing_field", "unknown_turn", "session_set_aside"),
     ),
     Route(
         "POST",
@@ -107,7 +107,18 @@ ROUTES = (
         NoQuery,
         json_ok(AddedAt),
         BodySpec({JSON: Added | list[Added]}),
-        ("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased", "seq_required"),
+        (
+            *("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased"),
+            *("seq_required", "session_set_aside"),
+        ),
     ),
-    Route("GET", "/v1/sessions/{id}/stats", read_statistics, "read", NoQuery, json_ok(Statistics)),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/stats",
+        read_statistics,
+        "read",
+        NoQuery,
+        json_ok(Statistics),
+        codes=("session_set_aside",),
+    ),
 )

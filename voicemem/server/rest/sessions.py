@@ -25,7 +25,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
-from voicemem.store.records import SessionFilter
+from voicemem.store.records import SessionFilter, SetAside
 from voicemem.store.streams import Stream
 
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
@@ -65,8 +65,18 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str | None = None
 
 
+class SetAsideView(Struct, frozen=True):
+    """Why the memory of a session cannot be made, and since when (Unix ms)."""
+
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["failed", "too_slow", "damaged"]})]
+    since_ms: int
+
+
 class Session(Struct, frozen=True):
-    """A session; times are Unix ms, secrets are left out of `config`."""
+    """A session; times are Unix ms, secrets are left out of `config`.
+
+    `set_aside` is there only when a session was asked for by its id, and its memory cannot be made.
+    """
 
     session_id: SessionId
     state: StateName
@@ -77,6 +87,7 @@ class Session(Struct, frozen=True):
     config: Annotated[JsonObject, Meta(extra_json_schema=reference("SessionConfig"))]
     warnings: tuple[str, ...] | UnsetType = UNSET
     """Sentences about settings that have no effect; left out without any."""
+    set_aside: SetAsideView | UnsetType = UNSET
 
 
 class SessionPage(Struct, frozen=True):
@@ -86,7 +97,7 @@ class SessionPage(Struct, frozen=True):
     next_cursor: str | None
 
 
-def session_view(stream: Stream) -> Session:
+def session_view(stream: Stream, set_aside: SetAside | None = None) -> Session:
     return Session(
         session_id=stream.id,
         state=stream.state,
@@ -96,6 +107,7 @@ def session_view(stream: Stream) -> Session:
         position=stream.position,
         config=stream.config,
         warnings=warnings_about(stream.config) or UNSET,
+        set_aside=UNSET if set_aside is None else SetAsideView(set_aside.reason, set_aside.since_ms),
     )
 
 
@@ -152,7 +164,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Respo
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """Read a session's state and configuration."""
-    return json_response(session_view(await get_stream(request)))
+    stream = await get_stream(request)
+    return json_response(session_view(stream, await services_of(request).memories.set_aside.find(stream.key)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -172,6 +185,18 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)
     return json_response(session_view(await services_of(request).sessions.end(stream, ending.reason)))
+
+
+async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
+    """Make the memory from the whole journal again; one that was set aside is there again if it succeeds.
+
+    Webhooks that have waited for it are sent then.
+    """
+    stream = await get_stream(request)
+    services = services_of(request)
+    await services.memories.refold(stream)
+    services.sessions.notices_due.set()
+    return json_response(session_view(stream))
 
 
 async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -208,6 +233,15 @@ ROUTES = (
         json_ok(Session),
         BodySpec({JSON: MergePatch(GivenConfig)}, required=False),
         (*CONFIG_CODES, "session_ended"),
+    ),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/refold",
+        refold_session,
+        "admin",
+        NoQuery,
+        json_ok(Session),
+        codes=("session_set_aside",),
     ),
     Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: ResponseSpec()}),
     Route(

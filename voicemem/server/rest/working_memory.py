@@ -255,9 +255,11 @@ PATH = "/v1/sessions/{id}/working-memory"
 DATA_PATH = "/v1/sessions/{id}/data"
 READ = {200: ResponseSpec({JSON: WorkingMemoryDocument}, headers=("ETag",))}
 WRITTEN = {200: ResponseSpec({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
-WRITE_CODES = ("no_user", "precondition_failed")
+SET_ASIDE = ("session_set_aside",)
+READ_CODES = ("no_user", *SET_ASIDE)
+WRITE_CODES = (*READ_CODES, "precondition_failed")
 SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
-    Route("GET", PATH, read_working_memory, "read", VersionQuery, READ, codes=("no_user", "unknown_version")),
+    Route("GET", PATH, read_working_memory, "read", VersionQuery, READ, codes=(*READ_CODES, "unknown_version")),
     Route(
         "GET",
         f"{PATH}/versions",
@@ -265,7 +267,7 @@ SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
         "read",
         VersionsQuery,
         json_ok(DocumentVersions),
-        codes=("no_user",),
+        codes=READ_CODES,
     ),
     Route(
         "PUT",
@@ -288,7 +290,7 @@ SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
         WRITE_CODES,
     ),
     Route("DELETE", PATH, clear_working_memory, "ingest", NoQuery, WRITTEN, codes=WRITE_CODES),
-    Route("GET", f"{PATH}/tools", list_working_memory_tools, "read", NoQuery, json_ok(Tools), codes=("no_user",)),
+    Route("GET", f"{PATH}/tools", list_working_memory_tools, "read", NoQuery, json_ok(Tools), codes=READ_CODES),
     Route(
         "POST",
         f"{PATH}/tools",
@@ -297,14 +299,14 @@ SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
         NoQuery,
         json_ok(ToolMessage),
         BodySpec({JSON: ChatToolCall}),
-        ("no_user",),
+        READ_CODES,
     ),
 )
 DATA_BODY = BodySpec({JSON: JsonObject}, required=False)
 ROUTES: tuple[Route[Any], ...] = (
     *SESSION_DOCUMENT_ROUTES,
     *map(of_user, SESSION_DOCUMENT_ROUTES),
-    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject)),
-    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
-    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY),
+    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject), codes=SET_ASIDE),
+    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, SET_ASIDE),
+    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, SET_ASIDE),
 )

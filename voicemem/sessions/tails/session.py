@@ -7,11 +7,14 @@ other and costs one page of memory, and nothing is missed or sent twice. A reade
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
-from voicemem.sessions.cache import ReadModelCache, decode_rows
+from voicemem.errors import SessionSetAside
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, decode_rows
 from voicemem.sessions.tails.cursor import format_session_cursor
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
@@ -135,7 +138,7 @@ class Tail:
     async def watch(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends.
 
-        Raises `StoreUnavailable`.
+        Raises `StoreUnavailable`, and `SessionSetAside` in a tail of one session.
         """
         time = asyncio.get_running_loop().time
         poll_at = time() + POLL_S
@@ -174,7 +177,12 @@ class Tail:
                 continue
             before = session.position
             if before < stream.position:
-                items = await (self.read_changes(session) if self.view.messages else self.read_entries(session))
+                try:
+                    items = await (self.read_changes(session) if self.view.messages else self.read_entries(session))
+                except SessionSetAside:
+                    if not self.is_endless:
+                        raise
+                    continue  # it is looked at again at each poll, and holds up none of the others
                 if items:
                     yield items
             if session.position >= stream.position and is_closed_for_good(stream, self.sources.clock()):
@@ -196,17 +204,25 @@ class Tail:
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
         """
         key, memories = session.stream.key, self.sources.memories
-        if session.diff is None:
-            memory = await memories.load(key, session.position)
-            await memories.catch_up(key, memory, session.position)
-            session.diff = MessageDiff(memory.state, self.view.unfinished)
-            if session.position:
-                session.diff.changes()  # the reader has everything up to here
-        state = session.diff.state
-        fold_all(state, decode_rows(await self.store.read_rows(key, state.position, TAIL_PAGE)))
-        session.position = max(session.position, state.position)
-        changes = session.diff.changes()
+        diff = session.diff
+        if diff is None:
+            memory = await memories.load_as_of(key, session.position)
+            diff = MessageDiff(memory.state, self.view.unfinished)
+            if session.position:  # the reader has everything up to here
+                await memories.perform(key, None, diff.changes, memory.is_large)
+        rows = await memories.read_rows(key, None, diff.state.position, TAIL_PAGE)
+        off_loop = sum(len(row.payload) for row in rows) > LARGE_BYTES or len(rows) > LARGE_ROWS
+        session.diff = None  # until it is whole again
+        changes = await memories.perform(key, None, partial(fold_changes, diff, rows), off_loop)
+        session.diff = diff
+        session.position = max(session.position, diff.state.position)
         return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
+
+
+def fold_changes(diff: MessageDiff, rows: Sequence[JournalRow]) -> Changes:
+    """What more rows of the journal change. Raises `DamagedEntry`."""
+    fold_all(diff.state, decode_rows(rows))
+    return diff.changes()
 
 
 def is_closed_for_good(stream: Stream, now_ms: int) -> bool:

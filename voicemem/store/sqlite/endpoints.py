@@ -25,7 +25,7 @@ SELECT_OPERATOR_ENDPOINT = f"""
     select {ENDPOINT_COLUMNS} from endpoints e indexed by endpoints_of_operator
     where stream is null and project is null and disabled_ms is not 0
 """
-DELIVERY_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state"
+DELIVERY_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
 SELECT_DELIVERIES = f"""
     select {DELIVERY_COLUMNS}
     from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
@@ -143,6 +143,6 @@ def endpoint_values(endpoint: Endpoint) -> tuple[Any, ...]:
 
 
 def to_delivery(connection: apsw.Connection, row: tuple[Any, ...]) -> EndpointDelivery:
-    key, session_id, made_ms, due_ms, notice_id, url, event_type, state = row
-    delivery = Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
+    key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for = row
+    delivery = Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
     return EndpointDelivery(key, session_id, made_ms, due_ms, delivery)

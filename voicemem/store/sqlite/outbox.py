@@ -45,11 +45,16 @@ SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
 LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
-RELEASE_DELIVERIES = """
-    update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1)
+MAX_WAITING_MS = 600_000
+"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
+RELEASE_DELIVERIES = f"""
+    update exports set leased_until_ms = 0,
+    due_ms = min(due_ms, iif(waiting_for is null, ?1, ?1 + {MAX_WAITING_MS}))
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
 """
-FREEZE_PAYLOAD = f"update exports as x set payload = ? where key = ? and payload is null and {NOT_ERASED}"
+FREEZE_PAYLOAD = f"""
+    update exports as x set payload = ?, waiting_for = null where key = ? and payload is null and {NOT_ERASED}
+"""
 SELECT_PAYLOAD = f"select payload from exports x where key = ? and {NOT_ERASED}"
 FINISH_DELIVERY = f"""
     update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
@@ -57,6 +62,10 @@ FINISH_DELIVERY = f"""
     where key = ?3 and lease = ?4 and {NOT_ERASED}
 """
 """A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
+POSTPONE_DELIVERY = """
+    update exports set waiting_for = ?, due_ms = ?, leased_until_ms = 0, lease = lease + 1
+    where key = ? and lease = ? and due_ms is not null
+"""
 INSERT_ATTEMPT = "insert into attempts values (?, ?, ?, ?, ?, ?, ?)"
 SELECT_ATTEMPTS = """
     select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number
@@ -73,7 +82,8 @@ SELECT_NEXT_DUE_MS = f"""
     where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1
 """
 SELECT_SESSION_DELIVERIES = f"""
-    select x.key, x.notice_id, e.url, x.event_type, x.state from exports x join endpoints e on e.key = x.endpoint
+    select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
+    from exports x join endpoints e on e.key = x.endpoint
     where x.stream = ? and {NOT_ERASED} order by x.key
 """
 FAIL_PENDING_DELIVERIES = """
@@ -131,6 +141,10 @@ class SqliteOutbox:
 
         return await self.database.write(job)
 
+    async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
+        values = (waiting_for, due_ms, delivery.key, delivery.lease)
+        await self.database.write(lambda connection: connection.execute(POSTPONE_DELIVERY, values).fetchall())
+
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
             connection.execute(DISABLE_GONE_ENDPOINT, (now_ms, endpoint.key, endpoint.url))
@@ -157,8 +171,8 @@ class SqliteOutbox:
         def job(connection: apsw.Connection) -> list[Delivery]:
             rows: list[tuple[Any, ...]] = connection.execute(SELECT_SESSION_DELIVERIES, (stream,)).fetchall()
             return [
-                Delivery(notice_id, url, event_type, state, attempts_of(connection, key))
-                for key, notice_id, url, event_type, state in rows
+                Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
+                for key, notice_id, url, event_type, state, waiting_for in rows
             ]
 
         return await self.database.read(job)

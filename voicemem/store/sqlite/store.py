@@ -17,6 +17,7 @@ from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.set_aside import SqliteSetAside
 from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
@@ -48,7 +49,14 @@ class SqliteFigures:
 
 
 class SqliteStore(
-    SqliteJournal, SqliteOutbox, SqliteEndpoints, SqliteErasure, SqliteArchive, SqliteDirectory, SqliteFigures
+    SqliteJournal,
+    SqliteOutbox,
+    SqliteEndpoints,
+    SqliteSetAside,
+    SqliteErasure,
+    SqliteArchive,
+    SqliteDirectory,
+    SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
 

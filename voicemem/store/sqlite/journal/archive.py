@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from voicemem.errors import StoreUnavailable
+from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
@@ -88,7 +88,7 @@ def runs_after(connection: apsw.Connection, key: int, after: int) -> Iterator[Ru
 
 
 def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
-    """The run of a row of `COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
+    """The run of a row of `COLUMNS`. Raises `DamagedEntry`."""
     run = RunRow(*row[:-1])
     verify_checksum(key, run.position, run.payload, row[-1])
     return run
@@ -138,7 +138,7 @@ def decompress_runs(packed: bytes) -> list[RunRow]:
     try:
         return RUNS_DECODER.decode(zlib.decompress(packed))
     except (zlib.error, msgspec.DecodeError):
-        raise StoreUnavailable("An archive of the journal is damaged in the store.") from None
+        raise DamagedEntry("An archive of the journal is damaged in the store.") from None
 
 
 def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
@@ -165,7 +165,11 @@ class SqliteArchive:
         )
 
     async def compact(self, key: int) -> bool:
-        begun, runs = await self.database.read(lambda connection: next_runs(connection, key))
+        try:
+            begun, runs = await self.database.read(lambda connection: next_runs(connection, key))
+        except DamagedEntry:  # tried again and again, it would keep all others from being compacted
+            await self.database.write(lambda connection: mark_compacted(connection, key))
+            return False
         if runs:
             packed = await asyncio.to_thread(compress_runs, runs)
             return await self.database.write(lambda connection: add_archive(connection, key, begun, runs, packed))
@@ -200,6 +204,11 @@ def delete_archived(connection: apsw.Connection, key: int) -> bool:
     if rowids := Portion().select_keys(rows):
         connection.execute(DELETE_ROWS, (rowids,))
         return True
+    mark_compacted(connection, key)
+    return False
+
+
+def mark_compacted(connection: apsw.Connection, key: int) -> None:
+    """Note that nothing is left to compact."""
     connection.execute(MARK_COMPACTED, (key,))
     connection.execute(DELETE_FINISHED_PLAN, (key,))
-    return False

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.errors import StoreUnavailable
+from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
@@ -132,20 +132,24 @@ class SqliteJournalReads:
 
     async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
         values = (key, version, at_most)
-        row = await self.database.read(lambda connection: connection.execute(SELECT_SNAPSHOT, values).fetchone())
-        try:
-            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
-        except zlib.error:
-            return None  # damaged: the journal is folded again instead
+
+        def job(connection: apsw.Connection) -> Snapshot | None:
+            row = connection.execute(SELECT_SNAPSHOT, values).fetchone()
+            try:
+                return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+            except zlib.error:
+                return None  # damaged: the journal is folded again instead
+
+        return await self.database.read(job)
 
 
 def rows_of(run: RunRow) -> Iterator[JournalRow]:
-    """The entries of one run. Raises `StoreUnavailable` for a damaged one."""
+    """The entries of one run. Raises `DamagedEntry`."""
     position, producer, seq, received_ms, payload, count = run
     try:
         payloads = split_array(payload) if count > 1 else [payload]
     except MALFORMED:
-        raise StoreUnavailable("An event is damaged in the store.") from None
+        raise DamagedEntry from None
     for index, event in enumerate(payloads):
         yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import apsw
 
-from voicemem.errors import StoreUnavailable
+from voicemem.errors import DamagedEntry
 
 MAX_ROWS = 1_000
 """Rows in one statement: SQLite takes at most 32,766 values."""
@@ -86,9 +86,9 @@ def checksum(stream: int, position: int, payload: bytes) -> int:
 
 
 def verify_checksum(stream: int, position: int, payload: bytes, stored: int | None) -> None:
-    """Raise `StoreUnavailable` for a run that is not what was written."""
+    """Raise `DamagedEntry` for a run that is not what was written."""
     if stored is not None and stored != checksum(stream, position, payload):
-        raise StoreUnavailable("An entry of the journal is damaged in the store.")
+        raise DamagedEntry
 
 
 class StoredRun(NamedTuple):
@@ -100,7 +100,7 @@ class StoredRun(NamedTuple):
 
 
 def find_run(connection: apsw.Connection, stream: int, producer: str, seq: int) -> StoredRun | None:
-    """The run that holds a seq, or else the last one before it. Raises `StoreUnavailable` for a damaged one."""
+    """The run that holds a seq, or else the last one before it. Raises `DamagedEntry`."""
     row = connection.execute(SELECT_RUN_AT_OR_BEFORE, (stream, producer, seq)).fetchone()
     if row is None:
         return None

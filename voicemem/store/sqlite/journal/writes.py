@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ SELECT_DUE_MS = "select due_ms from streams where key = ?"
 SELECT_CONNECTED_PRODUCERS = "select name from producers where stream = ? and epoch > 0"
 """Those that were connected at some time: each open raises the epoch."""
 SELECT_PRODUCER_NOT_ENDED = "select 1 from producers where stream = ? and epoch > 0 and not ended limit 1"
+INLINE_BYTES = 64 * 1024
+"""A larger snapshot is compressed on a thread."""
 SAVE_SNAPSHOT = """
     insert or replace into snapshots select ?1, ?2, ?3, ?4
     where exists (select 1 from streams where key = ?1 and state != 'erased')
@@ -198,7 +201,11 @@ class SqliteJournal(SqliteJournalReads):
         return await self.database.write(job)
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
-        values = (key, snapshot.position, snapshot.version, zlib.compress(snapshot.state, 1))
+        if len(snapshot.state) > INLINE_BYTES:  # zlib works without the interpreter's lock
+            packed = await asyncio.to_thread(zlib.compress, snapshot.state, 1)
+        else:
+            packed = zlib.compress(snapshot.state, 1)
+        values = (key, snapshot.position, snapshot.version, packed)
         await self.database.write(lambda connection: connection.execute(SAVE_SNAPSHOT, values).fetchall())
 
 

@@ -1,0 +1,107 @@
+"""Streams that are set aside are known to later processes of the same version, until they are put back or erased."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from tests.support.stores.contract import (
+    LEASE_MS,
+    NOW,
+    claim_deliveries,
+    claim_one_delivery,
+    closed_session,
+    open_key,
+)
+from voicemem.store.port import Store
+from voicemem.store.records import SetAside
+
+FAILED = SetAside("failed", NOW, "1/1")
+
+
+async def test_a_stream_is_set_aside_once(store: Store) -> None:
+    """The first entry of a version stays; that of a later version takes its place."""
+    key = await open_key(store)
+    assert await store.find_set_aside(key, "1/1") is None
+    stream = await store.set_aside(key, FAILED)
+    assert stream is not None
+    assert ("p", "s") == (stream.project, stream.id)
+    assert await store.set_aside(key, SetAside("too_slow", NOW + 5, "1/1")) is None
+    assert FAILED == await store.find_set_aside(key, "1/1")
+    assert await store.find_set_aside(key, "1/2") is None
+    assert await store.set_aside(key, SetAside("damaged", NOW + 9, "1/2")) is not None
+    assert SetAside("damaged", NOW + 9, "1/2") == await store.find_set_aside(key, "1/2")
+    assert await store.find_set_aside(key, "1/1") is None
+
+
+async def test_what_is_set_aside_is_counted_and_named(store: Store) -> None:
+    """By version, the newest first; a user's stream counts, and has no session to name."""
+    keys = [await open_key(store, name) for name in ("a", "b", "c", "other")]
+    for number, key in enumerate(keys[:3]):
+        await store.set_aside(key, SetAside("failed", NOW + number, "1/1"))
+    await store.set_aside(keys[3], SetAside("failed", NOW, "0/1"))
+    user = await store.ensure_user("p", "anna", NOW)
+    await store.set_aside(user.key, FAILED)
+    assert (4, 1, 0) == tuple([await store.count_set_aside(version) for version in ("1/1", "0/1", "2/2")])
+    assert ["c", "b"] == [stream.id for stream in await store.list_set_aside("1/1", 2)]
+
+
+async def test_what_is_put_back_is_not_set_aside(store: Store) -> None:
+    """A stream that is put back may be set aside again; putting back what is not set aside changes nothing."""
+    key = await open_key(store)
+    await store.put_back(key, NOW)
+    await store.set_aside(key, FAILED)
+    await store.put_back(key, NOW)
+    assert (None, 0) == (await store.find_set_aside(key, "1/1"), await store.count_set_aside("1/1"))
+    assert await store.set_aside(key, FAILED) is not None
+
+
+async def test_an_erased_session_is_not_set_aside(store: Store) -> None:
+    """Nothing says so any more after its erasure, and nothing can be noted about it."""
+    key = await open_key(store)
+    await store.set_aside(key, FAILED)
+    await store.erase(key, NOW)
+    found = (await store.find_set_aside(key, "1/1"), await store.count_set_aside("1/1"))
+    assert (None, 0) == found
+    assert [] == await store.list_set_aside("1/1", 10)
+    assert await store.set_aside(key, FAILED) is None
+    while await store.delete_erased([key]):
+        pass
+    assert await store.finish_erased()
+
+
+async def test_a_delivery_waits_without_an_attempt(store: Store) -> None:
+    """It stays pending and says what for; it is claimed again when it is due, under a new lease."""
+    stream = await closed_session(store)
+    claimed = await claim_one_delivery(store)
+    await store.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
+    (made,) = await store.list_deliveries(stream.key)
+    assert ("pending", [], "session_set_aside") == (made.state, made.attempts, made.waiting_for)
+    assert [] == await claim_deliveries(store, NOW + 10 * LEASE_MS - 1)
+    again = await claim_one_delivery(store, NOW + 10 * LEASE_MS)
+    assert (claimed.key, 0) == (again.key, again.attempts)
+    await store.postpone_delivery(claimed, "session_set_aside", NOW + 20 * LEASE_MS)  # its lease is over
+    assert [] == await claim_deliveries(store, NOW + 10 * LEASE_MS + 1)
+    assert b"made" == await store.freeze_payload(again, b"made")
+    (made,) = await store.list_deliveries(stream.key)
+    assert made.waiting_for is None
+
+
+async def test_a_start_leaves_alone_what_waits(store: Store) -> None:
+    """It is not due at once, but soon, whatever time it was given by a clock that was ahead."""
+    await closed_session(store)
+    await store.postpone_delivery(await claim_one_delivery(store), "session_set_aside", NOW + 10**12)
+    await store.release_deliveries(NOW)
+    assert [] == await claim_deliveries(store)
+    due = await store.next_delivery_ms()
+    assert due is not None
+    assert NOW < due < NOW + 3_600_000
+
+
+async def test_what_waited_for_a_session_is_due_when_it_is_put_back(store: Store) -> None:
+    """Deliveries of other sessions keep their times."""
+    streams = [await closed_session(store, name, notice_id=name) for name in ("back", "other")]
+    for claimed in await claim_deliveries(store):
+        await store.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
+    await store.put_back(streams[0].key, NOW + 1)
+    assert ["back"] == [delivery.notice_id for delivery in await claim_deliveries(store, NOW + 1)]
+    (made,) = await store.list_deliveries(streams[0].key)
+    assert made.waiting_for is None

@@ -1,0 +1,319 @@
+"""Sessions whose memory cannot be made are set aside, and hold up nobody else."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.events import delta, event, final
+from tests.support.stores.contract import append_batch
+from tests.support.stores.damage import damage_entry, replace_run
+from voicemem.config.secrets import SessionPatch
+from voicemem.errors import SessionSetAside
+from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.events import Metric
+from voicemem.protocol.types import JsonObject
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
+from voicemem.sessions.set_aside import FOLD_VERSION
+from voicemem.store.admission import Offer
+from voicemem.store.records import SetAside
+from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.streams import Stream
+from voicemem.transcript import fold
+from voicemem.transcript.fold import DecodedRow
+
+NOW = 1_778_390_400_000
+SOON_S = 0.05
+METRIC: JsonObject = event("metric", 1, NOW, name="slow", latency_ms=1)
+numbers = itertools.count()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    """An empty store."""
+    store = MemoryStore()
+    yield store
+    await store.close_store()
+
+
+@pytest.fixture
+def memories(store: MemoryStore) -> ReadModelCache:
+    """Nothing is cached yet, and little CPU time is allowed."""
+    return ReadModelCache(store, cpu_budget_s=SOON_S, clock=lambda: NOW)
+
+
+@pytest.fixture
+def slow_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every metric is folded without end: nothing real does that, as far as we know."""
+
+    def endless(state: Any, event: Any, ts: int) -> None:
+        while True:
+            state.dirty_turns.add(1)
+
+    monkeypatch.setitem(fold.FOLD_RULES, Metric, endless)
+
+
+@pytest.fixture
+def failing_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No metric can be folded."""
+
+    def fail(state: Any, event: Any, ts: int) -> None:
+        state.newest_turn = -99
+        raise KeyError("what was said")
+
+    monkeypatch.setitem(fold.FOLD_RULES, Metric, fail)
+
+
+async def call(store: MemoryStore, *events: JsonObject) -> Stream:
+    """A session with these events."""
+    opened = await store.open_producer("p", f"s{next(numbers)}", "main", SessionPatch({}, {}), None, NOW)
+    return await more(store, opened.stream, *events)
+
+
+async def more(store: MemoryStore, stream: Stream, *events: JsonObject) -> Stream:
+    offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
+    return (await append_batch(store, stream.key, "main", None, offers, NOW)).stream if offers else stream
+
+
+def spoken(count: int) -> list[JsonObject]:
+    return [final(number, f"Utterance {number}.", NOW + number) for number in range(1, count + 1)]
+
+
+async def entries(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
+    rows = await store.read_rows(stream.key, 0, 100_000)
+    return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
+
+
+async def test_a_damaged_journal_sets_its_session_aside(
+    store: MemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reads say so, the store knows since when and why, and the log names it once; others are read."""
+    stream, other = await call(store, *spoken(1)), await call(store, *spoken(2))
+    await damage_entry(store.database, stream.key)
+    for _ in range(2):
+        with pytest.raises(SessionSetAside):
+            await memories.get(stream)
+    with pytest.raises(SessionSetAside):
+        await memories.compute_as_of(stream.key, 1, ReadModel.messages)
+    assert SetAside("damaged", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert 2 == len((await memories.get(other)).messages())
+    assert (1, (("p", stream.id),)) == memories.set_aside.report
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert stream.id in line.getMessage()
+    assert "damaged" in line.getMessage()
+
+
+async def test_what_is_set_aside_is_not_tried_again(store: MemoryStore, memories: ReadModelCache) -> None:
+    """Not even by a later process, and though it could be read now, until it is asked for."""
+    stream = await call(store, *spoken(2))
+    whole = await damage_entry(store.database, stream.key)
+    with pytest.raises(SessionSetAside):
+        await memories.get(stream)
+    with pytest.raises(SessionSetAside):
+        await memories.refold(stream)
+    await replace_run(store.database, stream.key, whole)
+    later = ReadModelCache(store)
+    for cache in (memories, later):
+        with pytest.raises(SessionSetAside):
+            await cache.get(stream)
+    await memories.refold(stream)
+    assert await memories.set_aside.find(stream.key) is None
+    for cache in (memories, later):
+        assert stream.position == (await cache.get(stream)).position
+
+
+async def test_another_version_tries_again(store: MemoryStore, memories: ReadModelCache) -> None:
+    """What an older fold could not do says nothing about this one."""
+    stream = await call(store, *spoken(2))
+    await store.set_aside(stream.key, SetAside("failed", NOW, "0.0.1/1"))
+    assert 2 == len((await memories.get(stream)).messages())
+
+
+@pytest.mark.usefixtures("failing_metrics")
+async def test_a_fold_that_fails_sets_its_session_aside(
+    store: MemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was said stays out of the log, which names the kind of the error."""
+    stream = await call(store, *spoken(1), METRIC)
+    with pytest.raises(SessionSetAside):
+        await memories.get_state(stream)
+    assert ("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert "KeyError" in caplog.text
+    assert "what was said" not in caplog.text
+
+
+@pytest.mark.usefixtures("slow_metrics")
+async def test_a_fold_that_takes_too_long_is_interrupted(store: MemoryStore, memories: ReadModelCache) -> None:
+    """All that wait for it get the error, nobody sees what it had begun, and others are served meanwhile."""
+    stream, other = await call(store, *spoken(LARGE_ROWS), METRIC), await call(store, *spoken(3))
+    readers = [asyncio.create_task(memories.get(stream)) for _ in range(3)]
+    await asyncio.sleep(0)  # they begin
+    assert 3 == len((await memories.get(other)).messages())
+    found = await asyncio.gather(*readers, return_exceptions=True)
+    assert [SessionSetAside] * 3 == [type(one) for one in found]
+    assert stream.key not in memories.cached
+    assert ("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+
+
+async def test_messages_that_take_too_long_are_interrupted(
+    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state alone can still be had until somebody asks for messages; then the session is set aside."""
+    stream = await call(store, *spoken(LARGE_ROWS + 1))
+    assert LARGE_ROWS + 1 == (await memories.get_state(stream)).newest_turn
+
+    def endless(*_: Any) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("voicemem.transcript.history.turn_messages", endless)
+    with pytest.raises(SessionSetAside):
+        await memories.get(stream)
+    assert ("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+
+
+# Commits
+
+
+@pytest.mark.usefixtures("failing_metrics")
+async def test_a_commit_survives_a_fold_that_fails(store: MemoryStore, memories: ReadModelCache) -> None:
+    """The recorder hears nothing of it, the memory is forgotten, and the background sets the session aside."""
+    stream = await call(store, *spoken(1))
+    await memories.get(stream)
+    await more(store, stream, METRIC)
+    committed = (await entries(store, stream))[-1]
+    memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+    assert stream.key not in memories.cached
+    assert await memories.set_aside.find(stream.key) is None
+    await memories.catch_up_lagging()
+    assert ("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+
+
+async def test_a_failure_that_does_not_come_back_changes_nothing(store: MemoryStore, memories: ReadModelCache) -> None:
+    """When the journal can be folded after all, the session is not set aside."""
+    stream = await call(store, *spoken(2))
+    memories.failed[stream.key] = stream.position
+    await memories.catch_up_lagging()
+    assert await memories.set_aside.find(stream.key) is None
+    assert 2 == len((await memories.get(stream)).messages())
+
+
+async def test_many_bytes_are_folded_off_the_loop(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A large batch waits for the background or a read, and so does what follows one that took long."""
+    stream = await call(store, *spoken(1))
+    memory = await memories.get(stream)
+    for size, is_slow in ((LARGE_BYTES + 1, False), (10, True)):
+        stream = await more(store, stream, delta(9, "More. ", NOW + 99))
+        committed, before = (await entries(store, stream))[-1], memory.position
+        memory.slow_fold = is_slow
+        memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main", size)
+        assert (before, {stream.key}) == (memory.position, memories.lagging)
+        await memories.catch_up_lagging()
+        assert (stream.position, set()) == (memory.position, memories.lagging)
+        assert not memory.slow_fold
+
+
+async def test_a_slow_fold_is_found_after_a_slow_commit(
+    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then folds are measured, in CPU time; the next events of one that is slow are left to the background."""
+
+    def slow(state: Any, event: Any, ts: int) -> None:
+        until = time.thread_time() + 2 * SLOW_S
+        while time.thread_time() < until:
+            pass
+
+    monkeypatch.setitem(fold.FOLD_RULES, Metric, slow)
+    stream = await call(store, *spoken(1))
+    memory = await memories.get(stream)
+    found = []
+    for seconds in (0.0, 9.0, 0.0):
+        memories.note_commit(seconds)
+        stream = await more(store, stream, METRIC)
+        committed = (await entries(store, stream))[-1]
+        memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+        found.append((memory.position == stream.position, memory.slow_fold))
+    assert [(True, False), (True, True), (False, True)] == found
+
+
+async def test_large_work_is_done_on_threads(
+    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long journals are folded on a thread and short ones on the loop, where a hand-over would cost more."""
+    used: list[int] = []
+    real = ReadModel.fold_rows
+
+    def noted(memory: ReadModel, rows: Any) -> None:
+        used.append(threading.get_ident())
+        real(memory, rows)
+
+    monkeypatch.setattr(ReadModel, "fold_rows", noted)
+    short, long = await call(store, *spoken(LARGE_ROWS)), await call(store, *spoken(LARGE_ROWS + 1))
+    await memories.get(short)
+    await memories.get(long)
+    assert [True, False] == [thread == threading.get_ident() for thread in used]
+
+
+async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A read that is cancelled at any moment is followed by one that has everything."""
+    stream = await call(store, *spoken(3 * LARGE_ROWS))
+    for steps in range(12):
+        reader = asyncio.create_task(memories.get(stream))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        assert 3 * LARGE_ROWS == len((await memories.get(stream)).messages())
+        memories.discard_all()
+    assert await memories.set_aside.find(stream.key) is None
+
+
+# Snapshots
+
+
+async def test_upkeep_passes_over_what_is_set_aside(store: MemoryStore, memories: ReadModelCache) -> None:
+    """A round of maintenance and a drain do their work for the others."""
+    stream, other = await call(store, *spoken(2)), await call(store, *spoken(150))
+    await memories.get(other)
+    await damage_entry(store.database, stream.key)
+    memories.lagging.add(stream.key)
+    memories.failed[stream.key] = stream.position
+    await memories.catch_up_lagging()
+    await memories.maintain()
+    assert (1, (("p", stream.id),)) == memories.set_aside.report
+    await memories.save_all(5)
+    assert await store.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
+
+
+# What a bound leaves out
+
+
+async def test_what_is_ignored_is_counted_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is first folded, live or from the journal; not after packing or from a snapshot."""
+    monkeypatch.setattr("voicemem.transcript.traces.BOUND", 2)
+    counts: list[tuple[str, int]] = []
+    memories = ReadModelCache(store, count_ignored=lambda bound, count: counts.append((bound, count)))
+    stream = await call(store, METRIC, METRIC, METRIC, METRIC)
+    memory = await memories.get(stream)
+    assert [("traces", 2)] == counts
+    stream = await more(store, stream, METRIC)
+    committed = (await entries(store, stream))[-1]
+    memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+    assert [("traces", 2), ("traces", 1)] == counts
+    memory.pack()
+    await memories.get(stream)
+    await memories.save_snapshot_if_due(stream.key, memory, every=1)
+    memories.discard_all()
+    stream = await more(store, stream, METRIC)
+    await memories.get(stream)
+    assert [("traces", 2), ("traces", 1), ("traces", 1)] == counts

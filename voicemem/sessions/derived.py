@@ -1,0 +1,42 @@
+"""Events that the service derives from a memory, journaled only right after what they were derived from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.protocol.events import ServerEvent
+from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_model import ReadModel
+from voicemem.store.streams import Stream
+
+MAX_APPEND_ATTEMPTS = 100
+"""Each failed attempt means that another event was journaled first."""
+
+
+async def append_derived(
+    memories: ReadModelCache, stream: Stream, make: Callable[[ReadModel], ServerEvent | None], now_ms: Callable[[], int]
+) -> tuple[Stream, ReadModel]:
+    """Journal the event that `make` derives from the read model; return the session and the read model after it.
+
+    `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
+    from, so the append expects that position, and is tried again when another event came first.
+
+    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionSetAside`, `StoreUnavailable`.
+    """
+    for _ in range(MAX_APPEND_ATTEMPTS):
+        current = await memories.journal.find_session(stream.project, stream.id)
+        if current is None:
+            raise Refused("unknown_session")
+        memory = await memories.get(current)
+        event = make(memory)
+        if event is None:
+            return current, memory
+        appended = await memories.journal.append_server_event(
+            stream.key, msgspec.json.encode(event), memory.position, now_ms()
+        )
+        if appended is not None:
+            return appended, await memories.get(appended)
+    raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
