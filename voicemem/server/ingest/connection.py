@@ -16,10 +16,10 @@ from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, Inge
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
-from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY
+from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, is_update
 
-NEEDS_STORE = SessionOpen, Auth
-"""Frames for which the store must be asked before anything that follows is taken."""
+NEEDS_TASK = SessionOpen, Auth, SessionUpdate
+"""Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
 AUTH_TIMEOUT_S = 10.0
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
@@ -119,7 +119,7 @@ class Connection(ConnectionControl):
             self.frame_task = asyncio.create_task(self.process_rest(arrivals, size))
             return
         for arrival in arrivals:
-            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_STORE):
+            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_TASK):
                 self.frame_task = asyncio.create_task(self.process_rest(chain([arrival], arrivals), size))
                 return
             self.enqueue(arrival, size)
@@ -151,7 +151,7 @@ class Connection(ConnectionControl):
                 await self.open(arrival.event)
             else:
                 self.enqueue(arrival, size)
-            if count % YIELD_EVERY == 0:
+            if count % YIELD_EVERY == 0 or is_update(arrival):
                 await asyncio.sleep(0)
 
     # The rate of the key
