@@ -18,7 +18,7 @@ from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, Inge
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
-from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, is_update
+from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -169,7 +169,7 @@ class Connection(ConnectionControl):
             else:
                 self.enqueue(arrival, size)
             if count % YIELD_EVERY == 0 or is_update(arrival):
-                await asyncio.sleep(0)
+                await give_way()
 
     # The rate of the key
 
