@@ -17,8 +17,9 @@ from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
 from voicemem.server import agora
+from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
-from voicemem.server.http.request import GAUGES
+from voicemem.server.http.request import DECODING, GAUGES
 from voicemem.server.ingest.server import IngestServer
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
@@ -38,8 +39,11 @@ class App:
         self.settings = settings
         self.services = services
         gate = Gate(services.access, settings.insecure, services.limits)
-        self.ingest = IngestServer(services.recorder, services.presence, gate, services.store.incarnation)
+        self.decoding = Decoding()
+        incarnation = services.store.incarnation
+        self.ingest = IngestServer(services.recorder, services.presence, gate, incarnation, self.decoding)
         rest = application(services, gate, agora.DOCUMENTED)
+        rest[DECODING] = self.decoding
         agora.mount(rest, gate, settings.agora_contents)
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
@@ -104,6 +108,7 @@ class App:
         if self.rest_server is not None:
             self.rest_server.close()
         await self.runner.cleanup()
+        self.decoding.close()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

@@ -82,7 +82,7 @@ class Services:
         send = observe_webhooks(self.sender.send, telemetry)
         self.outbox = OutboxWorker(store, self.memories, send, runtime)
         self.webhooks = Webhooks(store, send, runtime, self.sessions.notices_due, check_address)
-        timeouts = Timeouts(read_s=settings.llm_timeout)
+        timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
         targets = LlmEndpoints(store, default_llm(settings))
         self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm)

@@ -93,6 +93,13 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--llm-total-timeout",
+        "Seconds that any LLM may take for its whole answer, however steadily it comes.",
+        type=float,
+        default=Settings().llm_total_timeout,
+        show_default=True,
+    ),
+    setting(
         "--request-rate",
         "HTTP requests and handshakes per second and key; 0 for no limit.",
         type=float,
@@ -148,6 +155,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_api_key=options["llm_api_key"],
         llm_model=options["llm_model"],
         llm_timeout=options["llm_timeout"],
+        llm_total_timeout=options["llm_total_timeout"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         memory=options["memory"],

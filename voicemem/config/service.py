@@ -60,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     llm_model: str | None = None
     llm_timeout: float = 30.0
     """Seconds without a byte after which an LLM request is given up."""
+    llm_total_timeout: float = 300.0
+    """Seconds after which an LLM request is given up, however steadily its answer comes."""
     memory: str | None = None
     """The memory policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
     policies: tuple[str, ...] = ()
@@ -107,8 +109,8 @@ def check_llm(settings: Settings) -> None:
         raise CannotStart("The LLM's key must be printable ASCII; it is sent in a header.")
     if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
         raise CannotStart("An LLM's key or model was given, but not its URL.")
-    if not 0 < settings.llm_timeout < inf:
-        raise CannotStart("The timeout of LLM requests must be a number of seconds above 0.")
+    if not (0 < settings.llm_timeout < inf and 0 < settings.llm_total_timeout < inf):
+        raise CannotStart("The timeouts of LLM requests must be numbers of seconds above 0.")
 
 
 def check_store(store: str) -> None:

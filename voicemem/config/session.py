@@ -135,6 +135,7 @@ def validate_config(given: JsonObject) -> SessionPatch:
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
+    check_size(given)
     check_names(given, (*SessionConfig.__struct_fields__, "system_messages"))
     for section, kind in SECTIONS.items():
         check_names(given.get(section), kind.__struct_fields__, section)
@@ -149,6 +150,12 @@ def validate_config(given: JsonObject) -> SessionPatch:
     check_memory(expanded.get("memory"))
     check_working_memory(config.working_memory)
     return split_secrets(expanded)
+
+
+def check_size(config: JsonObject) -> None:
+    """Refuse what is too large before anything else is looked at. Raises `Refused`."""
+    if len(msgspec.json.encode(config)) > MAX_CONFIG_BYTES:
+        raise Refused("invalid_field", "A configuration may have at most 256 KiB.")
 
 
 def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
@@ -232,8 +239,7 @@ def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
     if isinstance(patch.get("memory"), dict):
         result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
         check_memory(result["memory"])
-    if len(msgspec.json.encode(result)) > MAX_CONFIG_BYTES:
-        raise Refused("invalid_field", "A configuration may have at most 256 KiB.")
+    check_size(result)
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:
         raise Refused("invalid_field", f"A session may have at most {MAX_LABELS} labels.")

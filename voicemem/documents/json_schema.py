@@ -16,23 +16,16 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, ValidationErrorKind
 
-from voicemem.documents.schema_cost import MAPS, MAX_SCHEMAS, Cost, SchemaGraph, TooManySchemas, sizes
+from voicemem.documents.schema_cost import MAPS, MAX_SCHEMAS, MAX_STEPS, Cost, SchemaGraph, TooManySchemas, sizes
+from voicemem.documents.schema_patterns import bytes_of_each, fault_of_patterns
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MAX_PATTERN_LENGTH = 1_000
-"""Characters of a pattern."""
-MAX_PATTERNS = 64
-MAX_PATTERN_BYTES = 512 * 1024
-"""Memory that one compiled pattern may take."""
-MAX_STEPS = 400_000
-"""Of one validation: at most about 0.1 s."""
-MAX_COPIES = 50_000
-"""Values that the errors of one validation may copy: about 50 MB."""
+MAX_COPIES = 25_000
+"""Values that the errors of one validation may copy: about 25 MB."""
 MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
 """How much of a name or of a bound an error quotes."""
-PATTERN_OPTIONS = RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=64 * 1024)
 BOUNDS = frozenset(
     {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength", "minLength", "maxItems"}
     | {"minItems", "maxProperties", "minProperties", "enum", "const", "pattern"}
@@ -84,7 +77,7 @@ def too_slow() -> Refused:
     return Refused("invalid_field", "The document cannot be checked against its schema: it takes too long.")
 
 
-@lru_cache(maxsize=8)  # patterns may take 30 MB of each
+@lru_cache(maxsize=8)  # patterns may take 4 MiB of each
 def compile_schema(text: bytes) -> CompiledSchema:
     """The validator of a schema, given as JSON, and its costs. Raises `Refused`."""
     given: JsonObject = msgspec.json.decode(text)
@@ -99,12 +92,14 @@ def compile_schema(text: bytes) -> CompiledSchema:
     if any("$schema" in node.schema or "$id" in node.schema for node in graph.nodes.values()):
         raise invalid_schema("only its top level may have a `$schema` or an `$id`")
     check_anchors(schema)
-    check_patterns(graph)
+    patterns = graph.patterns()
+    check_patterns(patterns)
     costs = graph.costs()
-    if any(cost.steps == float("inf") for cost in costs) or costs[0].steps > MAX_STEPS:
+    if any(cost.steps == float("inf") for cost in costs):
         raise invalid_schema("it refers to itself without end, or applies too many schemas to one value")
+    options = RegexOptions(size_limit=bytes_of_each(len(patterns)), dfa_size_limit=64 * 1024)
     try:
-        validator = Draft202012Validator(schema, offline=True, validate_formats=False, pattern_options=PATTERN_OPTIONS)
+        validator = Draft202012Validator(schema, offline=True, validate_formats=False, pattern_options=options)
     except ValidationError as error:
         if isinstance(error.kind, ValidationErrorKind.Referencing):
             raise broken_reference() from None
@@ -149,13 +144,10 @@ def check_anchors(schema: JsonObject) -> None:
             waiting += value
 
 
-def check_patterns(graph: SchemaGraph) -> None:
-    patterns = {pattern for node in graph.nodes.values() for pattern in node.schema.get("patternProperties", ())}
-    patterns |= {node.schema["pattern"] for node in graph.nodes.values() if "pattern" in node.schema}
-    if len(patterns) > MAX_PATTERNS:
-        raise invalid_schema(f"it may have at most {MAX_PATTERNS} patterns")
-    if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in patterns):
-        raise invalid_schema(f"a pattern may have at most {MAX_PATTERN_LENGTH} characters")
+def check_patterns(patterns: list[str]) -> None:
+    fault = fault_of_patterns(patterns)
+    if fault is not None:
+        raise invalid_schema(fault)
 
 
 def schema_path(error: ValidationError) -> str:

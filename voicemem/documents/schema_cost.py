@@ -6,17 +6,19 @@ stop the whole service. The unit is a step, one keyword on one value: mostly les
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from voicemem.documents.schema_patterns import pattern_steps
 from voicemem.protocol.types import MAX_DEPTH, JsonObject
 
 MAX_NESTING = 100
 """Schemas that apply to one value through each other (`$ref`, `allOf`); a longer chain counts as endless."""
-MAX_SCHEMAS, MAX_VISITS = 5_000, 50_000
-"""Of the estimate itself, which then takes at most 0.1 s."""
+MAX_SCHEMAS, MAX_VISITS = 1_000, 20_000
+"""Of the estimate itself, which then takes at most 50 ms: schemas are taken in, and looked at for a depth."""
+MAX_STEPS = 200_000
+"""Of one validation, and of one schema applied to one value: at most 50 ms."""
 SINGLE = frozenset(
     {"not", "if", "then", "else", "items", "contains", "additionalProperties", "propertyNames", "contentSchema"}
     | {"unevaluatedItems", "unevaluatedProperties"}
@@ -39,7 +41,6 @@ FLOAT_STEPS = 16
 """Floats are compared as exact fractions; where one meets another, up to 20 µs were measured."""
 TEXT_UNIT = 32
 """Bytes of a text that count as a value."""
-REPETITION = re.compile(r"(.?)\{\s*(\d*)\s*,?\s*(\d*)\s*\}", re.DOTALL)
 
 
 class Cost(NamedTuple):
@@ -48,6 +49,9 @@ class Cost(NamedTuple):
     steps: float = 0
     copies: float = 0
     """Steps whose failure keeps a copy of the value: the validator collects every error of a failed `anyOf`."""
+
+
+UNBOUNDED = Cost(float("inf"), float("inf"))
 
 
 class Node:
@@ -140,9 +144,15 @@ class SchemaGraph:
         root, costs = self.nodes[id(self.root)], []
         for _ in range(MAX_DEPTH + 2):  # a document is an object, whose values are one level below it
             costs.append(estimate.next_depth(root))
-            if estimate.is_over():
+            if costs[-1] is UNBOUNDED or estimate.is_over():
                 break
         return costs
+
+    def patterns(self) -> list[str]:
+        """The patterns of all schemas, each as often as it stands in one."""
+        schemas = [node.schema for node in self.nodes.values()]
+        values = [schema["pattern"] for schema in schemas if "pattern" in schema]
+        return values + [pattern for schema in schemas for pattern in schema.get("patternProperties", ())]
 
 
 class Estimate:
@@ -160,9 +170,11 @@ class Estimate:
         self.previous, self.current = self.current, {}
         for node in self.nodes:
             self.cost_of(node, 0)
-        # A schema that nothing applies to the document may still be endless; it is refused too.
-        if any(cost.steps == float("inf") for cost in self.current.values()):
-            return Cost(float("inf"), float("inf"))
+        # A schema that nothing applies to the document may still be endless; it is refused too. So is one that is too
+        # much for a single value, wherever that may stand: compiling it takes as many steps.
+        too_much = MAX_STEPS if self.depth == 0 else float("inf")
+        if any(cost.steps >= too_much for cost in self.current.values()):
+            return UNBOUNDED
         return self.current[root]
 
     def is_over(self) -> bool:
@@ -174,14 +186,14 @@ class Estimate:
             return Cost(0 if self.depth else 1)
         known = self.current.get(node)
         if known is None:
-            self.current[node] = Cost(float("inf"), float("inf"))  # what a schema that leads back here gets
+            self.current[node] = UNBOUNDED  # what a schema that leads back here gets
             known = self.current[node] = self.compute(node, nesting + 1)
         return known
 
     def compute(self, node: Node, nesting: int) -> Cost:
         self.visits += 1 + len(node.same) + sum(map(len, node.below.values()))
         if nesting > MAX_NESTING or self.visits > MAX_VISITS:
-            return Cost(float("inf"), float("inf"))
+            return UNBOUNDED
         steps = copies = 0.0
         for is_alternative, inner in node.same:
             cost = self.cost_of(inner, nesting)
@@ -235,22 +247,6 @@ def own_steps(schema: JsonObject) -> float:
         if texts < len(values):  # texts alone are looked up in a set
             steps += texts / TEXT_UNIT + sum(sum(sizes(value)) for value in values if not isinstance(value, str))
     return steps
-
-
-def pattern_steps(pattern: str) -> float:
-    """What a pattern costs for each `TEXT_UNIT` of a text: about its states, that is its length with repetitions.
-
-    The engine is linear in the text, but when its cache thrashes every byte visits every state, 12 ns each: 60 KB
-    took `[ab]*a[ab]{900}c` 0.7 s. A repetition of a group multiplies what may be in it.
-    """
-    added, multiplied = len(pattern), 1
-    for before, low, high in REPETITION.findall(pattern):
-        times = max(int(high or 0), int(low or 0) + 1)
-        if before in ")}*+?" or before.isspace():
-            multiplied *= times
-        else:
-            added += times
-    return added * multiplied
 
 
 def sizes(value: Any) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -24,8 +24,12 @@ from voicemem.security.address_guard import Network, guarded_connector
 if TYPE_CHECKING:
     from voicemem.llm.transport import LlmResponse, OpenAiTransport
 
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
+MAX_ANSWER_BYTES, MAX_EVENT_BYTES = 4 * 1024 * 1024, 1024 * 1024
 """Of an answer in one piece, and of one event of a stream."""
+MAX_STREAM_BYTES, MAX_EVENTS = 64 * 1024 * 1024, 300_000
+"""Of a whole stream: a reply of the greatest length, a character at a time, with what servers write around each."""
+SLICE_BYTES, EVENTS_AT_ONCE = 16 * 1024, 50
+"""Of a stream, so much is read before others get their turn."""
 KEEPALIVE_S = 30.0
 """A phone call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1
@@ -33,10 +37,11 @@ DRAIN_S = 0.1
 
 
 class Timeouts(Struct, frozen=True):
-    """How long to wait, in seconds: for a connection, and for the next bytes of an answer."""
+    """How long to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
 
     connect_s: float = 5.0
     read_s: float = 30.0
+    total_s: float = 300.0
 
 
 class LlmClient:
@@ -81,12 +86,14 @@ class LlmClient:
 
     async def complete(self, endpoint: LlmEndpoint, body: JsonObject) -> bytes:
         """The whole answer to a body that asks for no stream, unchanged. Raises `LlmFailed`."""
-        response = await self.post(endpoint, body)
+        deadline = Deadline(self.timeouts.total_s)
+        response = await self.post(endpoint, body, deadline)
         try:
             answer = bytearray()
-            async for piece in response.pieces():
+            async for piece in deadline.bound(response.pieces()):
                 answer += piece
-                check_size(answer)
+                if len(answer) > MAX_ANSWER_BYTES:
+                    raise LlmFailed("too_long")
             return bytes(answer)
         finally:
             await response.close()
@@ -96,9 +103,10 @@ class LlmClient:
 
         An answer that ends without `[DONE]` may have been cut off.
         """
-        response = await self.post(endpoint, body)
+        deadline = Deadline(self.timeouts.total_s)
+        response = await self.post(endpoint, body, deadline)
         try:
-            pieces = response.pieces()
+            pieces = deadline.bound(response.pieces())
             async with aclosing(read_sse_data(pieces)) as data_events:
                 async for data in data_events:
                     yield data
@@ -111,21 +119,60 @@ class LlmClient:
         finally:
             await response.close()
 
-    async def post(self, endpoint: LlmEndpoint, body: JsonObject) -> LlmResponse:
+    async def post(self, endpoint: LlmEndpoint, body: JsonObject, deadline: Deadline) -> LlmResponse:
         """The answer, its body not yet read. Raises `LlmFailed`."""
         if not self.clients:
             await self.open()
-        return await self.clients[endpoint.public_only].post(endpoint, body, self.extra_headers())
+        async with deadline.timeout():
+            return await self.clients[endpoint.public_only].post(endpoint, body, self.extra_headers())
+
+
+class Deadline:
+    """When a request must be over, however steadily its answer comes."""
+
+    def __init__(self, seconds: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.at = self.loop.time() + seconds
+
+    @asynccontextmanager
+    async def timeout(self) -> AsyncIterator[None]:
+        """End what is awaited in the block at the deadline. Raises `LlmFailed`."""
+        try:
+            async with asyncio.timeout_at(self.at):
+                yield
+        except TimeoutError:
+            raise LlmFailed("timeout") from None
+
+    async def bound(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the pieces until the deadline. Raises `LlmFailed`."""
+        while True:
+            async with self.timeout():  # never around a `yield`, where it would end what the reader does
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            if self.loop.time() > self.at:  # everything came at once, so nothing was waited for
+                raise LlmFailed("timeout")
+            yield piece
 
 
 async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the data of server-sent events. Raises `LlmFailed`."""
-    decoder = Decoder(MAX_ANSWER_BYTES)
+    decoder = Decoder(MAX_EVENT_BYTES)
+    size = count = 0
     try:
-        async for piece in pieces:
-            for event in decoder.feed(piece):
-                if event.data is not None:
-                    yield event.data
+        async with aclosing(slices(pieces)) as sliced:
+            async for piece in sliced:
+                size += len(piece)
+                if size > MAX_STREAM_BYTES:
+                    raise LlmFailed("too_long")
+                for event in decoder.feed(piece):
+                    count += 1
+                    if count > MAX_EVENTS:
+                        raise LlmFailed("too_long")
+                    if event.data is not None:
+                        yield event.data
+                    if count % EVENTS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
     except TooLong:
         raise LlmFailed("too_long") from None
     for event in decoder.close():
@@ -133,6 +180,10 @@ async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
             yield event.data
 
 
-def check_size(answer: bytearray) -> None:
-    if len(answer) > MAX_ANSWER_BYTES:
-        raise LlmFailed("too_long")
+async def slices(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield what comes in slices of `SLICE_BYTES`; others get their turn between them."""
+    async for piece in pieces:
+        yield piece[:SLICE_BYTES]
+        for start in range(SLICE_BYTES, len(piece), SLICE_BYTES):
+            await asyncio.sleep(0)
+            yield piece[start : start + SLICE_BYTES]

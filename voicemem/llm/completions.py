@@ -11,7 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import LlmFailed
-from voicemem.protocol.types import MAX_TEXT_BYTES
+from voicemem.protocol.strict_json import has_too_many_values
+from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES
+
+MAX_TOOL_CALLS = 128
+"""Of one answer: as many as OpenAI's requests may have tools."""
+MAX_NAME_CHARACTERS = 1_024
+"""Of the name and the id of a tool call together."""
 
 
 def content_text(content: Any) -> str:
@@ -71,7 +77,12 @@ class PartialToolCall:
         self.index = index
         self.id = ""
         self.name = ""
-        self.arguments = ""
+        self.fragments: list[str] = []
+        """Of the arguments."""
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.fragments)
 
 
 class LlmAnswer:
@@ -83,6 +94,7 @@ class LlmAnswer:
         self.text: list[str] = []
         self.size = 0
         self.tool_calls: list[PartialToolCall] = []
+        self.by_index: dict[int, PartialToolCall] = {}
         self.has_choice = False
         """Whether any chunk had a choice."""
         self.has_finish_reason = False
@@ -97,6 +109,8 @@ class LlmAnswer:
 
     def add_chunk(self, data: bytes) -> str:
         """Add a chunk or a whole completion; the text that it adds. Raises `LlmFailed`."""
+        if len(data) > MAX_VALUES and has_too_many_values(data):
+            raise LlmFailed("too_long")
         try:
             completion = DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,24 +132,32 @@ class LlmAnswer:
                 )
                 for part in message.tool_calls or ():
                     self.add_tool_call_part(part)
-        self.text.append(added)
-        self.add_size(added)
+        if added:
+            self.text.append(added)
+            self.add_size(added)
         return added
 
     def add_tool_call_part(self, part: ToolCallPart) -> None:
         """Add a fragment to its tool call. Without an index it continues the last one, unless its id is another."""
         if part.index is not None:
-            tool_call = next((known for known in self.tool_calls if known.index == part.index), None)
+            tool_call = self.by_index.get(part.index)
         else:
             tool_call = next((known for known in self.tool_calls[-1:] if part.id in (None, "", known.id)), None)
         if tool_call is None:
+            if len(self.tool_calls) == MAX_TOOL_CALLS:
+                raise LlmFailed("too_long")
             tool_call = PartialToolCall(part.index)
             self.tool_calls.append(tool_call)
+            if part.index is not None:
+                self.by_index[part.index] = tool_call
         tool_call.id = tool_call.id or part.id or ""
         if part.function is not None:
             tool_call.name += part.function.name or ""
-            tool_call.arguments += part.function.arguments or ""
-            self.add_size(part.function.arguments or "")
+        if len(tool_call.id) + len(tool_call.name) > MAX_NAME_CHARACTERS:
+            raise LlmFailed("too_long")
+        if part.function is not None and part.function.arguments:
+            tool_call.fragments.append(part.function.arguments)
+            self.add_size(part.function.arguments)
 
     def add_size(self, added: str) -> None:
         self.size += len(added.encode(errors="replace"))

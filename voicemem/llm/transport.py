@@ -89,7 +89,12 @@ class OpenAiTransport:
             raise LlmFailed("invalid_key") from None
         except (OpenAIError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise failure(error) from None
-        return LlmResponse(cast(httpx2.Response, response))
+        answer = cast(httpx2.Response, response)
+        if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+            # We ask for no other, and a few bytes of one could unpack to as many megabytes.
+            await answer.aclose()
+            raise LlmFailed("invalid_answer")
+        return LlmResponse(answer)
 
 
 class LlmResponse:
@@ -101,9 +106,9 @@ class LlmResponse:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises `LlmFailed`."""
         try:
-            async for piece in self.response.aiter_bytes():
+            async for piece in self.response.aiter_raw():
                 yield piece
-        except (ConnectionFailed, httpx2.DecodingError) as error:
+        except ConnectionFailed as error:
             raise failure(error) from None
 
     async def close(self) -> None:
@@ -144,8 +149,6 @@ def failure(error: Exception) -> LlmFailed:
         return LlmFailed(cause.why)
     if isinstance(cause, httpx2.TimeoutException):
         return LlmFailed("timeout")
-    if isinstance(cause, httpx2.DecodingError):
-        return LlmFailed("invalid_answer")
     LOG.warning("An LLM request failed with %s", type(cause).__qualname__)
     return LlmFailed("error")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from array import array
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
@@ -33,6 +34,7 @@ from voicemem.protocol.events import (
     SessionUpdate,
 )
 from voicemem.protocol.explain import explain_event
+from voicemem.protocol.json_pieces import Pieces, Unreadable
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.sessions.batches import DEFAULT_END_REASON
@@ -46,7 +48,11 @@ CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
 """Limit for a checkpoint that is restored over HTTP."""
 PAGE = 500
-"""Entries that are read, or checked, at a time."""
+"""Entries that are written at a time."""
+MIN_ENTRY_BYTES = 64
+"""No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
+FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
+NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms by the server's clock, up to the end of the year 9999."""
 IDLE_REASON = "idle"
@@ -74,14 +80,16 @@ class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
     event: Raw
 
 
-class CheckpointDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """The document. `sha256` is the hash of its session and events, each a line of compact JSON with sorted keys."""
+class CheckpointPieces(Struct, gc=False):
+    """A checkpoint as text, and where in it its parts stand."""
 
-    voicemem: str
-    version: int
-    session: Raw
-    events: list[Raw]
-    sha256: str
+    text: bytes
+    voicemem: slice | None = None
+    version: slice | None = None
+    session: slice | None = None
+    sha256: slice | None = None
+    events: array[int] | None = None
+    """The beginning of each entry, and its end."""
 
 
 def invalid(detail: str) -> Refused:
@@ -152,38 +160,86 @@ async def restore_checkpoint(
     return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), checkpoint.restored)
 
 
-async def parse_checkpoint(document: bytes | Raw) -> ParsedCheckpoint:
-    """Check a checkpoint, a page of entries at a time. Raises `Refused` (`invalid_checkpoint`)."""
-    checkpoint = decode_checkpoint(document)
+async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
+    """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
+    return await asyncio.to_thread(read_checkpoint, document)
+
+
+def read_checkpoint(document: bytes) -> ParsedCheckpoint:
+    """Check a checkpoint, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
+    pieces = Pieces(document)
     try:
-        check_frame(bytes(checkpoint.session))
-        session = msgspec.json.decode(checkpoint.session, type=CheckpointSession)
+        found = find_pieces(pieces)
+        pieces.end()
+    except Unreadable:
+        raise invalid(NO_CHECKPOINT) from None
+    return check_pieces(found)
+
+
+def find_pieces(pieces: Pieces) -> CheckpointPieces:
+    """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
+    found = CheckpointPieces(pieces.text)
+    if not pieces.follows(b"{"):
+        raise invalid(NO_CHECKPOINT)
+    for name in pieces.names():
+        if name not in FIELDS:
+            raise invalid(f"{NO_CHECKPOINT} It has an unknown field.")
+        if name == "events":
+            found.events = find_entries(pieces)
+        else:
+            setattr(found, name, pieces.value())
+    return found
+
+
+def find_entries(pieces: Pieces) -> array[int]:
+    """Find the entries of the journal that comes next. Raises `Unreadable`, `Refused`."""
+    if not pieces.follows(b"["):
+        raise invalid(NO_CHECKPOINT)
+    places = array("Q")
+    for place in pieces.items():
+        if place.stop - place.start < MIN_ENTRY_BYTES:
+            raise invalid(MALFORMED_PART)
+        places.extend((place.start, place.stop))
+    return places
+
+
+def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
+    """Check the parts of a checkpoint. Raises `Refused` (`invalid_checkpoint`)."""
+    sha256 = check_head(found)
+    session_text = found.text[found.session or slice(0, 0)]
+    try:
+        check_frame(session_text)
+        session = msgspec.json.decode(session_text, type=CheckpointSession)
         check_integers(session.config)
-        digest, journal = Digest(checkpoint.session), CheckpointReader()
-        for number, piece in enumerate(checkpoint.events, 1):
-            text = bytes(piece)
+        digest, journal = Digest(session_text), CheckpointReader()
+        places = found.events or ()
+        for start, stop in zip(places[::2], places[1::2], strict=True):
+            text = found.text[start:stop]
             journal.add(text)
             digest.add(text)
-            if number % PAGE == 0:
-                await asyncio.sleep(0)
     except (InvalidFrame, *MALFORMED):
-        raise invalid("A part of the checkpoint is malformed.") from None
-    if digest.hex() != checkpoint.sha256:
+        raise invalid(MALFORMED_PART) from None
+    if digest.hex() != sha256:
         raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
     return ParsedCheckpoint(session.config, journal.restored(session.started_at))
 
 
-def decode_checkpoint(document: bytes | Raw) -> CheckpointDocument:
+def check_head(found: CheckpointPieces) -> str:
+    """Check the kind and the version of a checkpoint; its hash. Raises `Refused`."""
+    if None in (found.session, found.events):
+        raise invalid(NO_CHECKPOINT)
+    nothing = slice(0, 0)
     try:
-        checkpoint = msgspec.json.decode(document, type=CheckpointDocument)
-    except MALFORMED as error:
-        detail = " It has an unknown field." if "unknown field" in str(error) else ""
-        raise invalid(f"This is not a voicemem checkpoint.{detail}") from None
-    if checkpoint.voicemem != CHECKPOINT_KIND:
-        raise invalid("This is not a voicemem checkpoint.")
-    if checkpoint.version != CHECKPOINT_VERSION:
+        kind = msgspec.json.decode(found.text[found.voicemem or nothing], type=str)
+        version = msgspec.json.decode(found.text[found.version or nothing], type=int)
+        sha256 = msgspec.json.decode(found.text[found.sha256 or nothing], type=str)
+    except MALFORMED:
+        raise invalid(NO_CHECKPOINT) from None
+    if kind != CHECKPOINT_KIND:
+        raise invalid(NO_CHECKPOINT)
+    if version != CHECKPOINT_VERSION:
         raise invalid(f"The checkpoint has another version; this service reads version {CHECKPOINT_VERSION}.")
-    return checkpoint
+    return sha256
 
 
 class CheckpointReader:

@@ -327,7 +327,11 @@ def parse_object(text: str) -> str | JsonObject:
 
 def check_data(memory: ReadModel, event: MemoryData) -> MemoryData:
     """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
-    after = event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content)
-    if len(msgspec.json.encode(after)) > MAX_DOCUMENT_BYTES:
-        raise Refused("too_big", "The data of a session may have at most 64 KiB.")
+    check_data_size(event.content)  # before any work with it, and so that a checkpoint of the session can be restored
+    check_data_size(event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content))
     return event
+
+
+def check_data_size(data: JsonObject) -> None:
+    if documents.content_size(data) > MAX_DOCUMENT_BYTES:
+        raise Refused("too_big", "The data of a session may have at most 64 KiB, and so may a change of them.")

@@ -166,6 +166,11 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
         raise InvalidFrame("invalid_json") from None
 
 
+def decode_events(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
+    """Each event as `decode_event` gives it. Raises `InvalidFrame` for the first that is not JSON."""
+    return [decode_event(bytes(text)) for text in texts]
+
+
 def decode_fast(frame: bytes) -> TranscriptEvent | None:
     """The event of an ordinary frame: one small object without metadata or faults. None: decode it thoroughly.
 

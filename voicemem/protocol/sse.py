@@ -15,6 +15,8 @@ HEADERS = MappingProxyType({"Content-Type": EVENT_STREAM, "Cache-Control": "no-s
 """Of an answer that is a stream of events, so that no proxy holds it back."""
 DONE = b"[DONE]"
 """The data of the last event of a chat completion."""
+MAX_LINES = 10_000
+"""Of data in one event; a line without anything on it costs its reader too."""
 KEEP_ALIVE = b": nothing new\n\n"
 """A comment, which readers skip."""
 
@@ -28,7 +30,7 @@ class SseEvent(NamedTuple):
 
 
 class TooLong(ValueError):
-    """An event, or a single line, has more bytes than its reader takes."""
+    """An event, or a single line, has more bytes or lines than its reader takes."""
 
 
 def encode(data: bytes | None = None, *, event: str = "", id: str | None = None) -> bytes:
@@ -86,6 +88,8 @@ class Decoder:
         value = value.removeprefix(b" ")
         if name == b"data":
             self.check_size(len(value))
+            if len(self.lines) == MAX_LINES:
+                raise TooLong
             self.lines.append(value)
             self.size += len(value)
         elif name == b"event":

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_VALUES
 
 JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
@@ -55,7 +55,8 @@ def decode_body(body: bytes) -> Any:
         raise Refused("invalid_field", "A number is out of range.") from None
     except MALFORMED:
         raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    check_integers(value)
+    if may_have_large_number(body):
+        check_integers(value)
     return value
 
 
@@ -68,12 +69,17 @@ NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
 ROUTING_FIELDS = frozenset({"session_id", "producer"})
+MAX_QUOTES = 3 * MAX_VALUES
+"""So many are read in 50 ms, even if there is nothing between them."""
+TOO_MANY_VALUES = f"A frame or body may have at most {MAX_VALUES:,} values."
 
 
 def check_frame(frame: bytes) -> None:
-    """Raise `InvalidFrame` for what is too big, not UTF-8, or nested too deep to be decoded safely."""
+    """Raise `InvalidFrame` for what is too big, not UTF-8, has too many values, or is nested too deep to be decoded."""
     if len(frame) > MAX_FRAME_BYTES:
         raise InvalidFrame("too_big")
+    if len(frame) > MAX_VALUES and has_too_many_values(frame):  # each value has a byte of its own
+        raise InvalidFrame("too_big", TOO_MANY_VALUES)
     try:
         if not frame.isascii():
             frame.decode()
@@ -83,6 +89,21 @@ def check_frame(frame: bytes) -> None:
     limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
     if is_too_deep(frame, limit):
         raise InvalidFrame("too_deep")
+
+
+def has_too_many_values(text: bytes) -> bool:
+    """Whether JSON has more than `MAX_VALUES`, found without making any of them.
+
+    A value costs up to a hundred times its size once it is made, so `[{},{},…]` of 1 MiB would take 30 MB.
+    """
+    if text.count(b'"') > MAX_QUOTES:
+        return True
+    return count_values(text) > MAX_VALUES and count_values(STRING.sub(b"", text)) > MAX_VALUES
+
+
+def count_values(text: bytes) -> int:
+    """At least as many as there are: every value but the first follows a comma, a bracket, or the end of a line."""
+    return 1 + sum(map(text.count, (b",", b"[", b"{", b"\n")))
 
 
 def is_too_deep(text: bytes, limit: int) -> bool:

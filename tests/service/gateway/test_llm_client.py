@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,14 @@ from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import abort_connection, read_body, tcp_receiver
 from tests.support.servers.llm_server import Script, llm_server
 from voicemem.errors import LlmFailed
-from voicemem.llm.client import MAX_ANSWER_BYTES, LlmClient, Timeouts
+from voicemem.llm.client import EVENTS_AT_ONCE, MAX_ANSWER_BYTES, LlmClient, Timeouts, read_sse_data
 from voicemem.llm.targets import LlmEndpoint
+from voicemem.protocol.sse import MAX_LINES
 
 BODY: dict[str, Any] = {"messages": [], "stream": True}
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+BRIEF = Timeouts(connect_s=2.0, read_s=5.0, total_s=0.2)
+"""The whole answer takes longer than these let it, however steadily it comes."""
 QUICK = Timeouts(connect_s=2.0, read_s=0.3)
 
 
@@ -76,6 +80,10 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         (saying(OK + b"\r\ndata: 1\n\ndata: 2\n\n"), [b"1", b"2"]),
         (saying(OK + b"\r\ndata: 1\n\ndata: [DONE]\n\ndata: 2\n\n"), [b"1", b"[DONE]"]),
         (saying(OK + b"Content-Encoding: gzip\r\n\r\nno gzip at all"), "invalid_answer"),
+        (saying(OK + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(b"data: 1\n\n")), "invalid_answer"),
+        (saying(OK + b"Content-Encoding: identity\r\n\r\ndata: 1\n\n"), [b"1"]),
+        (saying(OK + b"\r\n", b"data:\n" * (MAX_LINES + 1)), "too_long"),
+        (saying(OK + b"X: y\r\n" * 200 + b"\r\ndata: 1\n\n"), "invalid_answer"),
         (saying(b"SSH-2.0-OpenSSH_9.6\r\n"), "invalid_answer"),
         (saying(OK + b"\r\n", b"x" * (MAX_ANSWER_BYTES + 2)), "too_long"),
         (saying(OK + b"\r\ndata: ", *[b"x" * 2**20 + b"\ndata: "] * 5), "too_long"),
@@ -132,6 +140,88 @@ async def test_a_connection_is_used_again() -> None:
         for _ in range(4):
             assert [b"1", b"[DONE]"] == await streamed(calling, url)
     assert [2, 2] == connections
+
+
+async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An answer that goes on for as long as its reader stays."""
+    await read_body(reader)
+    writer.write(OK + b"\r\n")
+    while True:
+        writer.write(b": still thinking\n\ndata: 1\n\n")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_drips_has_a_deadline(stream: bool) -> None:
+    """It is given up although something came all the time, and what came before is told."""
+    async with models(BRIEF) as calling, tcp_receiver(dripping) as url:
+        if stream:
+            assert "timeout" == await why(calling, url)
+            return
+        with pytest.raises(LlmFailed, match="did not answer in time"):
+            await calling.complete(LlmEndpoint(url, public_only=False), {"messages": []})
+
+
+async def test_a_head_that_drips_has_a_deadline() -> None:
+    """The deadline is for the whole request, its first line included."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_body(reader)
+        while True:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with models(BRIEF) as calling, tcp_receiver(talk) as url:
+        assert "timeout" == await why(calling, url)
+
+
+async def test_a_slow_reader_is_not_interrupted() -> None:
+    """The deadline ends the wait for an answer, never what is done with a part of it."""
+    async with (
+        models(BRIEF) as calling,
+        tcp_receiver(dripping) as url,
+        aclosing(calling.stream(LlmEndpoint(url, public_only=False), BODY)) as data,
+    ):
+        assert b"1" == await anext(data)
+        await asyncio.sleep(0.3)  # longer than the deadline
+        with pytest.raises(LlmFailed):
+            _ = [one async for one in data]
+
+
+@pytest.mark.parametrize("text", [b"data: 1\n\n", b"id: 1\n\n"], ids=["data", "no data"])
+async def test_a_stream_has_a_bound_of_events(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    """Events beyond it end the stream, also ones without data; others get their turn between them."""
+    monkeypatch.setattr("voicemem.llm.client.MAX_EVENTS", 1_000)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield text * 1_001
+
+    counting = asyncio.create_task(count_turns())
+    with pytest.raises(LlmFailed, match="too_long"):
+        _ = [data async for data in read_sse_data(pieces())]
+    counting.cancel()
+    assert turns >= 1_000 // EVENTS_AT_ONCE
+
+
+async def test_a_stream_has_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comments count too, which make no event."""
+    monkeypatch.setattr("voicemem.llm.client.MAX_STREAM_BYTES", 100_000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield b": nothing\n" * 1_000
+
+    with pytest.raises(LlmFailed, match="too_long"):
+        _ = [data async for data in read_sse_data(pieces())]
 
 
 async def test_a_whole_answer_has_a_bound() -> None:

@@ -170,7 +170,7 @@ BAD_BODIES: list[tuple[Any, tuple[int, str]]] = [
     (b"", (400, "invalid_json")),
     (b"{", (400, "invalid_json")),
     (b"[" * 100_000, (400, "invalid_field")),
-    (b'{"checkpoint":' + b"[" * 100_000, (400, "invalid_json")),
+    (b'{"checkpoint":' + b"[" * 100_000, (400, "invalid_checkpoint")),
     (b'{"x":' + b"[" * 100_000, (400, "invalid_field")),
     (b'{"checkpoint":{"voicemem":"\xff"}}', (400, "invalid_checkpoint")),
     ([], (400, "invalid_field")),

@@ -10,6 +10,7 @@ import pytest
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.samples.session_configs import listed
 from tests.support.services import Serve
+from voicemem.server.rest.sessions import PAGE
 
 
 @pytest.fixture
@@ -32,6 +33,16 @@ async def test_sessions_are_listed_newest_first(api: RestClient) -> None:
     """The list shows whole sessions, the newest first, and ends without a cursor."""
     sessions = [await api.create(name) for name in ("a", "b", "c")]
     assert {"sessions": sessions[::-1], "next_cursor": None} == (await api.get("/v1/sessions")).json
+
+
+async def test_a_long_list_comes_in_pieces(api: RestClient) -> None:
+    """It reads like a short one, and a cursor in the middle of a piece goes on where it stands."""
+    names = [f"s{number}" for number in range(2 * PAGE + 5)]
+    sessions = [await api.create(name) for name in names][::-1]
+    answered = await api.get("/v1/sessions?limit=1000")
+    assert "chunked" == answered.headers["Transfer-Encoding"]
+    assert {"sessions": sessions, "next_cursor": None} == answered.json
+    assert names[::-1] == await pages(api, f"limit={PAGE + 3}")
 
 
 async def test_every_filter(api: RestClient) -> None:

@@ -1,6 +1,6 @@
 """What the suite of bad input shares: a bad frame and what comes of it, over the websocket and over HTTP.
 
-The numbers are those of the list of 132 bad inputs; `test_all_are_here.py` sees to it that none is missing.
+The numbers are those of the list of bad inputs; `test_all_are_here.py` sees to it that none is missing.
 """
 
 from __future__ import annotations

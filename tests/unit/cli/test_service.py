@@ -42,6 +42,7 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--llm-url", "http://u:hunter2@h/v1"],
         ["--llm-url", "http://h/v1", "--llm-api-key", "hunter2\n"],
         ["--llm-timeout", "0"],
+        ["--llm-total-timeout", "0"],
     ],
     ids=" ".join,
 )

@@ -107,6 +107,8 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"llm_url": "http://x.example", "llm_api_key": "hunter2\n"}, "key"),
         ({"llm_url": "http://x.example", "llm_api_key": "hunter2\u20ac"}, "key"),
         ({"llm_timeout": 0.0}, "seconds"),
+        ({"llm_total_timeout": 0.0}, "seconds"),
+        ({"llm_total_timeout": float("inf")}, "seconds"),
         ({"llm_timeout": float("inf")}, "seconds"),
         ({"llm_timeout": float("nan")}, "seconds"),
         ({"llm_api_key": "k"}, "LLM"),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.documents.json_schema import DIALECT, MAX_PATTERN_LENGTH, MAX_PATTERNS, check_document, check_schema
+from voicemem.documents.json_schema import DIALECT, check_document, check_schema
 from voicemem.documents.schema_cost import MAX_SCHEMAS
+from voicemem.documents.schema_patterns import MAX_PATTERN_LENGTH, MAX_PATTERNS
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voicemem.errors import LlmFailed, Refused
 from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
-from voicemem.llm.completions import LlmAnswer, content_text
+from voicemem.llm.completions import MAX_NAME_CHARACTERS, MAX_TOOL_CALLS, LlmAnswer, content_text
 from voicemem.llm.targets import LlmEndpoint
 
 TEXTS = st.text(max_size=8)
@@ -56,6 +56,45 @@ def test_calls_without_index_come_one_after_the_other(calls: list[tuple[str, lis
     assert [(name, "".join(pieces)) for name, pieces in calls] == [
         (call.name, call.arguments) for call in answer.tool_calls
     ]
+
+
+def part(index: int | None, **function: str) -> bytes:
+    return chunk({"tool_calls": [{"index": index, "id": f"call_{index}", "function": function}]})
+
+
+TOO_LONG: dict[str, list[bytes]] = {
+    "tool calls in one chunk": [
+        chunk({"tool_calls": [{"index": index} for index in range(MAX_TOOL_CALLS)]}),
+        part(MAX_TOOL_CALLS),
+    ],
+    "tool calls without index": [
+        *(chunk({"tool_calls": [{"id": str(number)}]}) for number in range(MAX_TOOL_CALLS)),
+        chunk({"tool_calls": [{"id": "one more"}]}),
+    ],
+    "a name that grows": [part(0, name="x" * 500), part(0, name="x" * (MAX_NAME_CHARACTERS - 500))],
+    "an id": [chunk({"tool_calls": [{"index": 0, "id": "x" * (MAX_NAME_CHARACTERS + 1)}]})],
+    "arguments": [part(0, arguments="x" * 200_000), part(1, arguments="x" * 100_000)],
+    "text and arguments": [chunk({"content": "x" * 200_000}), part(1, arguments="x" * 100_000)],
+    "values": [b'{"choices":[' + b"{}," * 70_000 + b"{}]}"],
+}
+
+
+@pytest.mark.parametrize("chunks", TOO_LONG.values(), ids=TOO_LONG)
+def test_an_answer_has_bounds(chunks: list[bytes]) -> None:
+    """Everything but the last chunk is taken; that one is more than an answer may have."""
+    answer = LlmAnswer()
+    for data in chunks[:-1]:
+        answer.add_chunk(data)
+    with pytest.raises(LlmFailed, match="too_long"):
+        answer.add_chunk(chunks[-1])
+
+
+def test_what_adds_nothing_takes_nothing() -> None:
+    """A stream of chunks without text or calls leaves nothing behind."""
+    answer = LlmAnswer()
+    for _ in range(100):
+        answer.add_chunk(chunk({}))
+    assert (answer.text, answer.tool_calls, answer.size) == ([], [], 0)
 
 
 def test_only_the_first_choice_is_the_reply() -> None:

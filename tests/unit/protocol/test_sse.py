@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.llm.client import read_sse_data
-from voicemem.protocol.sse import KEEP_ALIVE, Decoder, SseEvent, TooLong, encode, retry
+from voicemem.protocol.sse import KEEP_ALIVE, MAX_LINES, Decoder, SseEvent, TooLong, encode, retry
 
 LINE = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), max_size=8)
 DATA = st.binary(max_size=20).map(lambda data: data.replace(b"\r", b""))
@@ -75,6 +75,13 @@ def test_an_event_has_a_bound(pieces: tuple[bytes, ...]) -> None:
     with pytest.raises(TooLong):
         decode(*pieces)
     assert [SseEvent(b"x" * 60)] * 9 == decode((b"data: " + b"x" * 60 + b"\n\n") * 9)
+
+
+def test_lines_of_nothing_have_a_bound() -> None:
+    """Lines of data without any data on them do not fill the memory either."""
+    assert [SseEvent(b"\n" * (MAX_LINES - 1))] == decode(b"data:\n" * MAX_LINES + b"\n", max_bytes=10 * MAX_LINES)
+    with pytest.raises(TooLong):
+        decode(b"data:\n" * (MAX_LINES + 1), max_bytes=10 * MAX_LINES)
 
 
 @given(LLM_EVENTS, st.lists(st.integers(0, 200)), st.sampled_from([b"\n", b"\r\n"]), st.booleans())

@@ -17,6 +17,7 @@ from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
+from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
@@ -27,6 +28,7 @@ SESSION_ID = re.compile(SESSION_ID_PATTERN)
 BODY_TIMEOUT_S = 30.0
 """aiohttp itself sets no limit."""
 SERVICES = web.AppKey("services", Services)
+DECODING = web.AppKey("decoding", Decoding)
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
@@ -83,12 +85,20 @@ async def read_body(request: web.Request) -> bytes:
     return decompress(body, request.headers.get("Content-Encoding", ""))
 
 
+async def read_json(request: web.Request, empty: bytes = b"") -> Any:
+    """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
+    body = await read_body(request)
+    return await decode_large(request, len(body), lambda: decode_body(body if body.strip() else empty))
+
+
+async def decode_large(request: web.Request, size: int, decode: Callable[[], T]) -> T:
+    """What `decode` returns or raises; out of the way of others if the body is large."""
+    return await request.app[DECODING].decode(size, decode)
+
+
 async def read_object(request: web.Request) -> JsonObject:
     """Read the body as one JSON object; an empty body counts as `{}`. Raises as `read_body`, and `Refused`."""
-    body = await read_body(request)
-    if not body.strip():
-        return {}
-    value = decode_body(body)
+    value = await read_json(request, b"{}")
     if not isinstance(value, dict):
         raise InvalidFrame("not_events", "The body must be one JSON object.")
     return value

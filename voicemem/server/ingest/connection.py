@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import chain
 
 from voicemem.errors import CODES, InvalidFrame, Refused, VoicememError
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_events, decode_fast, split_frame
 from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
 from voicemem.security.access import Grant
+from voicemem.server.http.decoding import LARGE_BYTES
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
-from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY
+from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
 
-NEEDS_STORE = SessionOpen, Auth
-"""Frames for which the store must be asked before anything that follows is taken."""
+NEEDS_TASK = SessionOpen, Auth, SessionUpdate
+"""Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
 AUTH_TIMEOUT_S = 10.0
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
@@ -109,6 +111,9 @@ class Connection(ConnectionControl):
         # the rest of its message goes to a task and later messages into the backlog, until the task is through them;
         # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task
         # as well, which lets others in between.
+        if len(message) > LARGE_BYTES:
+            self.frame_task = asyncio.create_task(self.process_rest(partial(self.process_large, message)))
+            return
         pieces = split_frame(message)
         if not pieces:
             self.count_unstored()
@@ -116,29 +121,41 @@ class Connection(ConnectionControl):
         self.throttle.count(len(pieces))
         arrivals = map(decode_event, map(bytes, pieces))
         if self.grant is None or len(pieces) > YIELD_EVERY:
-            self.frame_task = asyncio.create_task(self.process_rest(arrivals, size))
+            self.frame_task = asyncio.create_task(self.process_rest(partial(self.process_events, arrivals, size)))
             return
         for arrival in arrivals:
-            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_STORE):
-                self.frame_task = asyncio.create_task(self.process_rest(chain([arrival], arrivals), size))
+            if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_TASK):
+                rest = partial(self.process_events, chain([arrival], arrivals), size)
+                self.frame_task = asyncio.create_task(self.process_rest(rest))
                 return
             self.enqueue(arrival, size)
 
-    async def process_rest(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
+    async def process_rest(self, beginning: Callable[[], Awaitable[None]]) -> None:
         """Take what remains of a message, and the messages that came in the meantime."""
         try:
-            await self.process_events(arrivals, size)
+            await beginning()
             while self.backlog and not self.throttle.held:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
-                pieces = split_frame(message)
-                self.throttle.count(len(pieces))
-                await self.process_events(map(decode_event, map(bytes, pieces)), len(message) // max(1, len(pieces)))
+                await self.process_large(message)
         except VoicememError as error:
             self.fail(error)
         finally:
             self.frame_task = None
             self.resume_if_room()
+
+    async def process_large(self, message: bytes) -> None:
+        """Take a message that may be large: it is decoded where nobody waits for it, some events at a time."""
+        decode = self.host.decoding.decode
+        pieces = await decode(len(message), partial(split_frame, message))
+        if not pieces:
+            self.count_unstored()
+        size = len(message) // max(1, len(pieces))
+        self.throttle.count(len(pieces))
+        for first in range(0, len(pieces), YIELD_EVERY):
+            part = pieces[first : first + YIELD_EVERY]
+            arrivals = await decode(len(part) * size, partial(decode_events, part))
+            await self.process_events(iter(arrivals), size)
 
     async def process_events(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
         for count, arrival in enumerate(arrivals, 1):
@@ -151,8 +168,8 @@ class Connection(ConnectionControl):
                 await self.open(arrival.event)
             else:
                 self.enqueue(arrival, size)
-            if count % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+            if count % YIELD_EVERY == 0 or is_update(arrival):
+                await give_way()
 
     # The rate of the key
 

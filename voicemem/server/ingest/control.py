@@ -13,6 +13,7 @@ from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.frames import GOAWAY
 from voicemem.security.access import Grant
 from voicemem.security.rate_limits import Bucket
+from voicemem.server.http.decoding import Decoding
 from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
@@ -37,6 +38,7 @@ class IngestHost(Protocol):
     presence: Presence
     metrics: Metrics
     incarnation: str
+    decoding: Decoding
 
     async def grant(self, token: str | None) -> Grant: ...
 

@@ -24,6 +24,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import Bucket
+from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import ConnectionControl
@@ -64,12 +65,15 @@ class LeaseHolder(NamedTuple):
 class IngestServer:
     """The websocket server: the connections, and which of them holds each lease."""
 
-    def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str) -> None:
+    def __init__(
+        self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str, decoding: Decoding
+    ) -> None:
         self.recorder = recorder
         self.presence = presence
         self.metrics = recorder.telemetry.metrics
         self.gate = gate
         self.incarnation = incarnation
+        self.decoding = decoding
         self.connections: set[Connection] = set()
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()

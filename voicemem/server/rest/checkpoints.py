@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
@@ -15,12 +14,14 @@ from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory.checkpoint import (
     MAX_RESTORE_BYTES,
     CheckpointSession,
-    parse_checkpoint,
+    ParsedCheckpoint,
+    check_pieces,
+    find_pieces,
     restore_checkpoint,
     write_checkpoint,
 )
 from voicemem.memory.fork import fork
-from voicemem.protocol.strict_json import MALFORMED
+from voicemem.protocol.json_pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.request import (
@@ -48,6 +49,7 @@ BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
 SLOT_WAIT_S, RETRY_AFTER_S = 30.0, 5.0
 """How long a restore waits for others before its body is read; and what `Retry-After` then says."""
+WRONG_FIELDS = "The body must have a `checkpoint`, and may have a `session_id`."
 TOO_BIG = "The body of a restore may be at most 64 MiB."
 
 
@@ -66,13 +68,6 @@ class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
 
     checkpoint: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     session_id: SessionId | None = None
-
-
-class RestoreBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same as it arrives: the id is checked separately, for an error sentence of its own."""
-
-    checkpoint: Raw
-    session_id: str | None = None
 
 
 class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,19 +117,52 @@ async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
 
 async def restore_from_body(request: web.Request) -> web.Response:
     """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
-    body = await read_large_body(request)
-    try:
-        restore = msgspec.json.decode(body, type=RestoreBody)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "The body must have a `checkpoint`, and may have a `session_id`.") from None
-    except MALFORMED:
-        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
-    session_id = None if restore.session_id is None else check_session_id(restore.session_id)
-    checkpoint = await parse_checkpoint(restore.checkpoint)
-    check_outbound_change(request, checkpoint.config)
-    stream = await restore_checkpoint(services_of(request).sessions, request[GRANT].project, session_id, checkpoint)
-    note_outbound_change(request, checkpoint.config, stream)
+    encoding = request.headers.get("Content-Encoding", "")
+    # In a thread of the event loop's own: there are two slots, so others have threads left.
+    restore = await asyncio.to_thread(read_restore, await read_large_body(request), encoding)
+    check_outbound_change(request, restore.checkpoint.config)
+    stream = await restore_checkpoint(
+        services_of(request).sessions, request[GRANT].project, restore.session_id, restore.checkpoint
+    )
+    note_outbound_change(request, restore.checkpoint.config, stream)
     return json_response(session_view(stream), 201)
+
+
+class Restore(NamedTuple):
+    """What a body asks for, checked."""
+
+    checkpoint: ParsedCheckpoint
+    session_id: str | None
+
+
+def read_restore(body: bytes, encoding: str) -> Restore:
+    """Unpack and check a body, piece by piece. Raises `Refused`, `InvalidFrame`."""
+    pieces = Pieces(unpack(body, encoding))
+    checkpoint, session_id = None, None
+    if pieces.follows(b"["):
+        raise Refused("invalid_field", WRONG_FIELDS)
+    try:
+        for name in pieces.names():
+            if name == "checkpoint":
+                checkpoint = find_pieces(pieces)
+            elif name == "session_id":
+                session_id = pieces.decode(pieces.value())
+            else:
+                raise Refused("invalid_field", WRONG_FIELDS)
+        pieces.end()
+    except Unreadable:
+        raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
+    checked_id = None if session_id is None else check_session_id(session_id)
+    if checkpoint is None:
+        raise Refused("invalid_field", WRONG_FIELDS)
+    return Restore(check_pieces(checkpoint), checked_id)
+
+
+def unpack(body: bytes, encoding: str) -> bytes:
+    try:
+        return decompress(body, encoding, MAX_RESTORE_BYTES)
+    except InvalidFrame as error:
+        raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
 
 
 async def read_large_body(request: web.Request) -> bytes:
@@ -148,10 +176,7 @@ async def read_large_body(request: web.Request) -> bytes:
                     raise InvalidFrame("too_big", TOO_BIG)
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", BROKEN_BODY) from None
-    try:
-        return decompress(bytes(body), request.headers.get("Content-Encoding", ""), MAX_RESTORE_BYTES)
-    except InvalidFrame as error:
-        raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
+    return bytes(body)
 
 
 async def fork_session(request: web.Request, _: NoQuery) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,10 +11,18 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused
-from voicemem.protocol.codec import decode_event, split_lines
+from voicemem.protocol.codec import decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_body, services_of, stream_body
+from voicemem.server.http.request import (
+    GRANT,
+    decode_large,
+    get_stream,
+    json_response,
+    read_body,
+    services_of,
+    stream_body,
+)
 from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
@@ -81,15 +90,16 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     lease = ProducerLease(
         stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id
     )
-    pieces = split_lines(await read_body(request))
+    body = await read_body(request)
+    pieces = await decode_large(request, len(body), lambda: split_lines(body))
     wait_s = services.limits.take_events(grant.caller, len(pieces))
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
-        result = await services.recorder.record(
-            lease, map(decode_event, map(bytes, pieces[first : first + YIELD_EVERY]))
-        )
+        part = pieces[first : first + YIELD_EVERY]
+        arrivals = await decode_large(request, sum(map(len, part)), partial(decode_events, part))
+        result = await services.recorder.record(lease, arrivals)
         errors += map(event_error, result.problems)
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
             services.presence.expect_producer(lease)

@@ -12,7 +12,6 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
-from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
@@ -21,6 +20,7 @@ from voicemem.server.http.request import (
     get_stream,
     json_response,
     read_body,
+    read_json,
     read_object,
     services_of,
 )
@@ -67,7 +67,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
 
 async def read_messages(request: web.Request) -> list[Added]:
     """Read one message or a list of them from the body. Raises `InvalidFrame`, `Refused`."""
-    value = decode_body(await read_body(request))
+    value = await read_json(request)
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in items):
         raise InvalidFrame("not_events", "The body must be a message or a list of messages, each a JSON object.")

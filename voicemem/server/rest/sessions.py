@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -22,12 +24,16 @@ from voicemem.server.http.request import (
     json_response,
     read_object,
     services_of,
+    stream_body,
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
+from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.records import SessionFilter, SetAside
 from voicemem.store.streams import Stream
 
+PAGE = 20
+"""Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
@@ -147,7 +153,7 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
     return key, value
 
 
-async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Response:
+async def list_sessions(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
     """List the sessions of the project, the newest first."""
     conditions = SessionFilter(
         project=request[GRANT].project,
@@ -156,10 +162,32 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Respo
         label=parse_label(query.label),
         started_after=query.started_after,
         started_before=query.started_before,
-        limit=query.limit,
+        limit=min(PAGE, query.limit),
     )
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
-    return json_response(SessionPage([session_view(stream) for stream in page], cursor))
+    if cursor is None or query.limit <= PAGE:
+        return json_response(SessionPage([session_view(stream) for stream in page], cursor))
+    pieces = list_in_pieces(services_of(request).sessions, conditions, page, cursor, query.limit)
+    return await stream_body(request, {"Content-Type": JSON}, pieces)
+
+
+async def list_in_pieces(
+    sessions: Sessions, conditions: SessionFilter, page: list[Stream], cursor: str | None, limit: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield a `SessionPage` a few sessions at a time: a thousand configurations may be 250 MiB."""
+    yield b'{"sessions":[' + encode_sessions(page)
+    count = len(page)
+    while cursor is not None and count < limit:
+        fewer = msgspec.structs.replace(conditions, limit=min(PAGE, limit - count))
+        page, cursor = await sessions.list(fewer, cursor)
+        if page:
+            yield b"," + encode_sessions(page)
+        count += len(page)
+    yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
+
+
+def encode_sessions(page: list[Stream]) -> bytes:
+    return b",".join(msgspec.json.encode(session_view(stream)) for stream in page)
 
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
