@@ -15,10 +15,10 @@ class Memo:
         "cut_stairs",
         "entries",
         "false_alarms",
-        "generated_words",
         "small_keys",
         "small_turn",
         "speech",
+        "whole_texts",
         "word_matches",
     )
 
@@ -36,8 +36,8 @@ class Memo:
         """What is kept in `entries` of that turn."""
         self.false_alarms: Any = None
         """A `speech.FalseAlarms`."""
-        self.generated_words: dict[int, tuple[int, list[str]]] = {}
-        """By long reply: the words of all its text, and of how many events that was made."""
+        self.whole_texts: dict[int, Any] = {}
+        """By reply: a `whole_text.WholeText`, of those that are long or were reported often."""
         self.word_matches: dict[int, tuple[Any, Any]] = {}
         """By reply: a `words.WordMatch`, where its timed words stand in its text, and the windows they are from."""
         self.cut_stairs: dict[int, Any] = {}

@@ -160,14 +160,16 @@ class Timeline(Block):
 
     def highest_entry(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest of the entries with the highest value."""
-        found: Entry | None = None
+        best: tuple[int, Block, int, int] | None = None
         for block, begin, end in self.slices(until, since):
-            if found is None or block.highest >= found.value:
-                values = block.values(begin, end)
-                value = max(values)
-                if found is None or value >= found.value:
-                    found = block.entry(end - 1 - values[::-1].index(value))
-        return found
+            is_whole = end - begin == len(block)
+            value = block.highest if is_whole else max(block.values(begin, end))
+            if best is None or value >= best[0]:
+                best = value, block, begin, end
+        if best is None:
+            return None
+        value, block, begin, end = best
+        return block.entry(end - 1 - block.values(begin, end)[::-1].index(value))
 
     def first_at_least(self, value: int, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The first entry with at least this value."""
@@ -220,34 +222,3 @@ class TextTimeline(Struct, array_like=True, gc=False):
 
     def text(self, length: int) -> str:
         return self.longest[:length] if length >= 0 else self.others[-1 - length]
-
-    def first_equal(self, words: list[str], until: int = AFTER_ALL, since: int = BEFORE_ALL) -> int | None:
-        """When a text of just these words was first reported, whatever white space is between them."""
-        times = self.other_times.get(" ".join(words), [])
-        place = bisect_left(times, since)
-        found = times[place] if place < len(times) and times[place] < until else None
-        shortest, longest = self.lengths_of(words)
-        for block, begin, end in self.lengths.slices(until, since):
-            if block.highest >= shortest:
-                for index, length in enumerate(block.values(begin, end), begin):
-                    if shortest <= length <= longest:
-                        return block.ts(index) if found is None else min(found, block.ts(index))
-        return found
-
-    def lengths_of(self, words: list[str]) -> tuple[int, int]:
-        """The shortest and the longest prefix of `longest` that has just these words; (1, 0) when none has."""
-        text, end = self.longest, 0
-        if len(text) < sum(map(len, words)):
-            return 1, 0
-        for index, word in enumerate(words):
-            begin = skip_white_space(text, end)
-            if not text.startswith(word, begin) or (index and begin == end):
-                return 1, 0
-            end = begin + len(word)
-        return end, skip_white_space(text, end)
-
-
-def skip_white_space(text: str, index: int) -> int:
-    while index < len(text) and text[index].isspace():
-        index += 1
-    return index

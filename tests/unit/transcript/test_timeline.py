@@ -75,9 +75,6 @@ def test_texts_are_found_as_by_a_search(said: list[tuple[int, str]], until: int,
     within = sorted((ts, order, text) for order, (ts, text) in enumerate(said) if since <= ts < until)
     assert list(series.backwards(until, since)) == [TimedText(*one) for one in reversed(within)]
     assert series.last(until, since) == (TimedText(*within[-1]) if within else None)
-    for words in (["One", "two."], ["One"], []):
-        equal = [ts for ts, _, text in within if text.split() == words]
-        assert series.first_equal(words, until, since) == (equal[0] if equal else None)
 
 
 def test_growing_texts_are_kept_once() -> None:

@@ -9,14 +9,13 @@ from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
 from voicemem.transcript.replies.evidence import BY_TIME, Interruption, Source, TimedWord
+from voicemem.transcript.replies.whole_text import whole_text
 from voicemem.transcript.replies.words import WordMatch
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, Timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
-SHORT = 1_000
-"""Characters of a text whose words are not worth the memory to keep them."""
 A_WORD = re.compile(r"\w")
 
 
@@ -161,29 +160,26 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source]) -> int | Non
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
     """When a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
+    series = [(one, source) for source in sources for one in text_timelines(source)]
+    if not series and not any(source.evidence.heard for source in sources):
+        return
+    whole = whole_text(state, reply, sources)
+    for one, source in series:
+        ts = whole.first_equal(one, source.until, source.since)
+        if ts is not None:
+            yield ts
     for source in sources:
-        for name in TEXTS:
-            series = getattr(source.evidence.playback, name, None)
-            if series is not None:
-                ts = series.first_equal(generated_words(state, reply), source.until, source.since)
-                if ts is not None:
-                    yield ts
-        if source.evidence.heard:
-            ts = source.first_heard(" ".join(generated_words(state, reply)))
-            if ts is not None:
-                yield ts
+        ts = source.first_heard(whole.joined()) if source.evidence.heard else None
+        if ts is not None:
+            yield ts
 
 
-def generated_words(state: State, reply: Reply) -> list[str]:
-    """The text of a reply, split at white space."""
-    text = reply.generation.text()
-    if len(text) <= SHORT:
-        return text.split()
-    events, words = state.memo.generated_words.get(reply.id, (-1, []))
-    if events != reply.generation.events:
-        words = text.split()
-        state.memo.generated_words[reply.id] = reply.generation.events, words
-    return words
+def text_timelines(source: Source) -> Iterator[TextTimeline]:
+    """The heard texts that were reported, stated ones and estimates."""
+    for name in TEXTS:
+        series = getattr(source.evidence.playback, name, None)
+        if series is not None:
+            yield series
 
 
 def standing_done(state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None) -> int | None:
