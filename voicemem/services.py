@@ -21,8 +21,9 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.rate_limits import RateLimits
-from voicemem.sessions.cache import ReadModelCache, catch_up_forever, maintain_forever
+from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.maintenance import catch_up_forever, maintain_forever, save_all
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
@@ -107,7 +108,7 @@ class Services:
         """Finish the work that is under way. Call it once nothing new can come in."""
         await self.summaries.stop()
         await self.outbox.finish_running(GRACE_S)
-        await self.memories.save_all(GRACE_S)
+        await save_all(self.memories, GRACE_S)
         await self.sender.close()
         await self.llm.close()
 

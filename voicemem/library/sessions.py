@@ -43,6 +43,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
 from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.maintenance import save_all
 from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
@@ -77,7 +78,7 @@ async def open_library(
     try:
         library = Library(opened, known, project)
         yield library
-        await library.memories.save_all(timeout_s=2.0)
+        await save_all(library.memories, timeout_s=2.0)
     finally:
         await opened.close_store()
 

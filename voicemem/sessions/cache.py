@@ -8,14 +8,12 @@ held nobody else may look at the read model, and whoever got it from `get` may d
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from operator import attrgetter
 from typing import TypeVar
 
@@ -29,7 +27,6 @@ from voicemem.sessions.read_model import (
     LARGE_ROWS,
     SLOW_S,
     ReadModel,
-    compress_state,
     decompress_state,
     took_long,
 )
@@ -46,24 +43,12 @@ FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its cost."""
-SNAPSHOTS_PER_COMMIT = 200
-"""Snapshots saved at a time, in one commit."""
-MAINTENANCE_S = 1.0
-"""Pause between two rounds of maintenance."""
-REPORT_ROUNDS = 10
-"""Rounds between two looks at what other processes have set aside."""
-PACK_SLICE = 10
-"""Read models packed before other tasks get their turn."""
-IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
-"""Rounds without use after which a read model is packed: usually, and while those in use exceed `unpacked_budget`."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
 LARGE_PACKED = 16 * 1024
 """Bytes of a packed read model that is unpacked off the event loop."""
 MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
-CATCH_UP_SLICE = 50
-"""Read models that catch up in one round, at most."""
 WATCHED_FOLDS = 2_000
 """Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
 IS_LARGE = attrgetter("is_large")
@@ -354,55 +339,6 @@ class ReadModelCache:
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 
-    # Maintenance
-
-    async def maintain(self) -> None:
-        """One round of maintenance: pack what is not used, evict what is too much."""
-        self.rounds += 1
-        await self.pack_idle()
-        await self.evict(weigh=True)
-        if self.rounds % REPORT_ROUNDS == 1:
-            with suppress(StoreUnavailable):
-                await self.set_aside.refresh()
-
-    async def catch_up_lagging(self) -> None:
-        """Fold what was too much for the event loop, and look again at what has failed there."""
-        failed, self.failed = self.failed, {}
-        for key, position in failed.items():
-            with suppress(StoreUnavailable, SessionSetAside):
-                await self.compute_as_of(key, position, ReadModel.refresh, background=True)
-        for key in list(islice(self.lagging, CATCH_UP_SLICE)):
-            self.lagging.discard(key)
-            memory = self.cached.get(key)
-            if memory is not None:
-                memory.last_round = self.rounds
-                with suppress(StoreUnavailable, SessionSetAside):  # the next read reports it
-                    async with memory.lock:
-                        if self.cached.get(key) is memory:
-                            await self.prepare(key, memory, memory.known_position, background=True)
-
-    async def pack_idle(self) -> None:
-        """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
-        used = [memory for memory in self.cached.values() if memory.unpacked is not None]
-        pressed = sum(memory.folded_bytes for memory in used) > self.unpacked_budget
-        rounds = PRESSURE_ROUNDS if pressed else IDLE_ROUNDS
-        idle = [memory for memory in used if self.rounds - memory.last_round >= rounds]
-        for count, memory in enumerate(idle, 1):
-            if self.rounds - memory.last_round >= rounds and not memory.lock.locked():
-                await self.pack(memory)
-            if count % PACK_SLICE == 0:
-                await asyncio.sleep(0)
-
-    async def pack(self, memory: ReadModel) -> None:
-        """Pack a read model, unless it is used meanwhile."""
-        state = memory.unpacked
-        if state is None:
-            return
-        position = state.position
-        packed = await self.encode(memory, partial(compress_state, state))
-        if packed is not None and memory.unpacked is state and state.position == position:
-            memory.replace_state(packed)
-
     async def evict(self, weigh: bool = False) -> None:
         """Drop those that were read longest ago, while they are too many or (with `weigh`) too large together.
 
@@ -417,17 +353,6 @@ class ReadModelCache:
                 continue
             excess -= memory.weight
             await self.save_snapshot_if_due(key, memory, every=100)
-
-    async def save_all(self, timeout_s: float) -> None:
-        """Save as many snapshots as there is time for, at drain, so that the next process has little to fold."""
-        waiting = list(self.cached.items())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                for first in range(0, len(waiting), SNAPSHOTS_PER_COMMIT):
-                    together = waiting[first : first + SNAPSHOTS_PER_COMMIT]
-                    await asyncio.gather(
-                        *(self.save_snapshot_if_due(key, memory, every=100) for key, memory in together)
-                    )
 
 
 def decode_snapshot(saved: bytes) -> State | None:
@@ -455,17 +380,3 @@ def is_ready(memory: ReadModel, position: int, with_messages: bool) -> bool:
         and not memory.lock.locked()
         and not (with_messages and state.dirty_turns)
     )
-
-
-async def maintain_forever(memories: ReadModelCache) -> None:
-    """Background task: keep the cache in bounds, once a second."""
-    while True:
-        await asyncio.sleep(MAINTENANCE_S)
-        await memories.maintain()
-
-
-async def catch_up_forever(memories: ReadModelCache) -> None:
-    """Background task: fold what is too much for the event loop. It has a task of its own, since it may take long."""
-    while True:
-        await asyncio.sleep(MAINTENANCE_S)
-        await memories.catch_up_lagging()

@@ -24,7 +24,8 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.cache import FOLD_PAGE, IDLE_ROUNDS, MAX_LAG, PRESSURE_ROUNDS, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.maintenance import IDLE_ROUNDS, PRESSURE_ROUNDS, catch_up_lagging, maintain, save_all
 from voicemem.sessions.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.admission import Offer
@@ -246,7 +247,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, mem
     for stream in streams:
         await append(store, stream, *talk(120))
         await memories.get(stream)
-    await memories.save_all(5)
+    await save_all(memories, 5)
     saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
 
@@ -376,7 +377,7 @@ async def test_what_is_not_used_is_packed(store: MemoryStore, unpacked_budget: i
         await append(store, stream, *talk(4))
         await memories.get(stream)
     for left in reversed(range(rounds)):
-        await memories.maintain()
+        await maintain(memories)
         await append(store, heard, *talk(1))
         note(memories, heard, (await journal(store, heard))[-1:])
         await memories.get(read)
@@ -394,7 +395,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memor
         await append(store, stream, *talk(1))
         note(memories, stream, (await journal(store, stream))[-1:])
         assert (4, None) == (memory.position, memory.unpacked)
-        await memories.catch_up_lagging()
+        await catch_up_lagging(memories)
         assert (4 if count <= MAX_LAG else stream.position) == memory.position
     await append(store, stream, *talk(1))
     note(memories, stream, (await journal(store, stream))[-1:])
@@ -409,7 +410,7 @@ async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, mem
     await append(store, stream, *talk(MAX_LAG + 2))
     note(memories, stream, (await journal(store, stream))[1:])
     assert 0 == memory.position
-    await memories.catch_up_lagging()
+    await catch_up_lagging(memories)
     assert MAX_LAG + 2 == memory.position
 
 
@@ -433,7 +434,7 @@ async def test_large_memories_are_let_go(store: MemoryStore) -> None:
     for stream in streams:
         await append(store, stream, *talk(10))
         await memories.get(stream)
-    await memories.maintain()
+    await maintain(memories)
     assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
     assert streams[-1].key in memories.cached
     for stream in streams:

@@ -23,6 +23,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.maintenance import catch_up_lagging, maintain, save_all
 from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
 from voicemem.sessions.set_aside import FOLD_VERSION
 from voicemem.store.admission import Offer
@@ -195,7 +196,7 @@ async def test_a_commit_survives_a_fold_that_fails(store: MemoryStore, memories:
     memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
     assert stream.key not in memories.cached
     assert await memories.set_aside.find(stream.key) is None
-    await memories.catch_up_lagging()
+    await catch_up_lagging(memories)
     assert ("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
 
 
@@ -203,7 +204,7 @@ async def test_a_failure_that_does_not_come_back_changes_nothing(store: MemorySt
     """When the journal can be folded after all, the session is not set aside."""
     stream = await call(store, *spoken(2))
     memories.failed[stream.key] = stream.position
-    await memories.catch_up_lagging()
+    await catch_up_lagging(memories)
     assert await memories.set_aside.find(stream.key) is None
     assert 2 == len((await memories.get(stream)).messages())
 
@@ -218,7 +219,7 @@ async def test_many_bytes_are_folded_off_the_loop(store: MemoryStore, memories: 
         memory.slow_fold = is_slow
         memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main", size)
         assert (before, {stream.key}) == (memory.position, memories.lagging)
-        await memories.catch_up_lagging()
+        await catch_up_lagging(memories)
         assert (stream.position, set()) == (memory.position, memories.lagging)
         assert not memory.slow_fold
 
@@ -288,10 +289,10 @@ async def test_upkeep_passes_over_what_is_set_aside(store: MemoryStore, memories
     await damage_entry(store.database, stream.key)
     memories.lagging.add(stream.key)
     memories.failed[stream.key] = stream.position
-    await memories.catch_up_lagging()
-    await memories.maintain()
+    await catch_up_lagging(memories)
+    await maintain(memories)
     assert (1, (("p", stream.id),)) == memories.set_aside.report
-    await memories.save_all(5)
+    await save_all(memories, 5)
     assert await store.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
 
 
