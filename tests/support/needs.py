@@ -1,4 +1,4 @@
-"""Programs that a test cannot do without: it is skipped where they are missing, and fails where VOICEMEM_CI is 1.
+"""Programs that a test cannot do without: it is skipped where they are missing, and fails if TESTS_SKIP_NOTHING is 1.
 
 `@pytest.mark.needs("curl")` on a test does the same as `needs("curl")` in it.
 """
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-IS_CI = os.environ.get("VOICEMEM_CI") == "1"
+IS_CI = os.environ.get("TESTS_SKIP_NOTHING") == "1"
 NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
 PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
 OLDEST_NODE = (20, 10)

@@ -1,4 +1,4 @@
-"""How many examples property tests try: chosen by --hypothesis-profile, or by VOICEMEM_HYPOTHESIS_PROFILE."""
+"""How many examples property tests try: chosen by --hypothesis-profile, or by TESTS_HYPOTHESIS_PROFILE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 PROFILES = {"quick": 10, "default": 100, "thorough": 1000}
-CHOSEN = os.environ.get("VOICEMEM_HYPOTHESIS_PROFILE") or "default"
+CHOSEN = os.environ.get("TESTS_HYPOTHESIS_PROFILE") or "default"
 
 
 def register() -> None:

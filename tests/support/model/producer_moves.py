@@ -24,7 +24,7 @@ PLAIN: list[JsonObject] = [
     {"type": "llm.delta", "turn_id": 2, "text": "Well, ", "id": "twice", "ts": 5},
     {"type": "message", "turn_id": 0, "role": "assistant", "source": "greeting", "text": "Hello."},
     {"type": "metric", "turn_id": 1, "name": "llm_ttft", "latency_ms": 12},
-    {"type": "tool.call", "turn_id": 2, "call_id": "c", "name": "f", "arguments": {"a": 1}, "unknown": {"kept": True}},
+    {"type": "tool.call", "turn_id": 2, "call_id": "c", "name": "f", "arguments": {"a": 1}, "metadata": {"kept": True}},
 ]
 UPDATES: list[JsonObject] = [
     {"name": "desk", "labels": {"a": "b"}},
@@ -51,6 +51,7 @@ def any_event(draw: st.DrawFn) -> JsonObject:
 
 REFUSED: list[tuple[JsonObject, str]] = [
     ({"type": "no.such.type", "text": "x"}, "unknown_type"),
+    ({"type": "asr", "turn_id": 1, "text": "x", "is_final": True}, "unknown_field"),
     ({"type": "asr", "turn_id": 1}, "missing_field"),
     ({"type": "asr", "turn_id": -1, "text": "x"}, "invalid_field"),
     ({"type": "asr", "turn_id": 1.0, "text": "x"}, "invalid_field"),
