@@ -25,7 +25,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 12
+SNAPSHOT_VERSION = 13
 """The version of these records and of the fold's rules; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""

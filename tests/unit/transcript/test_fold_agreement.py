@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.events import delta, interrupt, resume, tts
 from tests.support.paths import FIXTURES
 from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.plain_fold.messages import plain_messages
@@ -66,3 +67,15 @@ def test_the_fold_agrees_with_the_plain_fold_on_recorded_calls(path: Path, unfin
     if events[-1]["type"] == "session.end":
         events.append(call_closed(events[-1]["ts"]))
     agree(plain_rows(*events), unfinished)
+
+
+def test_a_withdrawn_interruption_takes_no_done_back() -> None:
+    """Its position says where playback was, and it went on from there: the reply was heard, in either order."""
+    played = [tts(1, 900, total_audio_ms=700), tts(1, 1000, done=True), delta(1, "One two.", 800)]
+    cut, resumed = interrupt(1, 1000, audio_end_ms=100), resume(1, 1300)
+    for events in ([*played, cut, resumed], [*played, resumed, cut]):
+        rows = plain_rows(*events, call_closed(2000))
+        agree(rows, unfinished=False)
+        assert [(one["content"], one["metadata"]) for one in messages_of(rows, False)] == [
+            ("One two.", {"source": "llm"})
+        ]

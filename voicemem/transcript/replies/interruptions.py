@@ -133,15 +133,15 @@ def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: i
     return None if cut is None else cut.ts
 
 
-def heard_to_end(state: State, reply: Reply, sources: list[Source]) -> int | None:
-    """When playback first showed that all of a reply was heard, if it did.
+def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: int = BEFORE_ALL) -> int | None:
+    """When playback first showed that all of a reply was heard, if it did; interruptions up to `resumed_ts` are void.
 
     Until the LLM has finished, no text and no position can be the end of the reply, only a `tts.done`.
     """
     if not any(source.evidence.playback is not None or source.evidence.heard for source in sources):
         return None
     total = largest_total(sources)
-    found = [standing_done(state, reply, sources, total)]
+    found = [standing_done(state, reply, sources, total, resumed_ts)]
     if reply.generation.complete and not reply.heard_only:
         found += heard_texts(state, reply, sources)
         end_ms = None if total is None else total[0].value
@@ -182,13 +182,15 @@ def text_timelines(source: Source) -> Iterator[TextTimeline]:
             yield series
 
 
-def standing_done(state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None) -> int | None:
+def standing_done(
+    state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None, resumed_ts: int
+) -> int | None:
     """When the first `tts.done` came that nothing takes back."""
     dones = [(series, source) for source in sources for series in timelines(source, "dones")]
     after = (BEFORE_ALL, 0)
     if dones and total is not None:
         leaves_unheard = unheard_after(state, reply, sources, total)
-        after = max(last_position_stated(sources, leaves_unheard), last_peak(sources, leaves_unheard))
+        after = max(last_position_stated(sources, leaves_unheard, resumed_ts), last_peak(sources, leaves_unheard))
     found = (
         next((done.ts for done in series.entries(source.until, max(source.since, after[0])) if done[:2] > after), None)
         for series, source in dones
@@ -196,11 +198,15 @@ def standing_done(state: State, reply: Reply, sources: list[Source], total: tupl
     return min((ts for ts in found if ts is not None), default=None)
 
 
-def last_position_stated(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> tuple[int, int]:
+def last_position_stated(
+    sources: list[Source], leaves_unheard: Callable[[int], bool], resumed_ts: int
+) -> tuple[int, int]:
     """The last stated position of an interruption that takes dones back, as (ts, order); those of its `ts` too."""
     times = [BEFORE_ALL]
     for source in sources:
         for cut in reversed(source.stating("audio_end_ms")):
+            if cut.ts <= resumed_ts:
+                break
             if leaves_unheard(cut.audio_end_ms or 0):
                 times.append(cut.ts)
                 break

@@ -32,17 +32,16 @@ def settle(state: State) -> None:
 def settle_reply(state: State, reply: Reply) -> None:
     """Work out what is known about a reply now, and put it into the lists that this means."""
     sources = sources_of(state, reply)
-    reply.progress, reply.heard_ts = has_progress(sources), heard_to_end(state, reply, sources)
-    first_ts = first_mark(reply, sources, BEFORE_ALL, reply.heard_ts)
+    reply.progress, heard_ts = has_progress(sources), heard_to_end(state, reply, sources)
+    first_ts = first_mark(reply, sources, BEFORE_ALL, heard_ts)
     if first_ts != reply.first_cut_ts:
         move_cut(state, reply, first_ts)
-    if first_ts is None:
-        note_resume(state, reply, None)
-        reply.cut_ts = None
-    else:
-        resumed_ts = resumed_until(state, reply, sources)
-        note_resume(state, reply, resumed_ts if resumed_ts >= first_ts else None)
-        reply.cut_ts = first_mark(reply, sources, resumed_ts, reply.heard_ts)
+    resumed_ts = resumed_until(state, reply, sources)
+    if resumed_ts > BEFORE_ALL:  # it was found as if no interruption were withdrawn
+        heard_ts = heard_to_end(state, reply, sources, resumed_ts)
+    reply.heard_ts = heard_ts
+    reply.cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
+    note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
     remake_later(state, reply)
     enlist(state, reply)
 
