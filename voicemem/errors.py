@@ -54,8 +54,9 @@ CODES: dict[str, ErrorSpec] = {
     "seq_conflict": ErrorSpec(409, None, "A different event is already stored under this seq."),
     "seq_gap": ErrorSpec(409, None, "Events are missing before this seq; resend from the expected one."),
     "seq_required": ErrorSpec(400, None, "A producer must give all of its events a seq, or none."),
-    "session_ended": ErrorSpec(409, None, "The session has ended; it takes no new events."),
+    "session_ended": ErrorSpec(410, None, "The session has ended; it takes no new events."),
     "superseded": ErrorSpec(409, None, "A newer connection has opened this producer."),
+    "events_refused": ErrorSpec(422, None, "Not all events were stored; errors says which were refused, and why."),
     # Requests
     "unknown_session": ErrorSpec(404, None, "There is no such session."),
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
