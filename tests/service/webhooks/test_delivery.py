@@ -65,6 +65,22 @@ async def test_the_seed_call(serve: Serve, hook: WebhookReceiver) -> None:
     assert contents == await RestClient(app).contents()
 
 
+async def test_the_line_of_an_attempt(serve: Serve, hook: WebhookReceiver, caplog: pytest.LogCaptureFixture) -> None:
+    """At `info` the log says which notice about which session went where, and once only."""
+    caplog.set_level("INFO", "voicemem")
+    app = await serve(webhook_url=hook.url())
+    await send_over_websocket(app, [*HELLO, END])
+    notice = await hook.one()
+
+    async def sentences() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "voicemem.webhooks"]
+
+    await eventually(["Webhook attempt: 200"], sentences)
+    (line,) = [vars(record) for record in caplog.records if record.name == "voicemem.webhooks"]
+    assert ("s", 103, notice.id) == (line["session_id"], line["event_type"], line["notice_id"])
+    assert ("127.0.0.1", 200, "delivered") == (line["host"], line["status"], line["result"])
+
+
 async def test_the_envelope(serve: Serve, hook: WebhookReceiver) -> None:
     """Around the memory stands Agora's envelope, its times by the server's clock."""
     app = await serve(webhook_url=hook.url())
