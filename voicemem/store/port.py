@@ -213,9 +213,10 @@ class Journal(Protocol):
 class Outbox(Protocol):
     """Deliveries: webhook notices on their way to endpoints.
 
-    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102 and 103), one for
-    each endpoint that subscribed to it and is not disabled: the session's own, its project's, and the operator's, which
-    gets 103 only. A delivery is `pending` with a time at which it is due, then `delivered` or `failed`.
+    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
+    only 102 at the idle close of a session that nobody joined), one for each endpoint that subscribed to it and is not
+    disabled: the session's own, its project's, and the operator's, which gets 103 only. A delivery is `pending` with a
+    time at which it is due, then `delivered` or `failed`.
     """
 
     async def claim_deliveries(
