@@ -398,8 +398,11 @@ class Directory(Protocol):
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
 
-    async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
-        """Set the receiver of every session's history, and enable it; without a URL it is taken away."""
+    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
+        """Set the receiver of every session's history, and enable it; without a URL it is taken away.
+
+        `contents` holds for all payloads that are not frozen yet.
+        """
 
 
 class Operations(Protocol):

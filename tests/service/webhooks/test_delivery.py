@@ -156,6 +156,17 @@ async def test_an_end_over_rest_is_delivered(serve: Serve, hook: WebhookReceiver
     assert 1 == len(await deliveries(app))
 
 
+async def test_the_operators_receiver_may_be_strict(serve: Serve, hook: WebhookReceiver) -> None:
+    """With `standard` contents its messages are role and content; a session's own receiver still gets all."""
+    app = await serve(webhook_url=hook.url(), webhook_contents="standard", allow_addresses=LOOPBACK)
+    async with webhook_receiver() as own:
+        await send_over_websocket(app, [*HELLO, END], session={"webhook": {"url": own.url()}})
+        strict, full = (await hook.one()).payload["contents"], (await own.one()).payload["contents"]
+    assert [{"role", "content"}] * len(strict) == [set(one) for one in strict]
+    assert strict == [{"role": one["role"], "content": one["content"]} for one in full]
+    assert {"timestamp", "turn_id"} < set(full[0])
+
+
 @pytest.mark.parametrize("config", [{"idle_timeout": 0.01}, {"max_duration": 0.01}], ids=str)
 async def test_a_close_by_time_is_delivered(serve: Serve, hook: WebhookReceiver, config: JsonObject) -> None:
     """A call that fell silent or went on for too long is delivered like any other."""
