@@ -81,7 +81,12 @@ CODES: dict[str, ErrorSpec] = {
     "internal": ErrorSpec(500, 1011, "Something went wrong inside voicemem."),
     # Starting, and addresses that the service may not contact
     "cannot_start": ErrorSpec(500, None, "The service cannot start with these settings."),
-    "address_not_allowed": ErrorSpec(400, None, "The address is not public, and not covered by --allow-address."),
+    "address_not_allowed": ErrorSpec(
+        400,
+        None,
+        "The address is not public; use a public one, or allow its network where the service is started, with"
+        " --allow-address.",
+    ),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
     "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
