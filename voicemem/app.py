@@ -64,7 +64,8 @@ class App:
         """Recover what the last process left unfinished, then listen. Raises `CannotStart`, `OSError`."""
         services, now = self.services, self.services.runtime.clock()
         rules.check_binding(self.settings, await services.access.needs_key())
-        await services.store.set_operator_endpoint(self.settings.webhook_url, self.settings.webhook_secret)
+        operators = (self.settings.webhook_url, self.settings.webhook_secret, self.settings.webhook_contents)
+        await services.store.set_operator_endpoint(*operators)
         await services.store.restart_silence(now)
         await services.store.release_deliveries(now)
         await services.sender.open()

@@ -54,8 +54,9 @@ CODES: dict[str, ErrorSpec] = {
     "seq_conflict": ErrorSpec(409, None, "A different event is already stored under this seq."),
     "seq_gap": ErrorSpec(409, None, "Events are missing before this seq; resend from the expected one."),
     "seq_required": ErrorSpec(400, None, "A producer must give all of its events a seq, or none."),
-    "session_ended": ErrorSpec(409, None, "The session has ended; it takes no new events."),
+    "session_ended": ErrorSpec(410, None, "The session has ended; it takes no new events."),
     "superseded": ErrorSpec(409, None, "A newer connection has opened this producer."),
+    "events_refused": ErrorSpec(422, None, "Not all events were stored; errors says which were refused, and why."),
     # Requests
     "unknown_session": ErrorSpec(404, None, "There is no such session."),
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
@@ -80,7 +81,12 @@ CODES: dict[str, ErrorSpec] = {
     "internal": ErrorSpec(500, 1011, "Something went wrong inside voicemem."),
     # Starting, and addresses that the service may not contact
     "cannot_start": ErrorSpec(500, None, "The service cannot start with these settings."),
-    "address_not_allowed": ErrorSpec(400, None, "The address is not public, and not covered by --allow-address."),
+    "address_not_allowed": ErrorSpec(
+        400,
+        None,
+        "The address is not public; use a public one, or allow its network where the service is started, with"
+        " --allow-address.",
+    ),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
     "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),

@@ -238,11 +238,12 @@ class HttpProducer(Producer):
         if events[-1]["type"] == "session.end":
             self.world.trigger.hit("end sent")
         status, body = await self.world.ask("POST", f"/v1/sessions/{self.session}/events?producer={self.name}", events)
-        if status != 200:
-            if status != 503:
-                self.history.find(self.session, f"events over HTTP were answered with {status}")
+        if status == 503:
             return
         answer = msgspec.json.decode(body)
+        if "errors" not in answer:
+            self.history.find(self.session, f"events over HTTP were answered with {status}")
+            return
         for problem in answer["errors"]:
             self.complain(problem)
         self.history.next_seq(self.session, self.name, answer["next_seq"])

@@ -12,6 +12,7 @@ import aiohttp
 import click
 import uvloop
 
+from voicemem.cli.logs import TextFormatter
 from voicemem.client import ClientError
 from voicemem.client.replay import ReplayFailed
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX, Settings
@@ -35,7 +36,7 @@ def audit_to_terminal() -> None:
     """Show the audit lines of this command, unless logging is configured already."""
     if not AUDIT.hasHandlers():
         handler = TerminalHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter())
         AUDIT.addHandler(handler)
 
 

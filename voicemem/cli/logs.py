@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ LEVELS = ("debug", "info", "warning", "error")
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", audit.LINE_ATTRIBUTE}
 """Attributes that every record has; all others are fields passed as `extra`."""
 LOG = logging.getLogger("voicemem")
+PLAIN = re.compile(r"[!#-~]+")
 FRAMES = 20
 """How many frames of a traceback are logged, the innermost ones."""
 
@@ -60,10 +62,10 @@ def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-21T18:00:00.000Z WARNING voicemem: sentence key=value`."""
+    """`2026-11-21T18:00:00.000Z WARNING voicemem: sentence key=value`; a value with spaces is in quotes."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in fields_of(record).items())
+        fields = "".join(f" {name}={quoted(value)}" for name, value in fields_of(record).items())
         line = f"{time_of(record)} {record.levelname} {record.name}: {record.getMessage()}{fields}"
         if record.exc_info and record.exc_info[1]:
             error = record.exc_info[1]
@@ -96,6 +98,12 @@ def time_of(record: logging.LogRecord) -> str:
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in STANDARD}
+
+
+def quoted(value: object) -> str:
+    """A value as it is, or as JSON if it could be read as more than one: names of producers may hold line breaks."""
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)
 
 
 def sentences_of(error: BaseException) -> Iterator[str]:

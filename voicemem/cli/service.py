@@ -49,6 +49,12 @@ SERVE_OPTIONS = (
     setting("--webhook-url", "URL that gets the history of every session when it ends."),
     setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
     setting(
+        "--webhook-contents",
+        "What messages contain in these webhooks: full, or standard (role and content only, for strict receivers).",
+        default=Settings().webhook_contents,
+        show_default=True,
+    ),
+    setting(
         "--allow-address",
         "Network that llm.url and the webhooks of sessions and projects may point to although it is not public, such as"
         " 10.1.0.0/16. May be repeated (in the variable, separate with spaces).",
@@ -147,6 +153,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         ingest=parse_address(options["ingest"]),
         webhook_url=options["webhook_url"],
         webhook_secret=options["webhook_secret"],
+        webhook_contents=options["webhook_contents"],
         insecure=options["insecure"],
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),

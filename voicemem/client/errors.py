@@ -19,6 +19,12 @@ The sets below say what the client does about the codes and statuses of a server
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 # Try again later
 
 TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
@@ -100,9 +106,11 @@ class Superseded(ClientError):
 class RequestRefused(ClientError):
     """The server answered a request with an error. `status` is the HTTP status, None over a websocket."""
 
-    def __init__(self, code: str, detail: str, status: int | None = None) -> None:
+    def __init__(self, code: str, detail: str, status: int | None = None, problem: Mapping[str, Any] = NOTHING) -> None:
         super().__init__(code, detail)
         self.status = status
+        self.problem = problem
+        """The whole problem document of an HTTP answer, or nothing."""
 
 
 class Unreachable(ClientError):

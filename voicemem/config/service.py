@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     ingest: Address = Address("127.0.0.1", 8765)
     webhook_url: str | None = None
     webhook_secret: str | None = None
+    webhook_contents: Literal["full", "standard"] = "full"
+    """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     insecure: bool = False
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
@@ -88,6 +90,10 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The webhook URL must begin with http:// or https://.")
     if settings.webhook_secret is not None and settings.webhook_url is None:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
+    if settings.webhook_contents not in ("full", "standard"):
+        raise CannotStart("The contents of webhooks must be full or standard.")
+    if settings.webhook_contents != "full" and settings.webhook_url is None:
+        raise CannotStart("The contents of webhooks were given, but no webhook URL.")
     try:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:

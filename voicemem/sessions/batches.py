@@ -57,6 +57,8 @@ class BatchResult(NamedTuple):
     """What the fold takes, one event each, of a batch that was not stored whole."""
     updates: Sequence[ConfigUpdate] = ()
     """The configuration changes among the stored events."""
+    reopened: bool = False
+    """Whether the batch opened its session again."""
 
     @property
     def taken(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,16 @@ from voicemem.config.session import different_settings, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
+from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.store.port import Store
 from voicemem.store.records import RestoredSession, SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
+LOG = logging.getLogger("voicemem.sessions")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
+OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration"})
+"""Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 
 
@@ -96,6 +101,7 @@ class Sessions:
         if result == "different":
             raise Refused("session_exists", f"{DIFFERENT}: {different_settings(stream.config, session_patch.public)}.")
         if result == "created":
+            log_session("opened", stream.project, stream.id)
             self.notices_due.set()
         return stream, result == "created"
 
@@ -109,6 +115,7 @@ class Sessions:
         )
         if stream is None:
             raise Refused("session_exists", "A session with this id exists already.")
+        log_session("opened", stream.project, stream.id)
         self.notices_due.set()
         return stream
 
@@ -143,12 +150,23 @@ class Sessions:
         )
         if closed is None:
             return await self.get(stream.project, stream.id)
-        self.notices_due.set()
+        self.on_closed(closed)
         return closed
+
+    def on_closed(self, stream: Stream) -> None:
+        """Log a close, and let its notices go out."""
+        reason = stream.reason if stream.reason in OWN_REASONS else "given"
+        log_session("closed", stream.project, stream.id, reason=reason)
+        self.notices_due.set()
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""
         await self.store.erase(stream.key, self.clock())
+
+
+def log_session(what: str, project: str, session_id: str, **more: object) -> None:
+    """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
+    LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})
 
 
 def without_type(values: JsonObject) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
             updates.append(arrival)
     offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
     return BatchResult(
-        acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates
+        *(acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates),
+        reopened=appended.reopened,
     )
 
 

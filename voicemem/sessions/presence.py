@@ -148,7 +148,7 @@ class Presence:
         if closed is None:
             return False
         self.pending_closes.pop((lease.project, lease.session_id), None)
-        self.sessions.notices_due.set()
+        self.sessions.on_closed(closed)
         return True
 
     async def close_pending(self) -> None:
@@ -174,10 +174,10 @@ class Presence:
         await self.close_pending()
         self.drop_awaited(now)
         for key in await self.sessions.store.find_due(now, SWEEP_BATCH):
-            if await self.sessions.store.close_session(key, None, self.sessions.new_id(), now) is not None:
+            closed = await self.sessions.store.close_session(key, None, self.sessions.new_id(), now)
+            if closed is not None:
+                self.sessions.on_closed(closed)
                 count += 1
-        if count:
-            self.sessions.notices_due.set()
         return count
 
     def drop_awaited(self, now: int) -> None:

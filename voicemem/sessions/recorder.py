@@ -20,6 +20,7 @@ from voicemem.sessions.batches import RESERVED_PRODUCERS, BatchResult, PendingBa
 from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
+from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.port import Journal
@@ -82,6 +83,8 @@ class Recorder:
             raise
         result = "created" if opened.created else "reopened" if opened.reopened else "resumed"
         self.metrics.resume.labels(result).inc()
+        if result != "resumed":
+            log_session("opened" if opened.created else "reopened", project, session_id)
         return opened, next_turn
 
     async def acquire_lease(
@@ -212,6 +215,8 @@ class Recorder:
                 lease.key, result.position, received_ms, batch.events, lease.producer, result.size
             )
             return
+        if result.reopened:
+            log_session("reopened", lease.project, lease.session_id)
         size = result.size  # counted with the first entry: if that one waits for the journal, all do
         for entry in result.entries:
             self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)

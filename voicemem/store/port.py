@@ -213,9 +213,10 @@ class Journal(Protocol):
 class Outbox(Protocol):
     """Deliveries: webhook notices on their way to endpoints.
 
-    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102 and 103), one for
-    each endpoint that subscribed to it and is not disabled: the session's own, its project's, and the operator's, which
-    gets 103 only. A delivery is `pending` with a time at which it is due, then `delivered` or `failed`.
+    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
+    only 102 at the idle close of a session that nobody joined), one for each endpoint that subscribed to it and is not
+    disabled: the session's own, its project's, and the operator's, which gets 103 only. A delivery is `pending` with a
+    time at which it is due, then `delivered` or `failed`.
     """
 
     async def claim_deliveries(
@@ -397,8 +398,11 @@ class Directory(Protocol):
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
 
-    async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
-        """Set the receiver of every session's history, and enable it; without a URL it is taken away."""
+    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
+        """Set the receiver of every session's history, and enable it; without a URL it is taken away.
+
+        `contents` holds for all payloads that are not frozen yet.
+        """
 
 
 class Operations(Protocol):

@@ -46,6 +46,8 @@ class AppendResult(NamedTuple):
     next_seq: int
     position: int | None
     outcomes: Sequence[Outcome] = ()
+    reopened: bool = False
+    """Whether the batch opened its session again."""
 
 
 class Snapshot(NamedTuple):

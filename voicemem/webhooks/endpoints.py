@@ -17,7 +17,7 @@ from voicemem.store.port import Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send
 from voicemem.webhooks.outbox import make_attempt_request
-from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID, envelope
+from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 
 MAX_ENDPOINTS = 50
 """Per project: every session makes notices for each of them."""
@@ -133,11 +133,7 @@ class Webhooks:
         return [HealthCheckResult(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
 
     def health_check(self, endpoint: Endpoint, event_type: int) -> AttemptRequest:
-        notice, now = self.new_id(), self.clock()
-        body = envelope(
-            notice_id=notice, event_type=event_type, notify_ms=now, session_id=HEALTH_CHECK_SID, payload=HEALTH_CHECK
-        )
-        return make_attempt_request(endpoint, notice, body, now)
+        return make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, HEALTH_CHECK, self.clock())
 
     async def deliveries(
         self, project: str, endpoint_id: str, filter: DeliveryFilter

@@ -228,25 +228,25 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
 
 def attempt_request(delivery: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
     """One attempt: the frozen payload in an envelope with the time of this attempt."""
-    body = envelope(
-        notice_id=delivery.notice_id,
-        event_type=delivery.event_type,
-        notify_ms=now_ms,
-        session_id=delivery.closing.session_id,
-        payload=payload,
-    )
-    return make_attempt_request(delivery.endpoint, delivery.notice_id, body, now_ms)
+    session_id = delivery.closing.session_id
+    return make_attempt_request(delivery.endpoint, delivery.notice_id, delivery.event_type, session_id, payload, now_ms)
 
 
-def make_attempt_request(endpoint: Endpoint, notice_id: str, body: bytes, now_ms: int) -> AttemptRequest:
-    """One attempt to deliver a body to an endpoint."""
+def make_attempt_request(
+    endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes, now_ms: int
+) -> AttemptRequest:
+    """One attempt to deliver a payload to an endpoint."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     return AttemptRequest(
         url=endpoint.url,
         secret=endpoint.secret,
         public_only=endpoint.public_only,
         notice_id=notice_id,
-        body=body,
+        event_type=event_type,
+        session_id=session_id,
+        body=envelope(
+            notice_id=notice_id, event_type=event_type, notify_ms=now_ms, session_id=session_id, payload=payload
+        ),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
     )

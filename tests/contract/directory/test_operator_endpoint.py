@@ -62,6 +62,15 @@ async def test_another_operators_receiver(store: Store) -> None:
     )
 
 
+async def test_the_contents_of_the_operators_receiver(store: Store) -> None:
+    """They are full unless they are given, and each start gives them again."""
+    for given, expected in (((), "full"), (("standard",), "standard"), ((), "full")):
+        await store.set_operator_endpoint(OPERATOR, None, *given)
+        found = await store.find_operator_endpoint()
+        assert found is not None
+        assert expected == found.contents
+
+
 async def test_no_operators_receiver_any_more(store: Store) -> None:
     """Without its URL the operator's receiver hears no more, and with it again."""
     await store.set_operator_endpoint(None, None)

@@ -26,8 +26,9 @@ from tests.support.stores.contract import (
     open_session,
     update_offer,
 )
+from voicemem.config.session import validate_config
 from voicemem.store.port import Store
-from voicemem.store.records import ClaimedDelivery, SessionHeader
+from voicemem.store.records import ClaimedDelivery, JournalRow, RestoredSession, SessionHeader
 from voicemem.store.streams import SessionEnding
 
 
@@ -61,6 +62,45 @@ async def test_how_a_session_left(store: Store, reason: str) -> None:
     await add_endpoint(store, endpoint_of("e1", 102))
     await close(store, await open_key(store), SessionEnding(NOW, reason))
     assert reason == (await claim_one_delivery(store)).closing.reason
+
+
+@pytest.mark.parametrize("updated", [False, True])
+async def test_an_idle_session_that_nobody_joined_only_left(store: Store, updated: bool) -> None:
+    """It has nothing to tell, also after a change of its configuration; a close by request tells all the same."""
+    await add_endpoint(store, endpoint_of("e1", 102, 103, 111, 112))
+    await store.set_operator_endpoint(OPERATOR, None)
+    for session_id, ending in (("idle", None), ("ended", END)):
+        stream, _ = await store.create_session("p", session_id, validate_config({"idle_timeout": 1}), NOW - 1000)
+        if updated:
+            await store.change_config(stream.key, validate_config({"name": "n"}), b'{"type":"session.update"}', NOW)
+        await close(store, stream.key, ending, session_id)
+    heard = [
+        (delivery.closing.session_id, delivery.endpoint.id, delivery.event_type)
+        for delivery in await claim_deliveries(store)
+    ]
+    ended = [("ended", "e1", 102), ("ended", "e1", 103), ("ended", "e1", 111), ("ended", "e1", 112)]
+    assert [*ended, ("ended", None, 103), ("idle", "e1", 102)] == sorted(heard, key=str)
+
+
+@pytest.mark.parametrize("way", ["open", "event", "restored"])
+async def test_an_idle_session_that_somebody_joined_tells(store: Store, way: str) -> None:
+    """An open is enough, and so is an event without one, or a journal that the session was made with."""
+    config = validate_config({"idle_timeout": 1})
+    await store.set_operator_endpoint(OPERATOR, None)
+    if way == "open":
+        key = await open_key(store)
+    elif way == "event":
+        key = (await store.create_session("p", "s", config, NOW - 1000))[0].key
+        await append_offers(store, key, offer(1))
+    else:
+        rows = [JournalRow(1, "main", 1, NOW, b'{"type":"asr","turn_id":1,"text":"Hi.","final":true}')]
+        restored = await store.restore_session(
+            "default", "s", config, RestoredSession(rows=rows, started_ms=NOW - 1000), NOW - 1000
+        )
+        assert restored is not None
+        key = restored.key
+    await close_idle(store, key)
+    assert [103] == [delivery.event_type for delivery in await claim_deliveries(store)]
 
 
 async def test_a_session_that_comes_back_starts_again(store: Store) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +121,11 @@ async def test_in_a_log_of_json_the_audit_is_fields(tmp_path: Path) -> None:
     del line["time"]
     act = {"act": "key_created", "by": "environment", "project": "default", "key": key["id"], "scopes": ["read"]}
     assert {"level": "info", "logger": "voicemem.audit", "message": "key_created", **act} == line
+
+
+def test_the_audit_line_of_a_command_has_the_time_of_the_log(tmp_path: Path) -> None:
+    """UTC, to the millisecond, as `serve` writes it."""
+    command = [sys.executable, "-m", "voicemem", "keys", "create", "--store", f"sqlite:{tmp_path}/calls.db"]
+    written = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    assert re.search(rf"^{time} INFO voicemem\.audit: {{", written, re.MULTILINE), written

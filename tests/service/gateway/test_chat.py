@@ -444,9 +444,9 @@ async def test_sessions_that_cannot_speak(serve: Serve) -> None:
     """No such session, and one that has ended, are told apart; the LLM is not called."""
     async with service_with_llm(serve) as (api, client, llm):
         await api.end()
-        with pytest.raises(ConflictError) as refused:
+        with pytest.raises(APIStatusError) as refused:
             await ask(client, "Hi.")
-        assert "session_ended" == told(refused.value)
+        assert (410, "session_ended") == (refused.value.status_code, told(refused.value))
         async with openai_client(api.app, session_id="none") as other:
             with pytest.raises(NotFoundError) as unknown:
                 await ask(other, "Hi.")

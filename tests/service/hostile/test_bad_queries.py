@@ -188,7 +188,7 @@ async def test_132_an_idempotency_key_is_passed_over(api: RestClient) -> None:
     assert (409, "session_exists") == answered.problem
     events = "/v1/sessions/new/events"
     assert [] == (await api.call("POST", events, key, json=[final(1, "One.", seq=1)])).json["errors"]
-    (error,) = (await api.call("POST", events, key, json=[final(1, SECRET, seq=1)])).json["errors"]
+    (error,) = (await api.call("POST", events, key, json=[final(1, SECRET, seq=1)])).appended["errors"]
     assert "seq_conflict" == error["code"]
     assert ["First", ["One."]] == [
         (await api.session("new"))["config"]["name"],

@@ -79,7 +79,7 @@ async def test_what_has_ended_has_ended_and_is_not_told_again(serve: Serve) -> N
         again = (await restored(api, checkpoint.json)).json
         same = ("state", "reason", "started_at", "ended_at", "position", "config")
         assert [ended[name] for name in same] == [again[name] for name in same]
-        assert (409, "session_ended") == (
+        assert (410, "session_ended") == (
             await api.post(f"/v1/sessions/{again['session_id']}/messages", {"role": "user", "content": "x"})
         ).problem
         figures = await app.services.store.read_figures(app.services.runtime.clock())

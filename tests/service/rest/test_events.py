@@ -172,6 +172,33 @@ async def test_a_refused_event_is_refused_again(api: RestClient) -> None:
     assert [{"type": "refused", "code": "unknown_type"}] == [row["event"] for row in await api.journal()]
 
 
+async def test_the_status_says_whether_all_was_stored(api: RestClient) -> None:
+    """200 if everything was stored or had been; 422 if something was refused, in whatever part of a body."""
+    bad = {"type": "astrology", "seq": 2}
+    answered = await api.post(EVENTS, [*numbered(1, 1), bad, *numbered(3, 700)])
+    assert ((422, "events_refused"), 701) == (answered.problem, answered.json["next_seq"])
+    (error,) = answered.json["errors"]
+    assert (2, "unknown_type") == (error["seq"], error["code"])
+    assert 699 == len(await api.contents())
+    assert 200 == (await api.post(EVENTS, numbered(3, 700))).status
+    for events in ([bad], numbered(702, 702), [final(9, "Other.", seq=1)], [final(9, "No seq.")]):
+        assert (422, "events_refused") == (await api.post(EVENTS, events)).problem
+
+
+async def test_the_end_is_a_410_only_if_nothing_is_stored(api: RestClient) -> None:
+    """Without anything that is stored or had been, new events after the end are 410; with it, 422. Repeats are 200."""
+    end = {"type": "session.end", "seq": 2}
+    unreadable: JsonObject = {"type": "asr", "seq": "3"}
+    answered = await api.post(EVENTS, [*numbered(1, 1), end, *numbered(3, 3)])
+    assert ((422, "events_refused"), 3) == (answered.problem, answered.json["next_seq"])
+    for events in (numbered(3, 3), [*numbered(3, 4)], [unreadable, *numbered(3, 3)]):
+        answered = await api.post(EVENTS, events)
+        assert ((410, "session_ended"), 3) == (answered.problem, answered.json["next_seq"])
+        assert "session_ended" == answered.json["errors"][-1]["code"]
+    assert (422, "events_refused") == (await api.post(EVENTS, [end, *numbered(3, 3)])).problem
+    assert 200 == (await api.post(EVENTS, [*numbered(1, 1), end])).status
+
+
 async def test_errors_do_not_repeat_what_was_sent(api: RestClient) -> None:
     """No sentence holds a value or a text of the refused event."""
     bad: list[JsonObject] = [
@@ -251,6 +278,7 @@ async def test_an_epoch_is_checked_only_when_it_is_given(serve: Serve) -> None:
     api = RestClient(app)
     first, second = [(await open_over_websocket(app))["epoch"] for _ in range(2)]
     assert [(1, "superseded")] == await codes(api, *numbered(1, 1), query=f"?epoch={first}")
+    assert (409, "superseded") == (await api.post(f"{EVENTS}?epoch={first}", numbered(1, 1))).problem
     assert [] == await codes(api, *numbered(1, 1), query=f"?epoch={second}") == await codes(api, *numbered(2, 2))
     assert [(3, "superseded")] == await codes(api, *numbered(3, 3), query=f"?epoch={second + 1}")
     assert [1, 2] == [row["seq"] for row in await api.journal()]

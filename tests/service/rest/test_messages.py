@@ -277,7 +277,7 @@ async def test_a_session_that_has_ended_takes_no_messages(api: RestClient) -> No
     """As it takes no events."""
     await api.create()
     await api.end()
-    assert (409, "session_ended") == (await api.post("/v1/sessions/s/messages", USER)).problem
+    assert (410, "session_ended") == (await api.post("/v1/sessions/s/messages", USER)).problem
 
 
 # Statistics

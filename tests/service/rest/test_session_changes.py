@@ -114,7 +114,7 @@ async def test_a_session_that_has_ended_is_not_changed(api: RestClient) -> None:
     """After the close the configuration stays as it was."""
     await api.create(name="Call")
     ended = await api.end()
-    assert (409, "session_ended") == (await api.patch("/v1/sessions/s", {"name": "x"})).problem
+    assert (410, "session_ended") == (await api.patch("/v1/sessions/s", {"name": "x"})).problem
     assert ended == await api.session()
 
 

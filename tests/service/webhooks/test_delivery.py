@@ -65,6 +65,22 @@ async def test_the_seed_call(serve: Serve, hook: WebhookReceiver) -> None:
     assert contents == await RestClient(app).contents()
 
 
+async def test_the_line_of_an_attempt(serve: Serve, hook: WebhookReceiver, caplog: pytest.LogCaptureFixture) -> None:
+    """At `info` the log says which notice about which session went where, and once only."""
+    caplog.set_level("INFO", "voicemem")
+    app = await serve(webhook_url=hook.url())
+    await send_over_websocket(app, [*HELLO, END])
+    notice = await hook.one()
+
+    async def sentences() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "voicemem.webhooks"]
+
+    await eventually(["Webhook attempt: 200"], sentences)
+    (line,) = [vars(record) for record in caplog.records if record.name == "voicemem.webhooks"]
+    assert ("s", 103, notice.id) == (line["session_id"], line["event_type"], line["notice_id"])
+    assert ("127.0.0.1", 200, "delivered") == (line["host"], line["status"], line["result"])
+
+
 async def test_the_envelope(serve: Serve, hook: WebhookReceiver) -> None:
     """Around the memory stands Agora's envelope, its times by the server's clock."""
     app = await serve(webhook_url=hook.url())
@@ -140,11 +156,23 @@ async def test_an_end_over_rest_is_delivered(serve: Serve, hook: WebhookReceiver
     assert 1 == len(await deliveries(app))
 
 
+async def test_the_operators_receiver_may_be_strict(serve: Serve, hook: WebhookReceiver) -> None:
+    """With `standard` contents its messages are role and content; a session's own receiver still gets all."""
+    app = await serve(webhook_url=hook.url(), webhook_contents="standard", allow_addresses=LOOPBACK)
+    async with webhook_receiver() as own:
+        await send_over_websocket(app, [*HELLO, END], session={"webhook": {"url": own.url()}})
+        strict, full = (await hook.one()).payload["contents"], (await own.one()).payload["contents"]
+    assert [{"role", "content"}] * len(strict) == [set(one) for one in strict]
+    assert strict == [{"role": one["role"], "content": one["content"]} for one in full]
+    assert {"timestamp", "turn_id"} < set(full[0])
+
+
 @pytest.mark.parametrize("config", [{"idle_timeout": 0.01}, {"max_duration": 0.01}], ids=str)
 async def test_a_close_by_time_is_delivered(serve: Serve, hook: WebhookReceiver, config: JsonObject) -> None:
     """A call that fell silent or went on for too long is delivered like any other."""
     api = RestClient(await serve(webhook_url=hook.url()))
     await api.create(**config)
+    await api.post("/v1/sessions/s/events", [message(0, "Hello.")])  # may come too late for max_duration
     assert "s" == (await hook.one()).json["sid"]
 
 

@@ -32,6 +32,8 @@ def shipment(url: str, **changes: Any) -> AttemptRequest:
         "secret": SECRET,
         "public_only": False,
         "notice_id": "n1",
+        "event_type": 103,
+        "session_id": "s",
         "body": BODY,
         "timestamp_s": int(time.time()),
     }

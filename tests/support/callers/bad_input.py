@@ -109,7 +109,7 @@ async def over_http(app: App, bad: BadFrame) -> None:
     if bad.code in CLOSED:
         assert (CODES[bad.code].status, bad.code) == answered.problem
     else:
-        assert ([] if bad.code is None else [bad.code]) == [error["code"] for error in answered.json["errors"]]
+        assert ([] if bad.code is None else [bad.code]) == [error["code"] for error in answered.appended["errors"]]
     await check_journal(app, bad)
 
 

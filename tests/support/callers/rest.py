@@ -17,6 +17,8 @@ from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 PROBLEM = "application/problem+json"
+REFUSED = {(422, "events_refused"), (410, "session_ended"), (410, "session_erased"), (409, "superseded")}
+"""How a request may end whose events were not all stored."""
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 """The allow-list under which a session's own webhook may be a receiver on this machine."""
 
@@ -43,13 +45,24 @@ class RestResponse(NamedTuple):
         """Status and code of a problem document, whose other fields are checked on the way."""
         assert PROBLEM == self.headers["Content-Type"]
         problem = self.json
-        assert {"type", "title", "status", "detail", "reason"} == set(problem) - {"error"}  # which is the gateway's
+        more = {"error", "next_seq", "errors"}  # the gateway's, and those of refused events
+        assert {"type", "title", "status", "detail", "reason"} == set(problem) - more
         assert problem["type"].endswith(problem["reason"])
         assert self.status == problem["status"]
         assert problem["title"]
         assert problem["detail"]
         assert b"Traceback" not in self.body
         return self.status, problem["reason"]
+
+    @property
+    def appended(self) -> JsonObject:
+        """`next_seq` and `errors` of an answer to events; without errors it is a 200, with errors a problem."""
+        told = {"next_seq": self.json["next_seq"], "errors": self.json["errors"]}
+        if told["errors"]:
+            assert self.problem in REFUSED, self.body
+        else:
+            assert (200, told) == (self.status, self.json), self.body
+        return told
 
 
 class RestClient:
@@ -95,10 +108,9 @@ class RestClient:
         return dict(answered.json)
 
     async def send(self, *events: JsonObject, session_id: str = "s", query: str = "") -> JsonObject:
-        """What the service answers to these events."""
+        """What the service says of these events: `next_seq` and `errors`, which fit the status."""
         answered = await self.post(f"/v1/sessions/{session_id}/events{query}", list(events))
-        assert 200 == answered.status, answered.body
-        return dict(answered.json)
+        return answered.appended
 
     async def end(self, session_id: str = "s", **body: Any) -> JsonObject:
         """The session after its end."""

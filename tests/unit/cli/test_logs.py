@@ -107,3 +107,10 @@ async def test_an_error_that_nobody_waited_for_is_not_quoted(root: logging.Logge
     finally:
         loop.set_exception_handler(None)
     assert ("KeyError" in stream.getvalue(), SECRET in stream.getvalue()) == (True, False)
+
+
+def test_a_value_with_spaces_is_in_quotes(root: logging.Logger) -> None:
+    """So that nobody's name can look like another field, or begin another line."""
+    log, stream = logged("text")
+    log.info("Session superseded", extra={"session_id": "s", "producer": "asr\nForged x=1", "count": 2, "none": ""})
+    assert stream.getvalue().endswith('Session superseded session_id=s producer="asr\\nForged x=1" count=2 none=""\n')

@@ -30,6 +30,8 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--ingest", "127.0.0.1:99999"],
         ["--webhook-url", "ftp://x"],
         ["--webhook-secret", "x"],
+        ["--webhook-contents", "standard"],
+        ["--webhook-url", "https://x.example/", "--webhook-contents", "some"],
         ["--admin-key", "short"],
         ["--allow-address", "10.0.0.0/99"],
         ["--agora-contents", "some"],

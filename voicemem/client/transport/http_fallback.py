@@ -124,14 +124,23 @@ class HttpFallback:
             self.schedule(producer)
 
     async def post_batch(self, producer: Producer, batch: list[Ack]) -> Any:
-        """Post events. Raises `RequestRefused`, `Unreachable`."""
+        """Post events; returns `next_seq` and `errors`, whether all were stored or not.
+
+        Raises `RequestRefused` for what concerns the request and not its events, and `Unreachable`.
+        """
         query = {"producer": producer.name}
         # The epoch lets the server refuse this process once another has opened the producer. But an open whose answer
         # was lost may have raised it too: an outdated epoch would be refused as superseded, by our own open, for good.
         if producer.epoch is not None and not producer.unanswered_opens:
             query["epoch"] = str(producer.epoch)
         body = b"\n".join(ack.payload for ack in batch) or b"[]"
-        answer = await self.rest.request("POST", session_path(producer.session_id, "/events"), query, body)
+        path = session_path(producer.session_id, "/events")
+        try:
+            answer = await self.rest.request("POST", path, query, body)
+        except RequestRefused as refused:
+            if not refused.problem.keys() >= {"next_seq", "errors"}:
+                raise
+            answer = refused.problem
         self.on_answer()
         return answer
 

@@ -126,7 +126,7 @@ def decode_answer(status: int, raw: bytes) -> Any:
         return body
     problem = body if isinstance(body, dict) else {}
     detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem's REST API.")
-    raise RequestRefused(str(problem.get("reason", f"http_{status}")), str(detail), status)
+    raise RequestRefused(str(problem.get("reason", f"http_{status}")), str(detail), status, problem)
 
 
 def session_path(session_id: str, rest: str = "") -> str:

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from voicemem.errors import CODES
 from voicemem.protocol.types import JsonObject
@@ -187,18 +188,21 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
     for code in sorted(codes_of(route)):
         by_status[route.errors.status_of(code)].append(code)
     for status, codes in sorted(by_status.items()):
-        responses[str(status)] = error_response(route.errors, status, codes, schemas)
+        kind = route.error_kinds.get(status, route.errors.kind)
+        responses[str(status)] = error_response(route.errors, kind, status, codes, schemas)
     return responses
 
 
-def error_response(errors: ErrorFormat, status: int, codes: list[str], schemas: Schemas) -> JsonObject:
+def error_response(
+    errors: ErrorFormat, kind: type[Struct], status: int, codes: list[str], schemas: Schemas
+) -> JsonObject:
     """Describe the error answers of one status."""
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
-    if "status" in errors.kind.__struct_fields__:
+    if "status" in kind.__struct_fields__:
         properties["status"] = {"const": status}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
-        "content": {errors.media_type: {"schema": schemas.of(errors.kind) | {"properties": properties}}},
+        "content": {errors.media_type: {"schema": schemas.of(kind) | {"properties": properties}}},
     }
     if "rate_limited" in codes:
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}

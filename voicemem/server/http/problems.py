@@ -33,17 +33,21 @@ class Problem(Struct, frozen=True):
     reason: Reason
 
 
-def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> bytes:
-    """Encode the problem document of a code; `sent` is the status if it is not the code's own."""
+def problem_document(code: str, detail: str, sent: HTTPStatus | None = None) -> Problem:
+    """Return the problem document of a code; `sent` is the status if it is not the code's own."""
     status = CODES[code].status if sent is None else sent.value
-    problem = Problem(
+    return Problem(
         type=f"urn:voicemem:error:{code}",
         title=HTTPStatus(status).phrase,
         status=status,
         detail=detail,
         reason=code,
     )
-    return msgspec.json.encode(problem)
+
+
+def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> bytes:
+    """Encode the problem document of a code, as `problem_document` makes it."""
+    return msgspec.json.encode(problem_document(code, detail, sent))
 
 
 def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -85,6 +85,8 @@ class Route(NamedTuple, Generic[Q]):
     body: BodySpec | None = None
     codes: tuple[str, ...] = ()
     errors: ErrorFormat = PROBLEMS
+    error_kinds: Mapping[int, type[Struct]] = MappingProxyType({})
+    """Types of error bodies by status, where they are more than `errors.kind`."""
     servers: tuple[str, ...] = ("/",)
     schemes: tuple[str, ...] = ("key",)
     operation_id: str = ""

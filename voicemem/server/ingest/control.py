@@ -19,6 +19,7 @@ from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import EventProblem, ProducerLease
+from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, Recorder
 from voicemem.telemetry.metrics import Metrics
@@ -155,6 +156,7 @@ class ConnectionControl(ABC):
         if open_lease is None or open_lease.dead:
             return
         open_lease.dead = True
+        log_session("superseded", lease.project, lease.session_id, producer=lease.producer)
         problem = EventProblem(None, "superseded", CODES["superseded"].sentence)
         self.websocket.send_nowait(error_frame(problem, lease.session_id, lease.producer))
         await self.release(open_lease)

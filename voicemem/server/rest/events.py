@@ -10,10 +10,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.errors import InvalidFrame, RateLimited, Refused
+from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
+from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     GRANT,
     decode_large,
@@ -41,6 +42,8 @@ from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 
 PAGE = 1000
+OVER = ("superseded", "session_ended", "session_erased")
+"""The refusals that hold for every new event of a producer, not for one event."""
 
 
 class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +75,14 @@ class EventError(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """Every event below `next_seq` is on disk, or was refused for good."""
+    """Every event below `next_seq` is on disk. `errors` is empty, as everything was stored or had been."""
+
+    next_seq: int
+    errors: list[EventError]
+
+
+class AppendProblem(Problem, frozen=True):
+    """Some events were not stored: those in `errors`. Every other below `next_seq` is on disk."""
 
     next_seq: int
     errors: list[EventError]
@@ -81,7 +91,8 @@ class Appended(Struct, frozen=True):
 async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
     """Add events to an existing session; the answer comes once they are on disk.
 
-    An event that cannot be stored is reported in `errors`, and does not affect the others.
+    An event that cannot be stored does not affect the others. The answer is then a 422 that reports it in `errors`; or,
+    if the session or the producer takes no events any more and nothing is stored, a 410 or 409.
     """
     stream = await get_stream(request)
     services = services_of(request)
@@ -96,11 +107,13 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []
+    taken = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
         arrivals = await decode_large(request, sum(map(len, part)), partial(decode_events, part))
         result = await services.recorder.record(lease, arrivals)
         errors += map(event_error, result.problems)
+        taken = taken or result.taken
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
             services.presence.expect_producer(lease)
         if stream.state != "running":  # it may run again
@@ -109,7 +122,16 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
             await services.presence.close_when_ended(lease)
         if len(errors) == first + YIELD_EVERY > FLOOD_LIMIT:
             raise InvalidFrame("flood")
-    return json_response(Appended(result.next_seq, errors))
+    if not errors:
+        return json_response(Appended(result.next_seq, errors))
+    over = None if taken else next((error.code for error in errors if error.code in OVER), None)
+    return refusal_response(over or "events_refused", result.next_seq, errors)
+
+
+def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.Response:
+    problem = msgspec.structs.asdict(problem_document(code, CODES[code].sentence))
+    body = msgspec.json.encode(AppendProblem(**problem, next_seq=next_seq, errors=errors))
+    return web.Response(status=CODES[code].status, body=body, content_type=MEDIA_TYPE)
 
 
 def event_error(problem: EventProblem) -> EventError:
@@ -156,7 +178,8 @@ ROUTES = (
         AppendQuery,
         json_ok(Appended),
         BodySpec({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
-        ("flood",),
+        ("flood", "events_refused", *OVER),
+        error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
     ),
     Route(
         "GET",

@@ -22,9 +22,9 @@ SELECT_REVOKED_KEYS = """
 """
 IS_OPERATORS = "stream is null and project is null"
 SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {IS_OPERATORS}"
-INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, 'full', 0)"
+INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, ?, 0)"
 UPDATE_OPERATOR_ENDPOINT = """
-    update endpoints set url = ?, secret = ?, disabled_ms = null, disabled_reason = null where key = ?
+    update endpoints set url = ?, secret = ?, contents = ?, disabled_ms = null, disabled_reason = null where key = ?
 """
 REMOVE_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
 """Its row stays for its deliveries. The time 0 tells that the command line took it away."""
@@ -75,15 +75,15 @@ class SqliteDirectory:
             lambda connection: frozenset(key_id for (key_id,) in connection.execute(SELECT_REVOKED_KEYS, values))
         )
 
-    async def set_operator_endpoint(self, url: str | None, secret: str | None) -> None:
+    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
         def job(connection: apsw.Connection) -> None:
             row = connection.execute(SELECT_OPERATOR_ENDPOINT_KEY).fetchone()
             if url is None:
                 connection.execute(REMOVE_OPERATOR_ENDPOINT)
             elif row is None:
-                connection.execute(INSERT_OPERATOR_ENDPOINT, (url, secret))
+                connection.execute(INSERT_OPERATOR_ENDPOINT, (url, secret, contents))
             else:
-                connection.execute(UPDATE_OPERATOR_ENDPOINT, (url, secret, row[0]))
+                connection.execute(UPDATE_OPERATOR_ENDPOINT, (url, secret, contents, row[0]))
 
         await self.database.write(job)
 

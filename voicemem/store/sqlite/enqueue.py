@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from voicemem.config.session import CLOSE_EVENTS, STARTED_EVENT, parse_config
+from voicemem.config.session import CLOSE_EVENTS, LEFT_EVENT, STARTED_EVENT, parse_config
 from voicemem.store.records import SessionHeader, notice_id
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.streams import Stream
@@ -27,6 +27,12 @@ INSERT_DELIVERY = """
     insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
     lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
 """
+SELECT_WAS_JOINED = """
+    select 1 from producers where stream = ?1
+    union all
+    select 1 from journal where stream = ?1 and producer is not null
+    limit 1
+"""
 
 
 def enqueue_start(rows: RowCache, stream: Stream, now_ms: int) -> None:
@@ -35,8 +41,19 @@ def enqueue_start(rows: RowCache, stream: Stream, now_ms: int) -> None:
 
 
 def enqueue_close(rows: RowCache, stream: Stream, close_id: str, now_ms: int) -> None:
-    """Add the notices of a close; `close_id` is the notice id of its history."""
-    enqueue(rows.connection, stream, CLOSE_EVENTS, stream.reason, close_id, now_ms)
+    """Add the notices of a close; `close_id` is the notice id of its history.
+
+    A session that was closed as idle before anybody joined it has no history, metrics or turns to tell of. That it has
+    left is told all the same, since its start was.
+    """
+    unjoined = stream.provisional and not was_joined(rows.connection, stream)
+    event_types = (LEFT_EVENT,) if unjoined else CLOSE_EVENTS
+    enqueue(rows.connection, stream, event_types, stream.reason, close_id, now_ms)
+
+
+def was_joined(connection: apsw.Connection, stream: Stream) -> bool:
+    """Whether a producer ever opened the session, or anything in its journal came from outside."""
+    return connection.execute(SELECT_WAS_JOINED, (stream.key,)).fetchone() is not None
 
 
 def enqueue(

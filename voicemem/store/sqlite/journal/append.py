@@ -76,7 +76,8 @@ class BatchAppend:
         """Seqs of the declared gap that was found last."""
 
     def run(self) -> AppendResult:
-        if may_reopen(self.stream, self.now_ms) and any(self.would_be_stored(offer) for offer in self.offers):
+        reopens = may_reopen(self.stream, self.now_ms) and any(self.would_be_stored(offer) for offer in self.offers)
+        if reopens:
             reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
@@ -87,7 +88,7 @@ class BatchAppend:
         same = self.stream.ending_ms == ending and self.stream.config is config
         if self.stream.silent_since_ms is not None or not same:
             self.rows.save_stream(self.stream)
-        return AppendResult(self.stream, self.producer.next_seq, None, outcomes)
+        return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
     def needs_producer_row(self) -> bool:
         """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
