@@ -19,6 +19,8 @@ LOOKS_PER_BUDGET = 20
 """How often the CPU time of a piece of work is looked at until its budget is used up."""
 MAX_LOOK_S = 0.05
 HAS_THREAD_CLOCKS = hasattr(time, "pthread_getcpuclockid")
+STEPS_TO_ARRIVE = 10_000
+"""Steps of a thread in which an interruption arrives that is on its way when the work has just ended; one is enough."""
 LOST_AFTER = 2
 """Budgets after which work that does not end is left behind: it is in C code that cannot be interrupted."""
 
@@ -113,7 +115,9 @@ class Work(Generic[T]):
                 error = raised
             with self.lock:
                 self.is_over = True
-                raise_in(threading.get_ident(), None)  # one that is on its way must not arrive later
+            if self.is_interrupted and not isinstance(error, BudgetExhausted):
+                for _ in range(STEPS_TO_ARRIVE):
+                    pass
         except BudgetExhausted as late:
             self.is_over, error = True, late
         with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
@@ -136,8 +140,10 @@ class Work(Generic[T]):
             self.ended.exception()  # it counts as seen, also when nobody waits any more
 
 
-def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next step in Python code; None takes back one that has not arrived."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
+def raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an exception in a thread at its next step in Python code.
+
+    It cannot be taken back: CPython 3.11 would then look for it at every step of every thread, and a profiler that is
+    started later would never return.
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

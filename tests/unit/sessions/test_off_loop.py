@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -132,3 +134,29 @@ async def test_cancelled_work_is_interrupted() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await asyncio.to_thread(ended.wait, 10)
+
+
+PROFILED = """
+import asyncio, sys
+from voicemem.sessions.off_loop import BudgetExhausted, OffLoop
+
+async def main():
+    await OffLoop().run(lambda: sum(range(1000)))
+    for budget_s in (0.001, 0.002, 0.004):
+        try:
+            await OffLoop(budget_s).run(lambda: [i * i for i in range(10**9)])
+        except BudgetExhausted:
+            pass
+
+asyncio.run(main())
+sys.setprofile(lambda *_: None)
+(lambda: [len(str(i)) for i in range(1000)])()
+sys.setprofile(None)
+print("done")
+"""
+
+
+def test_the_process_can_be_profiled_afterwards() -> None:
+    """Neither work that has ended nor work that was interrupted leaves the interpreter looking for interruptions."""
+    ran = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "done\n"
