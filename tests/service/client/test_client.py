@@ -13,6 +13,7 @@ from tests.support.callers.client_sessions import (
     acknowledged_seqs,
     behind_proxy,
     client_for,
+    client_to,
     nested,
     numbered_transcript,
     send_transcripts,
@@ -41,16 +42,6 @@ from voicemem.client import (
 from voicemem.protocol.types import JsonObject
 
 KEY = "0123456789abcdef"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
-
-
-def client_to(app: App, **more: Any) -> Client:
-    return client_for(app.ingest_address, app.rest_address, **more)
 
 
 # Opening

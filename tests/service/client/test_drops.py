@@ -11,31 +11,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.callers.client_sessions import (
     acknowledged_seqs,
     behind_proxy,
-    client_for,
+    client_to,
     nested,
     numbered_transcript,
     send_transcripts,
 )
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import (
-    Client,
     ClientError,
     EventRefused,
 )
 from voicemem.protocol.types import JsonObject
-
-KEY = "0123456789abcdef"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
-
-
-def client_to(app: App, **more: Any) -> Client:
-    return client_for(app.ingest_address, app.rest_address, **more)
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,9 @@ from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
 from tests.support.servers.network_proxy import NetworkProxy, Toxics
-from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import Ack, BufferFull, Client, EventRefused, ProducerSession, Superseded
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 @pytest.fixture

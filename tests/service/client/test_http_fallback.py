@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from aiohttp import web
 
 from tests.support.callers.client_sessions import (
     acknowledged_seqs,
@@ -22,13 +21,13 @@ from tests.support.callers.client_sessions import (
 )
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, make_key
+from tests.support.servers.listeners import box_that_forbids_websockets
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from tests.support.stores.failing import store_that_cannot_commit
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import Client, EventRefused, RequestRefused, SessionEnded, SessionErased, Superseded, Unreachable
-from voicemem.config.service import Address
 from voicemem.runtime import now_ms
 
 KEY = "0123456789abcdef"
@@ -59,12 +58,6 @@ async def network_of(app: App, **more: Any) -> AsyncIterator[Network]:
         client_for(websocket.address, http.address, **given) as client,
     ):
         yield Network(websocket, http, client)
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 @pytest.fixture
@@ -133,22 +126,9 @@ async def test_there_and_back_in_the_middle_of_a_call(app: App) -> None:
 
 async def test_a_middle_box_that_forbids_websockets(app: App) -> None:
     """An answer that is not voicemem's is reason enough to use HTTP at once."""
-    box = web.Application()
-    box.router.add_get("/{path:.*}", forbid)
-    runner = web.AppRunner(box)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        blocked = Address("127.0.0.1", runner.addresses[0][1])
-        async with client_for(blocked, app.rest_address) as client:
-            assert [1, 2] == await acknowledged_seqs(send_transcripts(await client.open("s"), [1, 2]))
-            assert "http" == client.transport
-    finally:
-        await runner.cleanup()
-
-
-async def forbid(request: web.Request) -> web.Response:
-    return web.Response(status=403, text="<h1>Web sockets are not allowed here</h1>")
+    async with box_that_forbids_websockets() as blocked, client_for(blocked, app.rest_address) as client:
+        assert [1, 2] == await acknowledged_seqs(send_transcripts(await client.open("s"), [1, 2]))
+        assert "http" == client.transport
 
 
 # What HTTP answers

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.callers.client_sessions import (
+    REFUSING,
+    SHORT_S,
     acknowledged_seqs,
     client_for,
     in_time,
@@ -18,19 +20,8 @@ from tests.support.callers.client_sessions import (
 from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.listeners import Handler, hang_up, listener, say_nothing, speak_another_protocol
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client, Unreachable
-
-SHORT_S = 0.3
-"""A deadline of these tests."""
-REFUSING = "127.0.0.1:1"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 async def why_not_opened(ingest_url: str, rest_url: str | None = None, expected: str = ": ", **more: Any) -> str:

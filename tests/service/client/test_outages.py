@@ -7,28 +7,16 @@ import asyncio
 import logging
 
 import pytest
-from aiohttp import web
 
 from tests.support.callers.client_sessions import (
     acknowledged_seqs,
     client_for,
     send_transcripts,
 )
+from tests.support.servers.listeners import box_that_forbids_websockets
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.config.service import Address
-
-SHORT_S = 0.3
-"""A deadline of these tests."""
-REFUSING = "127.0.0.1:1"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -64,24 +52,12 @@ async def test_each_new_reason_is_logged_once(app: App, caplog: pytest.LogCaptur
 
 async def test_the_log_says_when_events_go_over_http(app: App, caplog: pytest.LogCaptureFixture) -> None:
     """It says why the websocket cannot be used, then that HTTP is, once something has gone that way."""
-
-    async def forbid(request: web.Request) -> web.Response:
-        return web.Response(status=403, text="<h1>Web sockets are not allowed here</h1>")
-
-    box = web.Application()
-    box.router.add_get("/{path:.*}", forbid)
-    runner = web.AppRunner(box)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        blocked = Address("127.0.0.1", runner.addresses[0][1])
+    async with box_that_forbids_websockets() as blocked:
         async with client_for(blocked, app.rest_address) as client:
             await acknowledged_seqs(send_transcripts(await client.open("s"), [1, 2]))
         first, second = logged(caplog)
         assert f"ws://{blocked}/v1/ingest: HTTP status 403: " in first
         assert f"http://{app.rest_address}: events go over HTTP until the websocket is back" == second
-    finally:
-        await runner.cleanup()
 
 
 async def test_the_websocket_is_back_while_a_request_hangs(app: App) -> None:

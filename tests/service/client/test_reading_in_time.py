@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.callers.client_sessions import (
     FAR_S,
+    REFUSING,
+    SHORT_S,
     acknowledged_seqs,
     client_for,
     in_time,
@@ -19,20 +21,9 @@ from tests.support.callers.client_sessions import (
 )
 from tests.support.servers.listeners import Handler, listener, say_nothing, trickle
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client, Closed, RequestRefused, SyncClient, Unreachable
 from voicemem.config.service import Address
-
-SHORT_S = 0.3
-"""A deadline of these tests."""
-REFUSING = "127.0.0.1:1"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 @pytest.mark.parametrize(("handle", "scheme"), [(say_nothing, "http"), (say_nothing, "https"), (trickle, "http")])

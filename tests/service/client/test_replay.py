@@ -9,16 +9,9 @@ import pytest
 
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript, session_end, unknown_event
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client.replay import MAX_UNACKED, Replay, ReplayFailed
 from voicemem.protocol.types import JsonObject
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 async def replay(app: App, events: list[JsonObject], pace: float | None = None) -> tuple[Replay, list[int]]:

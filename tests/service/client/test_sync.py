@@ -15,7 +15,6 @@ import pytest
 from tests.support.callers.client_sessions import numbered_transcript, options, stored_transcripts, transcripts_up_to
 from tests.support.callers.rest import RestClient
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import (
     BufferFull,
@@ -28,12 +27,6 @@ from voicemem.client import (
     Unacknowledged,
 )
 from voicemem.config.service import Address
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 def client_to(app: App, ingest: Address | None = None, **more: Any) -> SyncClient:

@@ -10,26 +10,16 @@ import pytest
 
 from tests.support.callers.client_sessions import (
     FAR_S,
+    SHORT_S,
     client_for,
     in_time,
     numbered_transcript,
     send_transcripts,
 )
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import Client, Closed, TimedOut, Unacknowledged
-
-SHORT_S = 0.3
-"""A deadline of these tests."""
-REFUSING = "127.0.0.1:1"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 async def test_an_ack_can_be_waited_for_in_bounds(app: App) -> None:

@@ -17,6 +17,10 @@ from voicemem.protocol.types import JsonObject
 TIMEOUT_S = 20.0
 FAR_S = 15.0
 """Far beyond any deadline of a test that is kept, also on a busy machine; shorter than `TIMEOUT_S`."""
+SHORT_S = 0.3
+"""A deadline that passes."""
+REFUSING = "127.0.0.1:1"
+"""Where nobody listens."""
 QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,
@@ -51,6 +55,10 @@ def client_for(ingest: Address, rest: Address | None = None, key: str | None = N
     """A client of these addresses, with quick options."""
     rest_url = None if rest is None else f"http://{rest}"
     return Client(f"ws://{ingest}", rest_url, key, options=options(**more))
+
+
+def client_to(app: App, **more: Any) -> Client:
+    return client_for(app.ingest_address, app.rest_address, **more)
 
 
 @asynccontextmanager

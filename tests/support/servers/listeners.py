@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager, closing, suppress
 from ssl import SSLContext
 from typing import Any
 
+from aiohttp import web
+
+from voicemem.config.service import Address
+
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
@@ -57,3 +61,21 @@ async def speak_another_protocol(reader: asyncio.StreamReader, writer: asyncio.S
     await reader.read(1024)
     writer.write(b"SSH-2.0-hello\r\n\r\n")
     await writer.drain()
+
+
+@asynccontextmanager
+async def box_that_forbids_websockets() -> AsyncIterator[Address]:
+    """A middle box whose answers are not voicemem's."""
+
+    async def forbid(request: web.Request) -> web.Response:
+        return web.Response(status=403, text="<h1>Web sockets are not allowed here</h1>")
+
+    box = web.Application()
+    box.router.add_get("/{path:.*}", forbid)
+    runner = web.AppRunner(box)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield Address("127.0.0.1", runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,6 +15,15 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence
 from voicemem.store.port import Store
+from voicemem.store.sqlite.store import MemoryStore
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    """An empty store."""
+    store = MemoryStore()
+    yield store
+    await store.close_store()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 
 import msgspec
 import pytest
@@ -43,14 +43,6 @@ numbers = itertools.count()
 on_one_store = examples(0.3)
 TALK = st.lists(PRODUCER_EVENTS.filter(lambda event: event["type"] != "session.end"), max_size=12)
 """What a producer can send while a call runs."""
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    """An empty store."""
-    store = MemoryStore()
-    yield store
-    await store.close_store()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -37,14 +36,6 @@ NOW = 1_778_390_400_000
 SOON_S = 0.05
 METRIC: JsonObject = event("metric", 1, NOW, name="slow", latency_ms=1)
 numbers = itertools.count()
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    """An empty store."""
-    store = MemoryStore()
-    yield store
-    await store.close_store()
 
 
 @pytest.fixture
