@@ -33,8 +33,8 @@ from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.llm.tokens import counter
 from voicemem.protocol.codec import decode_journaled
 from voicemem.runtime import now_ms
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.transcript.fold import DecodedRow
 

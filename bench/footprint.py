@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.harness.folding import fold_into
 from bench.harness.load import calls
 from bench.harness.report import Measured, at_most, best
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.state import State, decode_state, encode_state
 
 IDLE_TURNS = 10

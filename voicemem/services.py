@@ -21,10 +21,10 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.rate_limits import RateLimits
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.maintenance import catch_up_forever, maintain_forever, save_all
 from voicemem.sessions.presence import Presence, sweep_forever
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain_forever, save_all
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.hub import TailHub

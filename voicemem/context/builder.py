@@ -30,8 +30,8 @@ from voicemem.documents.document import (
 from voicemem.errors import Refused, SessionSetAside
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.state import State

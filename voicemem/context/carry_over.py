@@ -12,9 +12,9 @@ from voicemem.config.session import MemoryFrom, SessionConfig
 from voicemem.context.policies.summary import render_messages
 from voicemem.errors import SessionSetAside
 from voicemem.protocol.events import CarriedSession, MemoryCarried
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.derived import append_derived
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message

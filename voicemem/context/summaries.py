@@ -36,9 +36,9 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.derived import append_derived
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Journal
 from voicemem.store.records import AppendResult
 from voicemem.store.streams import Stream

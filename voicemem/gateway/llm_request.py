@@ -20,7 +20,7 @@ from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent,
 from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span

@@ -30,7 +30,7 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.replies.sources import standing_replies

@@ -43,8 +43,8 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.maintenance import save_all
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.maintenance import save_all
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store

@@ -9,9 +9,9 @@ from msgspec import Struct
 from voicemem.errors import Refused
 from voicemem.protocol.events import MemoryForgotten
 from voicemem.protocol.types import Natural
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.derived import append_derived
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions, turn_entries
 from voicemem.transcript.messages import Forgotten

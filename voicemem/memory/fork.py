@@ -26,9 +26,9 @@ from voicemem.protocol.events import (
     ToolResult,
 )
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import MessageEntry, begun_items, restored_interruptions, turn_entries

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from voicemem.context.builder import ContextSelection
 from voicemem.context.usage import SummaryState
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State

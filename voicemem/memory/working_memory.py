@@ -42,9 +42,9 @@ from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.merge_patch import merge_patch
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import State

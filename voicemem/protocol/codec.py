@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event
-from voicemem.protocol.events import IncomingEvent, JournaledEvent, TranscriptEvent
+from voicemem.protocol.events import Event, IncomingEvent, JournaledEvent, TranscriptEvent, kinds_by_type
 from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
@@ -34,9 +34,7 @@ RawJson = bytes | msgspec.Raw
 """One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
 RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
-JOURNALED_KINDS: dict[str | None, type[JournaledEvent]] = {
-    kind.__struct_config__.tag: kind for kind in get_args(JournaledEvent)
-}
+JOURNALED_KINDS = kinds_by_type(JournaledEvent)
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
 MAX_FAST_BYTES = 4096
@@ -133,18 +131,18 @@ def decode_journaled(payload: bytes) -> JournaledEvent:
     try:
         event: JournaledEvent = JOURNALED_DECODER.decode(payload)
     except msgspec.ValidationError:
-        kind = JOURNALED_KINDS.get(decode_header(payload).type)
+        kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
         if kind is None:
             raise
         event = decode_known_fields(payload, kind)
     return event
 
 
-def decode_known_fields(payload: bytes, kind: type[JournaledEvent]) -> JournaledEvent:
+def decode_known_fields(payload: bytes, kind: type[Event]) -> JournaledEvent:
     """An event without its unknown fields: it may come from an earlier version, which let them in, or a later one."""
     known = {"type", *kind.__struct_encode_fields__}
     values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
-    event: JournaledEvent = msgspec.convert(values, kind)
+    event: JournaledEvent = msgspec.convert(values, JournaledEvent)
     return event
 
 

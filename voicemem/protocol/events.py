@@ -6,7 +6,7 @@ with an unknown field is refused at the doors; `codec.decode_journaled` reads on
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -328,6 +328,13 @@ JournaledEvent = ProducedEvent | ServerEvent | RefusalMarker
 """Everything that a journal may hold."""
 IncomingEvent = ProducedEvent | SessionOpen | Auth
 """Everything that may arrive on a connection."""
+
+
+def kinds_by_type(kinds: Any) -> dict[str, type[Event]]:
+    """The events of a union, by their `type`."""
+    return {str(kind.__struct_config__.tag): kind for kind in get_args(kinds)}
+
+
 UPDATE_FIELDS = tuple(field for field in SessionUpdate.__struct_fields__ if field not in Event.__struct_fields__)
 
 

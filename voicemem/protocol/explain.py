@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import CODES
-from voicemem.protocol.events import IncomingEvent
+from voicemem.protocol.events import IncomingEvent, kinds_by_type
 from voicemem.protocol.nearest import did_you_mean
 from voicemem.protocol.types import PATTERN_SENTENCES
 
@@ -125,7 +125,7 @@ def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
     return ()
 
 
-EVENT_KINDS = {str(kind.__struct_config__.tag): kind for kind in get_args(IncomingEvent)}
+EVENT_KINDS = kinds_by_type(IncomingEvent)
 EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
 UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)

@@ -8,8 +8,8 @@ import msgspec
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.events import ServerEvent
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 
 MAX_APPEND_ATTEMPTS = 100

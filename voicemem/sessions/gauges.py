@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.presence import Presence
-from voicemem.sessions.set_aside import FOLD_VERSION
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics
 
 

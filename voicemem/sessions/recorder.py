@@ -17,11 +17,11 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.batches import RESERVED_PRODUCERS, BatchResult, PendingBatch, ProducerLease
-from voicemem.sessions.cache import ReadModelCache
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.outcomes import result_of
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult

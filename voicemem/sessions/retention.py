@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Journal, Store
 from voicemem.store.records import SessionFilter
 

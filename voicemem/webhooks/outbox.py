@@ -12,8 +12,8 @@ from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.errors import SessionSetAside, StoreUnavailable
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, ClaimedDelivery, Endpoint
 from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, Send, next_delay_s, verdict

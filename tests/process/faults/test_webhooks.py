@@ -14,7 +14,7 @@ from tests.support.processes.service_process import running_process
 from tests.support.samples.deliveries import HELLO, WHSEC, state_in, texts
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, comparable_body, webhook_receiver
 from voicemem.runtime import Runtime, now_ms
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.sqlite import SqliteStore
 from voicemem.webhooks.outbox import LEASE_MS, OutboxWorker
 from voicemem.webhooks.sender import WebhookSender

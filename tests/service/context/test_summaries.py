@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.context import summaries
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.sqlite import SqliteStore
 
 WORD = "word "

@@ -12,7 +12,7 @@ from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.admission import Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery

@@ -11,7 +11,7 @@ from voicemem.config.session import SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.protocol.events import JournaledEvent
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
 

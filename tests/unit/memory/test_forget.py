@@ -20,7 +20,7 @@ from voicemem.errors import Refused
 from voicemem.memory.forget import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.state import State

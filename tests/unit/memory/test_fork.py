@@ -14,7 +14,7 @@ from voicemem.memory.fork import fork_events
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import remembered, tool_uses
 from voicemem.transcript.state import State

@@ -18,7 +18,7 @@ from voicemem.errors import Refused
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory, owner_of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import erase_user
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import SessionEnding, Stream

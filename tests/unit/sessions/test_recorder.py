@@ -23,7 +23,7 @@ from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_END_REASON, BatchResult, EventProblem, ProducerLease
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from voicemem.config.session import validate_config
-from voicemem.sessions.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import SESSIONS_PER_ROUND, RetentionWorker
 from voicemem.store.admission import Batch
 from voicemem.store.sqlite.store import MemoryStore

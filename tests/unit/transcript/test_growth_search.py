@@ -16,7 +16,7 @@ from hypothesis import example, given, note
 
 from tests.support.profiles import examples
 from tests.support.random_calls.repeated import CALLS, Part, step_of
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import fold_event
 from voicemem.transcript.state import State
 

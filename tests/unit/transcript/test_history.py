@@ -40,7 +40,7 @@ from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.history import messages, tool_uses, turn_times
 from voicemem.transcript.state import State
 

@@ -20,7 +20,7 @@ from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 from voicemem.server.rest.history import Spoken, TurnReport
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 

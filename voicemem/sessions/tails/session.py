@@ -13,8 +13,8 @@ from functools import partial
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, decode_rows
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, decode_rows
 from voicemem.sessions.tails.cursor import format_session_cursor
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow

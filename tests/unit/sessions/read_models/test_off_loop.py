@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from voicemem.sessions.off_loop import BACKGROUND_THREADS, THREADS, BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.off_loop import BACKGROUND_THREADS, THREADS, BudgetExhausted, OffLoop
 
 SOON_S = 0.02
 """A budget that endless work uses up at once."""
@@ -138,7 +138,7 @@ async def test_cancelled_work_is_interrupted() -> None:
 
 PROFILED = """
 import asyncio, sys
-from voicemem.sessions.off_loop import BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
 
 async def main():
     await OffLoop().run(lambda: sum(range(1000)))

@@ -24,9 +24,9 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
-from voicemem.sessions.maintenance import IDLE_ROUNDS, PRESSURE_ROUNDS, catch_up_lagging, maintain, save_all
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.read_models.maintenance import IDLE_ROUNDS, PRESSURE_ROUNDS, catch_up_lagging, maintain, save_all
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.admission import Offer
 from voicemem.store.records import AppendResult, Snapshot

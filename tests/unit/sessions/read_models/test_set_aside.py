@@ -21,10 +21,10 @@ from voicemem.errors import SessionSetAside
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.maintenance import catch_up_lagging, maintain, save_all
-from voicemem.sessions.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
-from voicemem.sessions.set_aside import FOLD_VERSION
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.maintenance import catch_up_lagging, maintain, save_all
+from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
+from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.store.admission import Offer
 from voicemem.store.records import SetAside
 from voicemem.store.sqlite.store import MemoryStore

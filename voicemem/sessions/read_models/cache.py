@@ -21,8 +21,8 @@ from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable, Voi
 from voicemem.protocol.events import IncomingEvent, JournaledEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
-from voicemem.sessions.off_loop import BUDGET_S, BudgetExhausted, OffLoop
-from voicemem.sessions.read_model import (
+from voicemem.sessions.read_models.off_loop import BUDGET_S, BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.read_model import (
     LARGE_BYTES,
     LARGE_ROWS,
     SLOW_S,
@@ -30,7 +30,7 @@ from voicemem.sessions.read_model import (
     decompress_state,
     took_long,
 )
-from voicemem.sessions.set_aside import SetAsideSessions
+from voicemem.sessions.read_models.set_aside import SetAsideSessions
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream

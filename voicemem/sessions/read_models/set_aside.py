@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable
-from voicemem.sessions.off_loop import BudgetExhausted
+from voicemem.sessions.read_models.off_loop import BudgetExhausted
 from voicemem.store.port import SetAsides
 from voicemem.store.records import SetAside
 from voicemem.store.streams import SESSION_KIND, Stream

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import islice
 
 from voicemem.errors import SessionSetAside, StoreUnavailable
-from voicemem.sessions.cache import ReadModelCache
-from voicemem.sessions.read_model import ReadModel, compress_state
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
 SNAPSHOTS_PER_COMMIT = 200
 """Snapshots saved at a time, in one commit."""

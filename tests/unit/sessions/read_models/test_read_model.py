@@ -12,7 +12,7 @@ from tests.support.plain_fold.calls import plain_rows
 from tests.support.random_calls.strategies import calls
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
 
