@@ -28,6 +28,7 @@ with atheris.instrument_imports(include=["voicemem"]):
         SessionOpen,
         SessionReopened,
     )
+    from voicemem.protocol.strict_json import MALFORMED
     from voicemem.transcript import history
     from voicemem.transcript.fold import DecodedRow, fold_all
     from voicemem.transcript.messages import Message
@@ -70,7 +71,7 @@ def journaled(line: bytes) -> JournaledEvent | None:
         return decode_journaled(arrival.payload)
     try:
         event = decode_journaled(line)
-    except msgspec.ValidationError:
+    except MALFORMED:
         return None
     return event if isinstance(event, OWN) else None
 

@@ -74,7 +74,7 @@ class Rules(Agreement):
         if self.is_erased(session_id, answered.status):
             return
         code = self.model.change(session_id, patch)
-        assert answered.status == (200 if code is None else 409), answered.body
+        assert answered.status == {None: 200, "session_ended": 410}[code], answered.body
         assert code is None or code == answered.json["reason"]
 
     def end_at_once(self, session_id: str, choice: int) -> None:
