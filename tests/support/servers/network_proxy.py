@@ -78,6 +78,8 @@ class NetworkProxy:
         self.to_server = Toxics()
         self.to_client = Toxics()
         self.passing: set[ProxiedConnection] = set()
+        self.connecting: set[asyncio.StreamWriter] = set()
+        """Connections for which none to the target has come about yet."""
         self.accepted = 0
         """Connections so far."""
         self.server: asyncio.Server | None = None
@@ -89,9 +91,12 @@ class NetworkProxy:
 
     async def __aexit__(self, *error: object) -> None:
         await self.down()
+        for writer in self.connecting:
+            writer.transport.abort()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted is closed in the loop's next turn
 
     async def up(self) -> None:
         """Listen, on the same port as before."""
@@ -116,11 +121,14 @@ class NetworkProxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        self.connecting.add(writer)
         try:
             from_server, server = await asyncio.open_connection(self.target.host, self.target.port)
         except OSError:
             writer.transport.abort()
             return
+        finally:
+            self.connecting.discard(writer)
         one = ProxiedConnection(writer, server)
         self.passing.add(one)
         directions = (("to_server", reader, server), ("to_client", from_server, writer))
