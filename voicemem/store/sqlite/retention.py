@@ -164,7 +164,7 @@ def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
 
 def drop_name(rows: RowCache, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    rows.by_name.pop((stream.project, stream.kind, stream.id), None)
+    rows.committed.forget_name(stream)
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
     rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 

@@ -8,6 +8,7 @@ import os
 import apsw
 
 from voicemem.errors import StoreRuined
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Figures
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
@@ -60,12 +61,12 @@ class SqliteStore(
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
 
-    With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
+    With `exclusive` the file is locked for this process; commands that run while a server has it open do without. `budget` bounds the rows that are kept at hand.
     """
 
-    def __init__(self, path: str, exclusive: bool = True) -> None:
+    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
         """Open the file, and create or migrate it. Raises `CannotStart`."""
-        self.database = Database(path, exclusive)
+        self.database = Database(path, exclusive, budget)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
 
     @property
@@ -89,8 +90,8 @@ class SqliteStore(
 class MemoryStore(SqliteStore):
     """A `voicemem.store.port.Store` in memory."""
 
-    def __init__(self) -> None:
-        super().__init__(IN_MEMORY)
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        super().__init__(IN_MEMORY, budget=budget)
 
 
 def size_of(path: str) -> int:

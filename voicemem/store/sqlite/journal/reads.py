@@ -82,7 +82,7 @@ class SqliteJournalReads:
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the writer's cache where it is there: then no thread is switched."""
-        stream = self.database.rows.by_name.get((project, kind, name))
+        stream = self.database.rows.committed.find_by_name(project, kind, name)
         if stream is None:
             values = (project, kind, name)
             stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
