@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from voicemem.config import service as rules
-from voicemem.config.service import Address, Settings
+from voicemem.config.service import MIB, Address, Settings
 from voicemem.context.plugins import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
@@ -25,6 +25,7 @@ from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.store.engines import open_store
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics
 from voicemem.telemetry.tracing import NoTracer, Tracer
@@ -131,10 +132,11 @@ async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer
     rules.check_service_settings(settings)
     policies = load_policies(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)
-    store = open_store(settings.store)
+    budget = MemoryBudget(settings.memory_budget * MIB)
+    store = open_store(settings.store, budget=budget)
     try:
         telemetry = Telemetry(Metrics(), tracer or NoTracer())
-        app = App(settings, Services(store, settings, policies, runtime, telemetry))
+        app = App(settings, Services(store, settings, policies, runtime, telemetry, budget=budget))
         try:
             await app.start()
             yield app

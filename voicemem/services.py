@@ -24,11 +24,17 @@ from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain_forever, save_all
+from voicemem.sessions.read_models.maintenance import (
+    catch_up_forever,
+    maintain_forever,
+    relieve_forever,
+    save_all,
+)
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
@@ -54,8 +60,9 @@ class Services:
         runtime: Runtime,
         telemetry: Telemetry,
         check_memory: Callable[[Any], None] | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """Wire the use cases.
+        """Wire the use cases. `budget` is the one that the store was opened with.
 
         `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
@@ -63,6 +70,7 @@ class Services:
         self.store = store
         self.runtime = runtime
         self.telemetry = telemetry
+        self.budget = budget or MemoryBudget()
         self.policies = policies
         self.draining = asyncio.Event()
         """Set when the service begins to shut down."""
@@ -72,8 +80,10 @@ class Services:
         allowed = allowed_networks(settings.allow_addresses)
         self.access = Access(store, runtime, settings.admin_key)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
-        self.memories = ReadModelCache(store, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored)
-        self.sessions = Sessions(store, runtime, check_patch)
+        self.memories = ReadModelCache(
+            store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
+        )
+        self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
         self.tails = TailHub(TailSources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
@@ -99,6 +109,7 @@ class Services:
             erase_forever(self.retention),
             compact_forever(self.retention),
             maintain_forever(self.memories),
+            relieve_forever(self.memories),
             catch_up_forever(self.memories),
             run_summaries(self.summaries),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),

@@ -120,6 +120,13 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--memory-budget",
+        "MiB that memories of calls and configurations may take together while they are kept at hand.",
+        type=int,
+        default=Settings().memory_budget,
+        show_default=True,
+    ),
+    setting(
         "--memory",
         "Memory policy of sessions that choose none, as JSON, such as"
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
@@ -165,6 +172,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_total_timeout=options["llm_total_timeout"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
+        memory_budget=options["memory_budget"],
         memory=options["memory"],
         policies=tuple(options["policy"]),
         model_windows=tuple(options["model_window"]),

@@ -47,6 +47,7 @@ from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter, SetAside
 from voicemem.store.streams import Stream
@@ -74,9 +75,10 @@ async def open_library(
     check_store(store)
     check_project(project)
     known = policies_from_options(policies, memory, model_windows)
-    opened = open_store(store)
+    budget = MemoryBudget()
+    opened = open_store(store, budget=budget)
     try:
-        library = Library(opened, known, project)
+        library = Library(opened, known, project, budget)
         yield library
         await save_all(library.memories, timeout_s=2.0)
     finally:
@@ -86,12 +88,12 @@ async def open_library(
 class Library:
     """The sessions of a project. Its methods and theirs raise `Refused` for whatever is invalid or impossible."""
 
-    def __init__(self, store: Store, policies: Policies, project: str) -> None:
+    def __init__(self, store: Store, policies: Policies, project: str, budget: MemoryBudget) -> None:
         def check_memory(memory: Any) -> None:
             with with_policy_reason():
                 policies.check(memory)
 
-        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory)
+        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory, budget)
         self.services = services
         self.project = project
         self.store = store

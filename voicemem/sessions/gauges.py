@@ -32,6 +32,8 @@ class Gauges:
         self.clock = presence.sessions.clock
         self.presence = presence
         self.memories = memories
+        self.evicted: Counter[str] = Counter()
+        """Evictions that were counted, by kind."""
         self.connections = connections
         self.draining = draining
 
@@ -62,15 +64,23 @@ class Gauges:
     def refresh_memories(self) -> None:
         metrics = self.metrics
         counts = Counter({"in_use": 0, "packed": 0})
-        sizes = Counter({"in_use": 0, "packed": 0})
         lags = []
         for memory in self.memories.cached.values():
             state = "packed" if memory.unpacked is None else "in_use"
             counts[state] += 1
-            sizes[state] += memory.weight
             lags.append(max(0, memory.known_position - memory.position))
         for state in counts:
             metrics.memories.labels(state).set(counts[state])
-            metrics.memories_bytes.labels(state).set(sizes[state])
+        self.refresh_budget()
         metrics.fold_lag_events.set(max(lags, default=0))
         metrics.memories_lagging.set(sum(lag > 0 for lag in lags))
+
+    def refresh_budget(self) -> None:
+        metrics, budget = self.metrics, self.memories.budget
+        metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
+        metrics.memories_bytes.labels("packed").set(budget.memories_packed)
+        metrics.rows_bytes.set(budget.rows)
+        metrics.memory_budget_bytes.set(budget.limit)
+        for kind, count in (("memories", budget.evicted_memories), ("rows", budget.evicted_rows)):
+            metrics.evictions.labels(kind).inc(count - self.evicted[kind])
+            self.evicted[kind] = count

@@ -33,14 +33,22 @@ DIFFERENT = "The session already exists, with a different configuration; what di
 class Sessions:
     """Creates, lists, changes, ends and erases sessions.
 
-    `check_settings` raises `Refused` for a configuration that this service does not allow.
+    `check_settings` raises `Refused` for a configuration that this service does not allow. `note_ended` is called with
+    the key of each session that this process has closed.
     """
 
-    def __init__(self, store: Store, runtime: Runtime, check_settings: Callable[[SessionPatch], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        check_settings: Callable[[SessionPatch], None],
+        note_ended: Callable[[int], None] = lambda key: None,
+    ) -> None:
         self.store = store
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.check_settings = check_settings
+        self.note_ended = note_ended
         self.name_lock = asyncio.Lock()
         """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
@@ -158,6 +166,7 @@ class Sessions:
         reason = stream.reason if stream.reason in OWN_REASONS else "given"
         log_session("closed", stream.project, stream.id, reason=reason)
         self.notices_due.set()
+        self.note_ended(stream.key)
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""

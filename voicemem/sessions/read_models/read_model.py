@@ -7,6 +7,7 @@ import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from sys import getsizeof
 
 import msgspec
 
@@ -15,6 +16,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol import codec
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.read_models.weight import SAMPLE, SMALL_SAMPLE, weigh
 from voicemem.store.records import JournalRow
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -26,6 +28,10 @@ from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
+PACKED_BYTES, EMPTY_BYTES = 1_200, 3_500
+"""What a read model takes beyond its packed state, and with a state in which there is nothing."""
+WEIGHED_FROM = 2_048
+"""Bytes of a journal that are too few to weigh what was made of them."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
@@ -38,9 +44,10 @@ class ReadModel:
     """
 
     __slots__ = (
-        "all_messages", "counted", "encoded", "encoded_ends", "folded_bytes", "known_position", "last_round", "loaded",
-        "lock", "made_bytes", "made_position", "packed", "packed_position", "saved_position", "slow_fold",
-        "slow_refresh", "times", "token_counts", "turn_messages", "turn_starts", "unpacked",
+        "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "folded_bytes",
+        "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed", "packed_position",
+        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_messages", "turn_starts",
+        "unpacked", "weighed_bytes",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -65,7 +72,14 @@ class ReadModel:
         self.encoded_ends: list[int] = []
         """The offset at which each of these turns ends in `text`."""
         self.folded_bytes = 0
-        """About how many bytes of the journal were folded; stands for its size while it is not packed."""
+        """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
+        self.ratio = 1.0
+        """How many bytes it takes for each of these."""
+        self.weighed_bytes = 0
+        """How many of these there were when the ratio was found; 0 while it is only assumed."""
+        self.charged = 0
+        """What the memory budget counts for it, and whether as packed."""
+        self.charged_packed = False
         self.lock = asyncio.Lock()
         """Held while missing entries are folded and while a thread works on it: nobody else may use it then."""
         self.loaded = True
@@ -98,7 +112,23 @@ class ReadModel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
-        return self.folded_bytes if self.unpacked is not None else len(self.packed)
+        if self.unpacked is None:
+            return PACKED_BYTES + len(self.packed)
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is worth weighing again."""
+        return self.unpacked is not None and self.folded_bytes > 2 * self.weighed_bytes + WEIGHED_FROM
+
+    def weigh(self) -> None:
+        """Look at what it takes in memory, which takes up to a few milliseconds."""
+        made = self.turn_messages, self.times, self.token_counts, self.turn_starts
+        sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
+        taken = weigh(sample, self.state, *made, self.encoded, self.encoded_ends)
+        taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
+        self.ratio = max(0, taken - EMPTY_BYTES) / max(1, self.folded_bytes)
+        self.weighed_bytes = self.folded_bytes
 
     @property
     def is_large(self) -> bool:

@@ -61,7 +61,8 @@ class SqliteStore(
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
 
-    With `exclusive` the file is locked for this process; commands that run while a server has it open do without. `budget` bounds the rows that are kept at hand.
+    With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
+    `budget` bounds the rows that are kept at hand.
     """
 
     def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
