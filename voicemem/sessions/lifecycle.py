@@ -23,6 +23,8 @@ from voicemem.store.records import RestoredSession, SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
 LOG = logging.getLogger("voicemem.sessions")
+LIST_BYTES = 1024 * 1024
+"""JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration"})
@@ -66,14 +68,12 @@ class Sessions:
     async def list(self, wanted: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page, if any.
 
+        With large configurations a page has fewer sessions than asked for.
         Raises `Refused` (`invalid_cursor`).
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page = await self.store.list_sessions(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
-        if len(page) <= wanted.limit:
-            return page, None
-        page = page[: wanted.limit]
-        return page, self.format_cursor(wanted.project, page[-1])
+        page, has_more = await self.store.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
+        return page, self.format_cursor(wanted.project, page[-1]) if has_more else None
 
     def format_cursor(self, project: str, last: Stream) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])

@@ -165,6 +165,13 @@ class Journal(Protocol):
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
 
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
+        """The same, and whether more of them match.
+
+        The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
+        of JSON or more.
+        """
+
     async def count_sessions(self, wanted: SessionFilter) -> int:
         """How many sessions match, whatever `after` and `limit` say."""
 

@@ -34,6 +34,8 @@ from voicemem.store.streams import Stream
 
 PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A page ends with the piece that brings it to this size, and `next_cursor` goes on from there."""
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
@@ -174,14 +176,17 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
 async def list_in_pieces(
     sessions: Sessions, conditions: SessionFilter, page: list[Stream], cursor: str | None, limit: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a `SessionPage` a few sessions at a time: a thousand configurations may be 250 MiB."""
-    yield b'{"sessions":[' + encode_sessions(page)
-    count = len(page)
-    while cursor is not None and count < limit:
+    """Yield a `SessionPage` a few sessions at a time; it ends early when the configurations are large."""
+    piece = encode_sessions(page)
+    yield b'{"sessions":[' + piece
+    count, size = len(page), len(piece)
+    while cursor is not None and count < limit and size < MAX_PAGE_BYTES:
         fewer = msgspec.structs.replace(conditions, limit=min(PAGE, limit - count))
         page, cursor = await sessions.list(fewer, cursor)
         if page:
-            yield b"," + encode_sessions(page)
+            piece = encode_sessions(page)
+            yield b"," + piece
+            size += len(piece)
         count += len(page)
     yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
 

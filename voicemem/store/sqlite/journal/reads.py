@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,13 @@ from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.archive import RunRow, runs_after
-from voicemem.store.sqlite.journal.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
+from voicemem.store.sqlite.journal.row_cache import (
+    CONFIG_INDEX,
+    SELECT_STREAM_BY_NAME,
+    STREAM_COLUMNS,
+    load_stream,
+    to_stream,
+)
 from voicemem.store.sqlite.journal.runs import find_last_seq
 from voicemem.store.sqlite.retention import is_erased
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
@@ -94,11 +101,23 @@ class SqliteJournalReads:
         )
 
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
+        return (await self.list_page(wanted, sys.maxsize))[0]
+
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
         clauses, values = conditions(wanted)
         query = LIST_STREAMS.format(conditions=clauses)
-        return await self.database.read(
-            lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
-        )
+
+        def job(connection: apsw.Connection) -> tuple[list[Stream], bool]:
+            page: list[Stream] = []
+            size = 0
+            for row in connection.execute(query, (*values, wanted.limit + 1)):
+                if len(page) == wanted.limit or size >= max_bytes:
+                    return page, True
+                page.append(to_stream(row))
+                size += len(row[CONFIG_INDEX])
+            return page, False
+
+        return await self.database.read(job)
 
     async def count_sessions(self, wanted: SessionFilter) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
