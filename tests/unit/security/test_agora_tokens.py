@@ -39,6 +39,17 @@ with warnings.catch_warnings():
     from agora_agent.agentkit.token import generate_convo_ai_token, generate_rtc_token
 
 NOW_S = 1_800_000_000
+FROM_NPM = {
+    "RTC and RTM": (
+        "007eJxTYDhno/frfa69ltQhm46et5dK7tULHWK2s9v/7WOe5cLyprcKDAaGRsYmpmbmFpaJSckpqWnofKFI5mwBPgYGpqX5j"
+        "EwMjAwsDIwMIMAEJpnBJAuYZGXIyU9KqmRhMDQwMAQpZWQAaYTwAdlxH8k="
+    ),
+    "with ConvoAI": (
+        "007eJxTYEg3qUuwjBKZfSlpf4Z96coWvZq9soJeGgcZl4c4Zlr8aFdgMDA0MjYxNTO3sExMSk5JTUPnC0UyZ0cwMTB8dw1mY"
+        "WZgZGBhYGQA8ZnAJDOYZAGTrAw5+UlJlSwMhgYGhkwMjFCFED4nAwMDAP0DHnE="
+    ),
+}
+"""Made by npm's agora-token 2.0.6, with which Agora's TypeScript SDK signs: lobby, 1001, for 3600 and 600 s."""
 GOOD = token(NOW_S)
 
 
@@ -71,6 +82,17 @@ def test_tokens_of_agoras_sdk_are_accepted() -> None:
         assert "lobby" == channel
         assert now_s + 590 < expires_s <= now_s + 601
         assert "unauthorized" == refused(text, OTHER_CERTIFICATE, now_s=now_s)
+
+
+@pytest.mark.parametrize(("made", "lifetime_s"), [("RTC and RTM", 3600), ("with ConvoAI", 600)])
+def test_tokens_of_the_typescript_sdk_are_accepted(made: str, lifetime_s: int) -> None:
+    """Another implementation makes the same: its tokens are valid for the channel and the time that it was given."""
+    text = FROM_NPM[made]
+    issued_s = decode_agora_token(text).issued_s
+    assert 1_795_000_000 < issued_s < 1_796_000_000
+    assert ("lobby", issued_s + lifetime_s) == opened(text, now_s=issued_s)
+    assert "token_expired" == refused(text, now_s=issued_s + lifetime_s)
+    assert "unauthorized" == refused(text, OTHER_CERTIFICATE, now_s=issued_s)
 
 
 def test_our_own_tokens_are_what_the_sdk_makes() -> None:
