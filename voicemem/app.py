@@ -45,7 +45,7 @@ class App:
         self.ingest = IngestServer(services.recorder, services.presence, gate, incarnation, self.decoding)
         rest = application(services, gate, agora.DOCUMENTED)
         rest[DECODING] = self.decoding
-        agora.mount(rest, gate, settings.agora_contents)
+        agora.mount(rest, gate.granting(services.agora_apps.grant), settings.agora_contents)
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
             services.presence,

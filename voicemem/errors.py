@@ -92,6 +92,8 @@ CODES: dict[str, ErrorSpec] = {
     "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
+    "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
+    "agora_app_exists": ErrorSpec(409, None, "An app of Agora's is already registered with this App ID."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),

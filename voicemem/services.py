@@ -20,6 +20,7 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access
 from voicemem.security.address_guard import allowed_networks, check_url
+from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
@@ -79,6 +80,7 @@ class Services:
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
         self.access = Access(store, runtime, settings.admin_key)
+        self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from voicemem.config.service import is_loopback
@@ -11,16 +12,29 @@ from voicemem.security.access import FULL_GRANT, Access, Grant, bearer_token
 from voicemem.security.rate_limits import RateLimits
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
+GrantHolder = Callable[[str | None], Awaitable[Grant]]
+"""What the holder of a key or token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
 
 
 class Gate:
     """Checks the origin, key and rate of callers. `open_to_all` is set by `--insecure`."""
 
-    def __init__(self, access: Access, open_to_all: bool = False, limits: RateLimits | None = None) -> None:
-        """Without `limits`, only wrong keys are limited."""
+    def __init__(
+        self,
+        access: Access,
+        open_to_all: bool = False,
+        limits: RateLimits | None = None,
+        grant_holder: GrantHolder | None = None,
+    ) -> None:
+        """Without `limits`, only wrong keys are limited; without `grant_holder`, `access` grants."""
         self.access = access
+        self.grant_holder = grant_holder or access.grant
         self.open_to_all = open_to_all
         self.limits = limits or RateLimits(access.clock, 0, 0)
+
+    def granting(self, grant_holder: GrantHolder) -> Gate:
+        """The same gate, with the same limits, for callers who may also show something else than keys."""
+        return Gate(self.access, self.open_to_all, self.limits, grant_holder)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
@@ -48,7 +62,7 @@ class Gate:
         if not needed:
             return FULL_GRANT
         try:
-            grant = await self.access.grant(bearer_token(authorization))
+            grant = await self.grant_holder(bearer_token(authorization))
         except Refused as refused:
             if authorization is not None and refused.code == "unauthorized":
                 self.limits.count_wrong_key(address)

@@ -7,7 +7,7 @@ It is split by use:
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
-- `Directory`: API keys, the operator's endpoint, and the store's own identity;
+- `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -35,6 +35,7 @@ from typing import Literal, Protocol
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import Batch
 from voicemem.store.records import (
+    AgoraApp,
     ApiKey,
     AppendResult,
     Attempt,
@@ -377,7 +378,7 @@ class Retention(Protocol):
 
 
 class Directory(Protocol):
-    """API keys, the operator's endpoint, and the store's own identity."""
+    """API keys, apps of Agora's, the operator's endpoint, and the store's own identity."""
 
     @property
     def incarnation(self) -> str:
@@ -394,7 +395,10 @@ class Directory(Protocol):
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
 
     async def has_keys(self) -> bool:
-        """Whether any key was ever made, revoked ones included. Asked for every request while there is none."""
+        """Whether any key or app of Agora's was ever made, revoked and removed ones included.
+
+        Asked for every request while there is none.
+        """
 
     async def add_key(self, key: ApiKey) -> None:
         """Store a new key."""
@@ -404,6 +408,24 @@ class Directory(Protocol):
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
+
+    async def list_agora_apps(self) -> list[AgoraApp]:
+        """The apps of all projects, the oldest first."""
+
+    async def find_agora_app(self, app_id: str) -> AgoraApp | None:
+        """An app; None when the id is unknown. Asked for every request on Agora's paths."""
+
+    async def add_agora_app(self, app: AgoraApp) -> bool:
+        """Store a new app; False when there is one with its id, in whatever project."""
+
+    async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
+        """Replace the certificates of an app by those that `change` returns for it; None when the id is unknown.
+
+        `change` is pure, and may run more than once.
+        """
+
+    async def remove_agora_app(self, app_id: str) -> bool:
+        """Delete an app and its certificates; False when the id is unknown."""
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
         """Set the receiver of every session's history, and enable it; without a URL it is taken away.

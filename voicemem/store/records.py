@@ -1,4 +1,4 @@
-"""The records that a store takes and returns: entries, deliveries, endpoints, keys. Times are Unix ms."""
+"""The records that a store takes and returns: entries, deliveries, endpoints, keys, apps. Times are Unix ms."""
 
 from __future__ import annotations
 
@@ -226,6 +226,18 @@ class ApiKey(Struct, frozen=True):
     scopes: tuple[str, ...]
     created_ms: int
     revoked_ms: int | None = None
+
+
+class AgoraApp(Struct, frozen=True):
+    """An app of Agora's: tokens signed with its certificates open a project on Agora's paths."""
+
+    app_id: str
+    project: str
+    certificate: str
+    scopes: tuple[str, ...]
+    created_ms: int
+    old_certificate: str | None = None
+    """Valid alongside the certificate after a rotation."""
 
 
 class Figures(NamedTuple):

@@ -61,7 +61,7 @@ SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "Authorization",
-        "description": "`agora token=` and the key, with or without quotes.",
+        "description": "`agora token=` and a key, or a token of a registered app; with or without quotes.",
     },
 }
 IF_NONE_MATCH = {
