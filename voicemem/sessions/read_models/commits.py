@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from voicemem.protocol.events import IncomingEvent, JournaledEvent
 from voicemem.runtime import Clock
+from voicemem.sessions.read_models.kept import UNCHARGED_SHARE
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, SLOW_S, ReadModel, took_long
 from voicemem.sessions.read_models.work import ReadModelWork
 from voicemem.store.memory_budget import MemoryBudget
@@ -72,7 +73,7 @@ class CommitFolds(ReadModelWork):
             try:
                 state, memory.last_round = memory.state, self.rounds
                 memory.folded_bytes += size
-                self.note_folded(size)
+                self.uncharged += size
                 for place, event in enumerate(events, position):
                     fold_event(state, place, received_ms, event, producer)
             except Exception:  # read again off the loop, it fails there too, and is set aside
@@ -90,10 +91,13 @@ class CommitFolds(ReadModelWork):
             self.lagging.add(key)
 
     def note_commit(self, seconds: float) -> None:
-        """Note how long folding a whole commit took, by the wall's clock: after a long one it is measured who is slow.
+        """Note a whole commit, and how long folding it took by the wall's clock.
 
-        The CPU time of every fold would cost more than many a fold does.
+        After a long one it is measured who is slow: the CPU time of every fold would cost more than many a fold does.
+        After many bytes the weights of read models are brought up to date.
         """
+        if self.uncharged > self.budget.limit // UNCHARGED_SHARE:
+            self.under_pressure.set()
         if seconds > SLOW_S:
             self.watched_folds = WATCHED_FOLDS
 

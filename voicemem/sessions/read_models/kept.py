@@ -81,12 +81,6 @@ class KeptReadModels:
 
     # Weights
 
-    def note_folded(self, size: int) -> None:
-        """Note bytes of journals that were folded on the event loop, where nothing is weighed."""
-        self.uncharged += size
-        if self.uncharged > self.budget.limit // UNCHARGED_SHARE:
-            self.under_pressure.set()
-
     @property
     def is_full(self) -> bool:
         """Whether read models must go."""
