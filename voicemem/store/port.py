@@ -107,6 +107,9 @@ class Journal(Protocol):
         what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
         plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
 
+        A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
+        ended or sends events without seq.
+
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
 
