@@ -46,8 +46,8 @@ class ReadModel:
     __slots__ = (
         "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "folded_bytes",
         "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed", "packed_position",
-        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_changes", "turn_messages",
-        "turn_starts", "unpacked", "weighed_bytes",
+        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_changes",
+        "turn_messages", "turn_starts", "unpacked", "weighed_bytes",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -125,7 +125,7 @@ class ReadModel:
 
     def weigh(self) -> None:
         """Look at what it takes in memory, which takes up to a few milliseconds."""
-        made = self.turn_messages, self.times, self.token_counts, self.turn_starts
+        made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
         taken = weigh(sample, self.state, *made, self.encoded, self.encoded_ends)
         taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
