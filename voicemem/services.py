@@ -33,6 +33,7 @@ from voicemem.sessions.read_models.maintenance import (
 )
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
+from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.memory_budget import MemoryBudget
@@ -88,7 +89,8 @@ class Services:
         self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
-        self.tails = TailHub(TailSources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
+        followed = FollowedMemories(self.memories)
+        self.tails = TailHub(TailSources(store, followed, runtime.clock, self.draining), self.recorder.feed)
         self.retention = RetentionWorker(store, self.memories, runtime.clock)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)

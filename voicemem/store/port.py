@@ -18,7 +18,8 @@ What holds for every method of every engine:
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service.
-- A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice.
+- A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
+  later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
 - Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
   transaction, so that all engines decide alike.
 - Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
@@ -106,6 +107,9 @@ class Journal(Protocol):
         what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
         plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
 
+        A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
+        ended or sends events without seq.
+
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
 
@@ -181,6 +185,12 @@ class Journal(Protocol):
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.

@@ -180,3 +180,19 @@ async def test_a_page_has_at_least_one_session(store: Store) -> None:
     await open_key(store, given={"labels": {"a": "x" * 1_000}})
     page, has_more = await store.list_page(SessionFilter(project="p"), 1)
     assert (1, False) == (len(page), has_more)
+
+
+async def test_keys_are_listed_in_order(store: Store) -> None:
+    """Keys of a project's sessions in both orders, whenever the sessions began, erased ones included, users' not."""
+    keys = [await open_key(store, name, now_ms=NOW - place) for place, name in enumerate("abcd")]
+    await store.create_session("q", "other", validate_config({}), NOW)
+    await store.ensure_user("p", "u", NOW)
+    await store.erase(keys[1], NOW)
+
+    assert sorted(keys) == keys
+    assert keys[::-1] == await store.list_newest_keys("p", 10)
+    assert keys[:1:-1] == await store.list_newest_keys("p", 2)
+    assert keys == await store.list_keys_after("p", 0, 10)
+    assert keys[1:3] == await store.list_keys_after("p", keys[0], 2)
+    assert [] == await store.list_keys_after("p", keys[-1], 2)
+    assert [] == await store.list_newest_keys("r", 2)

@@ -6,7 +6,7 @@ import asyncio
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getsizeof
 
 import msgspec
@@ -46,8 +46,8 @@ class ReadModel:
     __slots__ = (
         "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "folded_bytes",
         "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed", "packed_position",
-        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_messages", "turn_starts",
-        "unpacked", "weighed_bytes",
+        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_changes",
+        "turn_messages", "turn_starts", "unpacked", "weighed_bytes",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -88,6 +88,8 @@ class ReadModel:
         """What was folded when the messages were made last; 0 when all of them must be made."""
         self.slow_fold = self.slow_refresh = False
         """Whether folding, and making messages, took long the last time."""
+        self.turn_changes: dict[int, int] | None = None
+        """By turn: the position at which its messages were made last, the newest last; None until it is asked for."""
         self.counted: dict[str, int] | None = None
         """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
@@ -123,7 +125,7 @@ class ReadModel:
 
     def weigh(self) -> None:
         """Look at what it takes in memory, which takes up to a few milliseconds."""
-        made = self.turn_messages, self.times, self.token_counts, self.turn_starts
+        made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
         taken = weigh(sample, self.state, *made, self.encoded, self.encoded_ends)
         taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
@@ -158,7 +160,7 @@ class ReadModel:
         """Keep nothing but the compressed snapshot of the state."""
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
-        self.token_counts = {}
+        self.token_counts, self.turn_changes = {}, None
         self.encoded, self.encoded_ends = b"[]", []
         self.made_position = self.made_bytes = 0
 
@@ -240,6 +242,9 @@ class ReadModel:
         for number in state.dirty_turns:
             self.turn_messages[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
+            if self.turn_changes is not None:
+                self.turn_changes.pop(number, None)
+                self.turn_changes[number] = state.position
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
@@ -253,6 +258,16 @@ class ReadModel:
             self.all_messages += self.turn_messages[number]
         self.made_position, self.made_bytes = state.position, self.folded_bytes
         self.slow_refresh = took_long(time.thread_time() - began, dirty)
+
+    def turns_changed_since(self, position: int) -> Iterator[int]:
+        """The turns whose messages may have changed after a position; valid as `current_messages` are."""
+        self.refresh()
+        if self.turn_changes is None:  # kept from now on, until it is packed
+            self.turn_changes = dict.fromkeys(self.state.turn_numbers, self.position)
+        for number, changed in reversed(self.turn_changes.items()):
+            if changed <= position:
+                return
+            yield number
 
     def token_counter(self, counter: TokenCounter) -> Callable[[int], int]:
         """A function that counts the tokens of the message at an index, each once; valid until the next fold."""

@@ -44,6 +44,12 @@ SELECT_STREAMS_BY_KEYS = f"""
     select {STREAM_COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
     order by key
 """
+SELECT_NEWEST_KEYS = """
+    select key from streams indexed by streams_by_key where project = ? and kind = ? order by key desc limit ?
+"""
+SELECT_KEYS_AFTER = """
+    select key from streams indexed by streams_by_key where project = ? and kind = ? and key > ? order by key limit ?
+"""
 IS_LISTED = "project = ? and kind = ? and state != 'erased'"
 SESSION_FILTERS = {
     "state": "state = ?",
@@ -135,6 +141,15 @@ class SqliteJournalReads:
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(SELECT_STREAMS_BY_KEYS, values)]
         )
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        return await self.select_keys(SELECT_NEWEST_KEYS, (project, SESSION_KIND, limit))
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        return await self.select_keys(SELECT_KEYS_AFTER, (project, SESSION_KIND, key, limit))
+
+    async def select_keys(self, query: str, values: tuple[Any, ...]) -> list[int]:
+        return await self.database.read(lambda connection: [key for (key,) in connection.execute(query, values)])
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(connection: apsw.Connection) -> list[JournalRow]:
