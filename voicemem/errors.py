@@ -73,6 +73,7 @@ CODES: dict[str, ErrorSpec] = {
     "foreign_origin": ErrorSpec(403, 1008, "Without keys, the service answers only pages served from loopback."),
     # The service itself
     "timeout": ErrorSpec(408, 1008, "The data that was expected did not arrive in time."),
+    "too_many_connections": ErrorSpec(503, 1013, "Too many connections are open; connect again a little later."),
     "draining": ErrorSpec(503, 1012, "The service is shutting down; connect again shortly."),
     "store_unavailable": ErrorSpec(503, 1013, "The store is not available at the moment; try again."),
     "session_set_aside": ErrorSpec(
@@ -89,7 +90,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
-    "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
+    "rate_limited": ErrorSpec(429, 1008, "Too many requests; nothing is lost, try again a little later."),
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),

@@ -127,6 +127,13 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--connections-per-address",
+        "Connections of one IP address, on each port; 0 for no limit, which is right behind a proxy.",
+        type=int,
+        default=Settings().connections_per_address,
+        show_default=True,
+    ),
+    setting(
         "--memory",
         "Memory policy of sessions that choose none, as JSON, such as"
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
@@ -173,6 +180,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         memory_budget=options["memory_budget"],
+        connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),
         model_windows=tuple(options["model_window"]),

@@ -59,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0: no limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0: no limit."""
+    connections_per_address: int = 0
+    """Connections of one IP address, on each port; 0: no limit."""
     llm_url: str | None = None
     """The LLM of sessions without an `llm.url`; may be a private address."""
     llm_api_key: str | None = None
@@ -114,6 +116,8 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(
             f"The memory budget must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without a unit, such as 512."
         )
+    if settings.connections_per_address < 0:
+        raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
 
 
 def check_llm(settings: Settings) -> None:
