@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from voicemem.errors import CODES, RateLimited, VoicememError
+from voicemem.errors import CODES, QuotaExceeded, RateLimited, VoicememError
 from voicemem.protocol.types import Reason
 
 LOG = logging.getLogger("voicemem")
@@ -79,7 +79,9 @@ def headers_of(error: VoicememError) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if error.code == "too_many_connections":
         return {"Retry-After": str(RETRY_AFTER_S)}
-    return {"Retry-After": str(math.ceil(error.retry_after_s))} if isinstance(error, RateLimited) else {}
+    if not isinstance(error, RateLimited | QuotaExceeded) or error.retry_after_s is None:
+        return {}
+    return {"Retry-After": str(math.ceil(error.retry_after_s))}
 
 
 @web.middleware
