@@ -65,7 +65,10 @@ async def test_every_way_to_begin_a_session_is_bounded(serve: Serve) -> None:
     app = await serve(sessions_per_day=1)
     api = RestClient(app)
     await api.create("a")
-    assert QUOTA == (await api.post("/v1/sessions/a/fork", {})).problem
+    await api.send(final_transcript(1, turn_id=0), session_id="a")
+    assert QUOTA == (await api.post("/v1/sessions/a/fork", {"at_turn": 0})).problem
+    document = (await api.get("/v1/sessions/a/checkpoint")).json
+    assert QUOTA == (await api.post("/v1/restore", {"session_id": "b", "checkpoint": document})).problem
 
 
 async def test_projects_do_not_share_a_quota(serve: Serve) -> None:
