@@ -14,8 +14,8 @@ import msgspec
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.records import SessionQuotas
+from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
 from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
 
