@@ -17,6 +17,7 @@ from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
 from voicemem.server import agora
+from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
 from voicemem.server.http.request import DECODING, GAUGES
@@ -42,7 +43,11 @@ class App:
         gate = Gate(services.access, settings.insecure, services.limits)
         self.decoding = Decoding()
         incarnation = services.store.incarnation
-        self.ingest = IngestServer(services.recorder, services.presence, gate, incarnation, self.decoding)
+        per_address = settings.connections_per_address
+        self.ingest = IngestServer(
+            services.recorder, services.presence, gate, incarnation, self.decoding, ingest_limits(per_address)
+        )
+        self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
         rest = application(services, gate, agora.DOCUMENTED)
         rest[DECODING] = self.decoding
         agora.mount(rest, gate.granting(services.agora_apps.grant), settings.agora_contents)
@@ -51,6 +56,7 @@ class App:
             services.presence,
             services.memories,
             self.open_connections,
+            self.unauthenticated_connections,
             services.draining.is_set,
         )
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
@@ -76,7 +82,7 @@ class App:
             self.run_in_background(work)
         await self.runner.setup()
         with naming_flag("--rest"):
-            self.rest_server = await listen(self.runner, self.settings.rest)
+            self.rest_server = await listen(self.runner, self.settings.rest, connections=self.rest_connections)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
@@ -85,6 +91,13 @@ class App:
         """The number of open connections, by port."""
         rest = self.runner.server
         return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
+
+    def unauthenticated_connections(self) -> dict[str, int]:
+        """The number of open connections whose caller has not shown a key, by port."""
+        return {"websocket": len(self.ingest.port.unauthenticated), "rest": len(self.rest_connections.unauthenticated)}
+
+    def count_rest_refused(self) -> None:
+        self.services.telemetry.metrics.connections_refused.labels("rest").inc()
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -5,7 +5,8 @@
     VoicememError
     ├── InvalidFrame     a message that is not a frame of events; its connection is closed
     ├── Refused          an event or request that cannot be accepted; none of it is stored
-    │   └── RateLimited  a caller that exceeds its rate
+    │   ├── RateLimited  a caller that exceeds its rate
+    │   └── QuotaExceeded  a project that has used up a quota
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
     │   └── DamagedEntry an entry of one session's journal cannot be read
     ├── SessionSetAside  a session whose memory could not be made; its events are kept
@@ -73,6 +74,7 @@ CODES: dict[str, ErrorSpec] = {
     "foreign_origin": ErrorSpec(403, 1008, "Without keys, the service answers only pages served from loopback."),
     # The service itself
     "timeout": ErrorSpec(408, 1008, "The data that was expected did not arrive in time."),
+    "too_many_connections": ErrorSpec(503, 1013, "Too many connections are open; connect again a little later."),
     "draining": ErrorSpec(503, 1012, "The service is shutting down; connect again shortly."),
     "store_unavailable": ErrorSpec(503, 1013, "The store is not available at the moment; try again."),
     "session_set_aside": ErrorSpec(
@@ -89,7 +91,8 @@ CODES: dict[str, ErrorSpec] = {
     ),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
-    "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
+    "rate_limited": ErrorSpec(429, 1008, "Too many requests; nothing is lost, try again a little later."),
+    "quota_exceeded": ErrorSpec(429, None, "The project has used up one of its quotas."),
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
@@ -142,6 +145,14 @@ class RateLimited(Refused):
 
     def __init__(self, retry_after_s: float, detail: str | None = None) -> None:
         super().__init__("rate_limited", detail)
+        self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(Refused):
+    """A project has used up a quota; `retry_after_s` is None where nobody knows when it is free again."""
+
+    def __init__(self, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__("quota_exceeded", detail)
         self.retry_after_s = retry_after_s
 
 

@@ -38,6 +38,7 @@ from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
+from voicemem.store.records import SessionQuotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
 from voicemem.webhooks.endpoints import Webhooks
@@ -80,6 +81,7 @@ class Services:
         check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
+        store.set_quotas(SessionQuotas(settings.open_sessions, settings.sessions_per_day))
         self.access = Access(store, runtime, settings.admin_key)
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)

@@ -127,6 +127,27 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--open-sessions",
+        "Sessions of a project that may run at a time; 0 for no limit.",
+        type=int,
+        default=Settings().open_sessions,
+        show_default=True,
+    ),
+    setting(
+        "--sessions-per-day",
+        "Sessions that a project may begin in a day (UTC); 0 for no limit.",
+        type=int,
+        default=Settings().sessions_per_day,
+        show_default=True,
+    ),
+    setting(
+        "--connections-per-address",
+        "Connections of one IP address, on each port; 0 for no limit, which is right behind a proxy.",
+        type=int,
+        default=Settings().connections_per_address,
+        show_default=True,
+    ),
+    setting(
         "--memory",
         "Memory policy of sessions that choose none, as JSON, such as"
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
@@ -173,6 +194,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         memory_budget=options["memory_budget"],
+        open_sessions=options["open_sessions"],
+        sessions_per_day=options["sessions_per_day"],
+        connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),
         model_windows=tuple(options["model_window"]),

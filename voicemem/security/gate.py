@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from voicemem.config.service import is_loopback
 from voicemem.errors import Refused
@@ -14,6 +14,8 @@ from voicemem.security.rate_limits import RateLimits
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 GrantHolder = Callable[[str | None], Awaitable[Grant]]
 """What the holder of a key or token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?\Z", re.ASCII | re.IGNORECASE)
+"""An origin as browsers write it (RFC 6454, section 6.2); lenient parsers see loopback in `[::1].example.com`."""
 
 
 class Gate:
@@ -61,19 +63,31 @@ class Gate:
         """
         if not needed:
             return FULL_GRANT
-        try:
+        with self.counting_wrong_keys(authorization, address):
             grant = await self.grant_holder(bearer_token(authorization))
-        except Refused as refused:
-            if authorization is not None and refused.code == "unauthorized":
-                self.limits.count_wrong_key(address)
-            raise
         self.limits.count_request(grant.caller)
         return grant
 
+    async def grant_token(self, token: str | None, address: str | None) -> Grant:
+        """What the holder of a key or token in a frame may do; counts one wrong key of `address`.
+
+        Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
+        """
+        with self.counting_wrong_keys(token, address):
+            return await self.access.grant(token)
+
+    @contextmanager
+    def counting_wrong_keys(self, sent: str | None, address: str | None) -> Iterator[None]:
+        """Count a key that turns out to be wrong in the block. Raises `RateLimited` instead of what the block does."""
+        try:
+            yield
+        except Refused as refused:
+            if sent is not None and refused.code == "unauthorized":
+                self.limits.count_wrong_key(address)
+            raise
+
 
 def origin_host(origin: str) -> str:
-    """The host of an `Origin` header; empty when it has none, such as `null`."""
-    try:
-        return urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
+    """The host of an `Origin` header; empty when it has none, such as `null`, and for anything that is no origin."""
+    match = ORIGIN.match(origin)
+    return match[1] if match else ""

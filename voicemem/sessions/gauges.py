@@ -16,7 +16,8 @@ from voicemem.telemetry.metrics import Metrics
 class Gauges:
     """Sets the gauges of `metrics`.
 
-    `connections` returns the number of open connections by port, `draining` whether the service is shutting down.
+    `connections` returns the number of open connections by port, `unauthenticated` that of those among them whose
+    caller has not shown a key, `draining` whether the service is shutting down.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Gauges:
         presence: Presence,
         memories: ReadModelCache,
         connections: Callable[[], Mapping[str, int]],
+        unauthenticated: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
     ) -> None:
         self.metrics = metrics
@@ -35,6 +37,7 @@ class Gauges:
         self.evicted: Counter[str] = Counter()
         """Evictions that were counted, by kind."""
         self.connections = connections
+        self.unauthenticated = unauthenticated
         self.draining = draining
 
     async def refresh(self) -> None:
@@ -46,6 +49,8 @@ class Gauges:
         metrics.draining.set(self.draining())
         for kind, count in self.connections().items():
             metrics.connections.labels(kind).set(count)
+        for kind, count in self.unauthenticated().items():
+            metrics.connections_unauthenticated.labels(kind).set(count)
         metrics.sessions_connected.set(len(self.presence.connected))
         self.refresh_memories()
 

@@ -50,6 +50,7 @@ from voicemem.store.records import (
     OpenResult,
     RestoredSession,
     SessionFilter,
+    SessionQuotas,
     SetAside,
     Snapshot,
 )
@@ -453,6 +454,9 @@ class Operations(Protocol):
 
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
+
+    def set_quotas(self, quotas: SessionQuotas) -> None:
+        """Bound the sessions of each project: what begins one then raises `QuotaExceeded`, and nothing else does."""
 
     async def probe(self) -> None:
         """Commit something of a usual size that leaves nothing behind, to see whether the store works again.

@@ -216,6 +216,14 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class SessionQuotas(NamedTuple):
+    """How many sessions each project may have; 0: no limit."""
+
+    open: int = 0
+    per_day: int = 0
+    """Begun since midnight, UTC."""
+
+
 class ApiKey(Struct, frozen=True):
     """An API key as it is stored; `hash` is the SHA-256 of its secret."""
 

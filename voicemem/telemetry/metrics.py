@@ -109,6 +109,11 @@ class Metrics:
         self.connections_rejected = self.counter(
             "connections_rejected", "Websockets that were rejected or closed, by error code.", "reason"
         )
+        self.connections_refused = self.counter(
+            "connections_refused", "Connections refused or closed because there were too many, by port.", "kind"
+        )
+        for kind in ("websocket", "rest"):
+            self.connections_refused.labels(kind)
         self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
         self.webhook_attempt_seconds = self.histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
@@ -136,6 +141,9 @@ class Metrics:
         self.last_commit_ok = self.gauge("last_commit_ok", "Whether the store's last commit succeeded.")
         self.draining = self.gauge("draining", "Whether the service is shutting down.")
         self.connections = self.gauge("connections", "Open connections, by port.", "kind")
+        self.connections_unauthenticated = self.gauge(
+            "connections_unauthenticated", "Open connections that have not shown a key, by port.", "kind"
+        )
         self.sessions = self.gauge("sessions", "Sessions in the store, by state.", "state")
         self.sessions_connected = self.gauge("sessions_connected", "Sessions with a websocket to this process.")
         self.memories = self.gauge("memories", "Cached memories, by state.", "state")

@@ -189,7 +189,7 @@ ROUTES = (
         NoQuery,
         json_ok(Started),
         BodySpec({JSON: Join}),
-        (*FIELD_CODES, "session_exists"),
+        (*FIELD_CODES, "session_exists", "quota_exceeded"),
     ),
     Route("GET", f"{PROJECT}/agents", list_agents, "read", AgentsQuery, json_ok(Agents), codes=("invalid_cursor",)),
     Route("GET", AGENT, read_agent, "read", NoQuery, json_ok(Agent), codes=UNKNOWN_AGENT),

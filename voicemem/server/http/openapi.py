@@ -44,7 +44,7 @@ HEADERS = {
     },
     "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {
-        "description": "With `rate_limited`: seconds to wait.",
+        "description": "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known.",
         "required": False,
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
@@ -204,7 +204,7 @@ def error_response(
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
         "content": {errors.media_type: {"schema": schemas.of(kind) | {"properties": properties}}},
     }
-    if "rate_limited" in codes:
+    if {"rate_limited", "quota_exceeded"} & set(codes):
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}
     if status == HTTPStatus.UNAUTHORIZED:
         response["headers"] = {"WWW-Authenticate": HEADERS["WWW-Authenticate"]}

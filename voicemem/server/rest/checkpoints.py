@@ -197,7 +197,7 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 CREATED_RESPONSE = {201: ResponseSpec({JSON: Session}, id_field="session_id")}
-CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased")
+CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased", "quota_exceeded")
 
 ROUTES = (
     Route(

@@ -253,7 +253,7 @@ ROUTES = (
         NoQuery,
         dict.fromkeys((200, 201), ResponseSpec({JSON: Session}, id_field="session_id")),
         BodySpec({JSON: MergePatch(NewSession)}, required=False),
-        (*CONFIG_CODES, "session_exists", "session_erased"),
+        (*CONFIG_CODES, "session_exists", "session_erased", "quota_exceeded"),
     ),
     Route("GET", "/v1/sessions", list_sessions, "read", SessionsQuery, json_ok(SessionPage), codes=("invalid_cursor",)),
     Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(Session)),

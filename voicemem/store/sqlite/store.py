@@ -9,7 +9,7 @@ import apsw
 
 from voicemem.errors import StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.records import Figures
+from voicemem.store.records import Figures, SessionQuotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
@@ -73,6 +73,9 @@ class SqliteStore(
     @property
     def healthy(self) -> bool:
         return self.database.healthy
+
+    def set_quotas(self, quotas: SessionQuotas) -> None:
+        self.database.rows.quotas = quotas
 
     async def probe(self) -> None:
         if self.database.ruined:
