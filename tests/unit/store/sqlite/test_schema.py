@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.stores.sqlite import begin, offer, opened_session, send, set_version, stored_seqs
+from tests.support.stores.sqlite import NOW, begin, offer, opened_session, send, set_version, stored_seqs
 from voicemem.errors import CannotStart
+from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.database_files import lock_file
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
+from voicemem.store.streams import SessionEnding
 
 
 async def test_a_newer_schema_is_refused(path: str) -> None:
@@ -48,6 +50,25 @@ async def test_an_older_schema_is_migrated(path: str, newer_program: Callable[[]
             assert version + 2 == writer.pragma("user_version")
             assert [("a", "b")] == writer.execute("select name, more from added").fetchall()
             assert [1] == await stored_seqs(store, 1)
+
+
+@pytest.mark.parametrize("version", range(1, newest_version()))
+async def test_a_database_of_every_earlier_version_is_migrated(
+    path: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that a program of that version made is read as before, lists included, and has the newest schema."""
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:version]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        async with opened_session(path) as store:
+            await send(store, await begin(store, "a"), offer(1))
+            await store.close_session(await begin(store, "b"), SessionEnding(NOW, "over"), "n", NOW)
+    async with opened_session(path) as store:
+        assert newest_version() == store.database.writer.pragma("user_version")
+        assert [1] == await stored_seqs(store, 1)
+        for state, found in (("running", ["a"]), ("ended", ["b"])):
+            listed = await store.list_sessions(SessionFilter(project="p", state=state))
+            assert found == [stream.id for stream in listed]
 
 
 def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program: Callable[[], None]) -> None:
