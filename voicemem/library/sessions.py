@@ -244,8 +244,8 @@ class LibrarySession:
     async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history` and `data` are as in `GET …/context`; `memory`
-        replaces the section `memory` of the configuration for this request.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` and `peek` are as in `GET …/context`;
+        `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
         return render_body(await self._select(checked), checked)

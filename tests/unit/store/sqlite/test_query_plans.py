@@ -35,7 +35,7 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     clauses, values = conditions(SessionFilter(project="p", **wanted))
     query = f"explain query plan {LIST_STREAMS.format(conditions=clauses)}"
     plan = await sqlite.database.read(
-        lambda connection: [row[3] for row in connection.execute(query, (*values, 10)).fetchall()]
+        lambda connection: [str(row[3]) for row in connection.execute(query, (*values, 10)).fetchall()]
     )
 
     assert found_by == plan[0]
