@@ -129,7 +129,7 @@ async def build_context(
 async def select_context(
     memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
 ) -> ContextSelection:
-    """What the policy chooses: the options' policy, else the session's. Unless it peeks, it journals as `build_context`.
+    """What the policy chooses: the options' policy, else the session's. Journals as `build_context`, unless it peeks.
 
     Raises `Refused`.
     """
