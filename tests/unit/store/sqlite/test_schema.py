@@ -100,7 +100,8 @@ async def test_slim_rows_of_earlier_sessions_are_filled(path: str, monkeypatch: 
 
 
 def set_config(connection: apsw.Connection, key: int, value: bytes) -> None:
-    connection.execute("update streams set config = ? where key = ?", (value, key))
+    change = "update streams set config = ?1, name = json_extract(?2, '$.name') where key = ?3"
+    connection.execute(change, (value, value if b"damaged" not in value else b"{}", key))
 
 
 def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program: Callable[[], None]) -> None:
