@@ -63,7 +63,7 @@ CODES: dict[str, ErrorSpec] = {
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),
-    "invalid_cursor": ErrorSpec(400, None, "The cursor was not issued by this store for this project."),
+    "invalid_cursor": ErrorSpec(400, None, "The cursor must be the next_cursor of a page of this project's list."),
     "invalid_http": ErrorSpec(400, None, "The request is not valid HTTP."),
     "not_found": ErrorSpec(404, None, "There is nothing at this path."),
     "method_not_allowed": ErrorSpec(405, None, "This path does not support the method."),
@@ -103,20 +103,24 @@ CODES: dict[str, ErrorSpec] = {
     "other_incarnation": ErrorSpec(409, None, "The position is of another incarnation of the store; start without it."),
     "too_many_sessions": ErrorSpec(409, None, "Too many running sessions match; narrow the filter."),
     # Webhooks
-    "unknown_webhook": ErrorSpec(404, None, "There is no such webhook."),
+    "unknown_webhook": ErrorSpec(404, None, "There is no such webhook; GET /v1/webhooks lists those of the project."),
     "unknown_delivery": ErrorSpec(404, None, "There is no such delivery."),
     "webhook_disabled": ErrorSpec(409, None, "The webhook is disabled; enable it first."),
     "too_many_webhooks": ErrorSpec(409, None, "The project already has as many webhooks as it may have."),
     # The gateway
-    "llm_not_configured": ErrorSpec(409, None, "The session has no llm.url, and the service has no default LLM."),
+    "llm_not_configured": ErrorSpec(
+        409, None, "No LLM is set: give the session an llm.url, or start the service with --llm-url."
+    ),
     "llm_failed": ErrorSpec(502, None, "The LLM request failed, or its answer could not be read."),
     "llm_timeout": ErrorSpec(504, None, "The LLM did not answer in time."),
     # Working memory
     "no_user": ErrorSpec(409, None, "The session has no user_id, so it has no user's working memory."),
     "precondition_failed": ErrorSpec(412, None, "The document's version is not the one in If-Match; read it again."),
-    "unknown_version": ErrorSpec(404, None, "The document has no such version."),
+    "unknown_version": ErrorSpec(
+        404, None, "The document has no such version; its versions are listed under …/versions."
+    ),
     # Managing a memory
-    "unknown_turn": ErrorSpec(404, None, "The session has no such turn."),
+    "unknown_turn": ErrorSpec(404, None, "The session has no such turn; its turns are listed under …/turns."),
     "invalid_checkpoint": ErrorSpec(400, None, "This is not a checkpoint that can be restored here."),
 }
 

@@ -16,6 +16,7 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access
@@ -89,6 +90,8 @@ class Services:
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )
         self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
+        self.overviews = Overviews(store, self.memories)
+        self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
         followed = FollowedMemories(self.memories)
@@ -118,6 +121,7 @@ class Services:
             relieve_forever(self.memories),
             catch_up_forever(self.memories),
             run_summaries(self.summaries),
+            make_overviews_forever(self.overviews),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 

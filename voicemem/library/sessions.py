@@ -10,10 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec import Struct
-
 from voicemem.config.service import Settings, check_store
-from voicemem.config.session import warnings_about
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
@@ -46,10 +43,11 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
+from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter, SetAside
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
@@ -146,37 +144,6 @@ class Library:
         )
 
 
-class SessionInfo(Struct, frozen=True):
-    """A session as REST shows it; times are Unix ms, secrets are left out."""
-
-    session_id: str
-    state: str
-    """`running` or `ended`."""
-    reason: str | None
-    started_at: int
-    ended_at: int | None
-    position: int
-    config: JsonObject
-    warnings: tuple[str, ...] = ()
-    """Sentences about settings that have no effect."""
-    set_aside: SetAside | None = None
-    """Why its memory cannot be made; only `info` looks."""
-
-
-def info_of(stream: Stream, set_aside: SetAside | None = None) -> SessionInfo:
-    return SessionInfo(
-        session_id=stream.id,
-        state=stream.state,
-        reason=stream.reason,
-        started_at=stream.started_ms,
-        ended_at=stream.ended_ms,
-        position=stream.position,
-        config=stream.config,
-        warnings=warnings_about(stream.config),
-        set_aside=set_aside,
-    )
-
-
 class LibrarySession:
     """One session. Every method reads the store again, so a session may have several of these objects."""
 
@@ -244,8 +211,8 @@ class LibrarySession:
     async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history` and `data` are as in `GET …/context`; `memory`
-        replaces the section `memory` of the configuration for this request.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` and `peek` are as in `GET …/context`;
+        `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
         return render_body(await self._select(checked), checked)

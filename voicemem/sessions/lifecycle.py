@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import builtins
 import hmac
 import logging
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.store.port import Store
-from voicemem.store.records import RestoredSession, SessionFilter
+from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
 
 LOG = logging.getLogger("voicemem.sessions")
@@ -55,6 +56,8 @@ class Sessions:
         """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
         """Set at every start and close, when there may be notices to send."""
+        self.close_listeners: builtins.list[Callable[[Stream], None]] = []
+        """Called with each session that was closed; they must be fast."""
 
     # Reading
 
@@ -75,7 +78,18 @@ class Sessions:
         page, has_more = await self.store.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
         return page, self.format_cursor(wanted.project, page[-1]) if has_more else None
 
-    def format_cursor(self, project: str, last: Stream) -> str:
+    async def list_overviews(
+        self, wanted: SessionFilter, cursor: str | None
+    ) -> tuple[builtins.list[SessionOverview], str | None]:
+        """The same page as slim rows, never shorter."""
+        after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
+        page = await self.store.list_overviews(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
+        if len(page) <= wanted.limit:
+            return page, None
+        page = page[: wanted.limit]
+        return page, self.format_cursor(wanted.project, page[-1])
+
+    def format_cursor(self, project: str, last: Stream | SessionOverview) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])
         return base64.urlsafe_b64encode(self.sign_cursor(project, body) + body).decode().rstrip("=")
 
@@ -167,6 +181,8 @@ class Sessions:
         log_session("closed", stream.project, stream.id, reason=reason)
         self.notices_due.set()
         self.note_ended(stream.key)
+        for listener in self.close_listeners:
+            listener(stream)
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""

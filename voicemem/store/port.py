@@ -3,6 +3,7 @@
 It is split by use:
 
 - `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
+- `Overviews`: slim rows of sessions;
 - `Outbox`: deliveries, which are webhook notices on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `SetAsides`: sessions whose memory cannot be made;
@@ -50,6 +51,7 @@ from voicemem.store.records import (
     OpenResult,
     RestoredSession,
     SessionFilter,
+    SessionOverview,
     SessionQuotas,
     SetAside,
     Snapshot,
@@ -226,6 +228,19 @@ class Journal(Protocol):
         Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
         again. The content itself is deleted through `Retention`. The row of a user's stream loses the id too, since it
         identifies a person; a later user of that id gets a new stream.
+        """
+
+
+class Overviews(Protocol):
+    """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory."""
+
+    async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
+        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories."""
+
+    async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
+        """Save what slim rows show of memories: key, position, and bytes that are only passed on.
+
+        They replace what was saved before. Does nothing for erased sessions.
         """
 
 
@@ -468,5 +483,5 @@ class Operations(Protocol):
         """Finish what was begun, and release the store."""
 
 
-class Store(Journal, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
+class Store(Journal, Overviews, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
     """The whole port: one object per engine."""

@@ -58,14 +58,18 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
-class SetAside(NamedTuple):
-    """Why a session is set aside: its memory could not be made, and is not tried again by this version."""
+SetAsideReason = Literal["failed", "too_slow", "damaged"]
 
-    reason: str
-    """`failed`, `too_slow`, or `damaged` (an entry of the journal)."""
+
+class SetAside(Struct, frozen=True):
+    """Why a session is set aside, and since when: its memory could not be made, and `version` does not try again.
+
+    `version` is that of the program and its fold. `damaged` is an entry of the journal.
+    """
+
+    reason: SetAsideReason
     since_ms: int
     version: str
-    """Of the program and its fold; to any other version the session is not set aside."""
 
 
 class RestoredSession(Struct, frozen=True, kw_only=True):
@@ -100,6 +104,28 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     channel: str | None = None
     after: tuple[int, int] | None = None
     limit: int = 100
+
+
+class SessionOverview(NamedTuple):
+    """What a slim list shows of a session, without its configuration. Texts are at most 160 characters long."""
+
+    key: int
+    session_id: str
+    state: str
+    reason: str | None
+    started_ms: int
+    ended_ms: int | None
+    active_ms: int
+    """When the last entry was journaled."""
+    position: int
+    """Of the last entry."""
+    name: str | None
+    user_id: str | None
+    labels: str | None
+    """As JSON; None without any, and where they take more than 2,048 characters."""
+    figures_position: int | None
+    figures: bytes | None
+    """What was last saved of its memory, and as of which position; None until then."""
 
 
 class Endpoint(Struct, frozen=True):

@@ -149,6 +149,18 @@ async def test_a_cursor_keeps_to_its_filters(api: RestClient) -> None:
     assert ["s4", "s2", "s0"] == await pages(api, "limit=1&label=even:True")
 
 
+async def test_pages_by_state_hold_while_sessions_end(api: RestClient) -> None:
+    """Sessions that end between two pages leave those of the running ones, and no other is missed or met twice."""
+    for number in range(7):
+        await api.create(f"s{number}")
+    page = (await api.get("/v1/sessions?state=running&limit=2")).json
+    for session_id in ("s6", "s3"):
+        await api.end(session_id)
+    assert ["s6", "s5"] == [session["session_id"] for session in page["sessions"]]
+    assert ["s4", "s2", "s1", "s0"] == await listed(api, f"?state=running&cursor={page['next_cursor']}")
+    assert ["s6", "s3"] == await pages(api, "state=ended&limit=1")
+
+
 async def cursor_of(api: RestClient) -> str:
     """A cursor as the service gives it out."""
     for name in ("a", "b"):

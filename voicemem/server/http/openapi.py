@@ -199,10 +199,12 @@ def error_response(
     """Describe the error answers of one status."""
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:
-        properties["status"] = {"const": status}
+        properties["status"] = {"enum": [status]}
+    # In `allOf`, since generators of clients pass over what stands beside a `$ref`.
+    narrower = {"type": "object", "properties": properties}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
-        "content": {errors.media_type: {"schema": schemas.of(kind) | {"properties": properties}}},
+        "content": {errors.media_type: {"schema": {"allOf": [schemas.of(kind), narrower]}}},
     }
     if {"rate_limited", "quota_exceeded"} & set(codes):
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}

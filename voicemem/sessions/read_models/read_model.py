@@ -44,9 +44,10 @@ class ReadModel:
     """
 
     __slots__ = (
-        "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "folded_bytes",
-        "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed", "packed_position",
-        "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts", "turn_changes",
+        "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "figures",
+        "folded_bytes", "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed",
+        "packed_position", "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts",
+        "turn_changes",
         "turn_messages", "turn_starts", "unpacked", "weighed_bytes",
     )  # fmt: skip
 
@@ -94,6 +95,8 @@ class ReadModel:
         """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
         """The round of maintenance in which it was used last."""
+        self.figures: tuple[int, bytes] | None = None
+        """A position, and what a slim list shows of the memory there."""
         self.known_position = 0
         """The last position that is known to be in the journal, when it was not folded at once."""
 

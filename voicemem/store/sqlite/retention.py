@@ -54,6 +54,10 @@ CONTENT_TABLES = (
         f"delete from snapshots where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
+        "select stream, ifnull(length(figures), 0) from overviews where stream = ?1",
+        f"delete from overviews where stream in {GIVEN_KEYS} and stream = ?1",
+    ),
+    ContentTable(
         "select stream, 0 from set_aside where stream = ?1",
         f"delete from set_aside where stream in {GIVEN_KEYS} and stream = ?1",
     ),

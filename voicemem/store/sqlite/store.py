@@ -17,6 +17,7 @@ from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
+from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.set_aside import SqliteSetAside
 from voicemem.store.sqlite.writer import RUINED
@@ -51,6 +52,7 @@ class SqliteFigures:
 
 class SqliteStore(
     SqliteJournal,
+    SqliteOverviews,
     SqliteOutbox,
     SqliteEndpoints,
     SqliteSetAside,

@@ -15,7 +15,7 @@ from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import AppendResult
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
-from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun, find_run, next_stored_seq
 from voicemem.store.sqlite.retention import cancel_retention
 from voicemem.store.streams import ProducerState, Stream, may_reopen
@@ -222,6 +222,8 @@ def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
 def apply_session_patch(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
     stream.config = apply_patch(stream.config, session_patch.public)
+    if not IN_OVERVIEW.isdisjoint(session_patch.public):
+        rows.save_overview(stream)
     save_secrets(rows, stream, session_patch, now_ms)
 
 

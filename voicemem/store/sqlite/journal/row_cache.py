@@ -21,11 +21,12 @@ from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_du
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)
 """The columns of `streams`; `position` is that of the last time the row was saved."""
-STREAM_COLUMNS = STORED_COLUMNS.replace(
-    "position",
+POSITION = (
     "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
-    " order by j.position desc limit 1), 0))",
+    " order by j.position desc limit 1), 0))"
 )
+"""Where the journal ends."""
+STREAM_COLUMNS = STORED_COLUMNS.replace("position", POSITION)
 """The same, but with the position at which the journal ends."""
 SELECT_STREAM_BY_KEY = f"select {STREAM_COLUMNS} from streams where key = ?"
 SELECT_STREAM_BY_NAME = f"select {STREAM_COLUMNS} from streams where project = ? and kind = ? and id = ?"
@@ -38,6 +39,14 @@ UPDATE_STREAM = """
     update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, name = ?, silent_since_ms = ?,
     ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?
 """
+SAVE_OVERVIEW = """
+    insert into overviews (stream, name, user_id, labels) values (?, ?, ?, ?)
+    on conflict (stream) do update set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
+"""
+IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
+"""The settings that a slim row repeats."""
+MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
+"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
 SELECT_PRODUCER = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
 SELECT_PRODUCER_NAMES = "select name from producers where stream = ?"
 SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?)"
@@ -149,6 +158,17 @@ class RowCache:
         )
         stream.key = self.connection.last_insert_rowid()
         self.job_streams[stream.key] = stream
+        if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
+            self.save_overview(stream)
+
+    def save_overview(self, stream: Stream) -> None:
+        """Repeat what the slim row of a session shows of its configuration."""
+        name, labels = stream.config.get("name"), stream.config.get("labels")
+        encoded = None if labels is None else msgspec.json.encode(labels).decode()
+        if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
+            encoded = None
+        shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
+        self.connection.execute(SAVE_OVERVIEW, (stream.key, shown, stream.config.get("user_id"), encoded))
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(
