@@ -20,12 +20,10 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.store.port import Store
-from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
+from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
 
 LOG = logging.getLogger("voicemem.sessions")
-LIST_BYTES = 1024 * 1024
-"""JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration"})

@@ -89,6 +89,10 @@ class RestoredSession(Struct, frozen=True, kw_only=True):
     """The key of a session whose secrets are copied."""
 
 
+LIST_BYTES = 1024 * 1024
+"""JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
+
+
 class SessionFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list: those for which all conditions hold.
 

@@ -11,7 +11,7 @@ from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.samples.session_configs import listed
 from tests.support.services import Serve
 from voicemem.server.rest.sessions import MAX_PAGE_BYTES, PAGE
-from voicemem.sessions.lifecycle import LIST_BYTES
+from voicemem.store.records import LIST_BYTES
 
 
 @pytest.fixture

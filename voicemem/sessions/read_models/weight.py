@@ -6,7 +6,6 @@ from one to sixty times those of its snapshot.
 
 from __future__ import annotations
 
-import random
 from array import array
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -24,6 +23,8 @@ LEAVES = frozenset((int, float, str, bytes, bool, array))
 SEQUENCES = frozenset((list, tuple, set, frozenset))
 POOL_BYTES = 16
 """Python hands out memory in multiples of this."""
+PHASES = 97
+"""How many places a sample may begin at; a prime, since addresses are multiples of `POOL_BYTES`."""
 
 
 class Weighing:
@@ -31,8 +32,11 @@ class Weighing:
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
-        self.phase = random.random()  # noqa: S311 (hides what is looked at, and is no secret)
-        """Which members are looked at: the same ones in containers of one length, which often share their objects."""
+        self.phase = id(self.seen) % PHASES / PHASES
+        """Which members are looked at: the same ones in containers of one length, which often share their objects.
+
+        It follows from where in memory this object happens to be, so that no caller can hide what is large.
+        """
 
     def weigh(self, value: Any, sample: int) -> float:
         """About how many bytes an object and all that it refers to take."""

@@ -61,10 +61,13 @@ class TailHub:
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
         """
         tail = await (self.begin_several(wanted, view) if cursor is None else self.resume_several(wanted, view, cursor))
-        running = await tail.list_running()
-        if cursor is None and len(running) > MAX_FOLLOWED:
-            raise Refused("too_many_sessions")
-        tail.follow_known(running)
+        running = 0
+        async for page in tail.running_pages():
+            running += len(page)
+            if cursor is None and running > MAX_FOLLOWED:
+                raise Refused("too_many_sessions")
+            tail.follow_known(page)
+        tail.followed = dict(sorted(tail.followed.items()))  # told of in the order in which they began
         await tail.find_new_sessions()
         return tail
 

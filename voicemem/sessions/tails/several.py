@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
 from voicemem.sessions.tails.known_keys import KnownKeys
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
-from voicemem.store.records import SessionFilter
+from voicemem.store.records import LIST_BYTES, SessionFilter
 from voicemem.store.streams import Stream
 
 MAX_FOLLOWED = 256
@@ -80,25 +82,21 @@ class TailOfSeveral(Tail):
         if await self.find_new_sessions():
             self.known.finish_look()
 
-    async def list_running(self) -> list[Stream]:
-        """All running sessions that match, by key."""
-        streams: list[Stream] = []
-        after = None
-        while True:
-            page = await self.store.list_sessions(
-                SessionFilter(
-                    project=self.wanted.project,
-                    state="running",
-                    user_id=self.wanted.user_id,
-                    label=self.wanted.label,
-                    after=after,
-                    limit=LIST_PAGE,
-                )
-            )
-            streams += page
-            if len(page) < LIST_PAGE:
-                return sorted(streams, key=lambda stream: stream.key)
-            after = page[-1].started_ms, page[-1].key
+    async def running_pages(self) -> AsyncIterator[list[Stream]]:
+        """All running sessions that match, the newest first, in pages of `LIST_BYTES` of configurations at most."""
+        wanted = SessionFilter(
+            project=self.wanted.project,
+            state="running",
+            user_id=self.wanted.user_id,
+            label=self.wanted.label,
+            limit=LIST_PAGE,
+        )
+        has_more = True
+        while has_more:
+            page, has_more = await self.store.list_page(wanted, LIST_BYTES)
+            yield page
+            if page:
+                wanted = msgspec.structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
 
     async def find_new_sessions(self) -> bool:
         """Follow the sessions that have started, in the order of their keys.
