@@ -1,0 +1,219 @@
+"""The nodes of an agent, followed: what passes through them is unchanged, and a failure of ours stays here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.livekit.playback import Playback
+from voicemem.integrations.livekit.remembering import Remembering
+from voicemem.integrations.livekit.speeches import Speech, Speeches
+
+Missed = Callable[[str, Exception], None]
+TIMED = "lk.timed_transcripts"
+"""The key under which a frame has the words of its audio."""
+
+
+class Nodes:
+    """Wraps the nodes of agents."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        speeches: Speeches,
+        playback: Playback,
+        remembering: Remembering | None,
+        missed: Missed,
+    ) -> None:
+        self.ledger = ledger
+        self.speeches = speeches
+        self.playback = playback
+        self.remembering = remembering
+        self.missed = missed
+
+    def wrap(self, agent: Any, name: str) -> None:
+        """Put ours around a node of an agent; the activity looks nodes up on the instance."""
+        try:
+            setattr(agent, name, partial(getattr(self, name), getattr(agent, name)))
+        except Exception as error:
+            self.missed(name, error)
+
+    async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
+        if self.remembering is not None:
+            chat_ctx = await self.remembering.remembered(chat_ctx)
+        result = original(chat_ctx, tools, model_settings)
+        result = await result if asyncio.iscoroutine(result) else result
+        follower = self.guarded("llm_node", lambda: LlmFollower(self.ledger, self.speeches))
+        if follower is None:
+            return result
+        if isinstance(result, str):
+            self.guarded("llm_node", lambda: (follower.take(result), follower.close()))
+            return result
+        return self.followed(result, "llm_node", follower) if isinstance(result, AsyncIterable) else result
+
+    async def tts_node(self, original: Any, text: Any, model_settings: Any) -> Any:
+        follower = self.guarded("tts_node", lambda: TtsFollower(self.ledger, self.speeches.current()))
+        if follower is not None:
+            text = self.followed(text, "tts_node", follower.text)
+        result = original(text, model_settings)
+        result = await result if asyncio.iscoroutine(result) else result
+        if follower is None or not isinstance(result, AsyncIterable):
+            return result
+        return self.followed(result, "tts_node", follower)
+
+    def transcription_node(self, original: Any, text: Any, model_settings: Any) -> Any:
+        follower = self.guarded("transcription_node", self.next_segment)
+        if follower is not None:
+            text = self.followed(text, "transcription_node", follower)
+        return original(text, model_settings)
+
+    def next_segment(self) -> TextFollower | None:
+        """The segment that is played next; one whose text nothing has shown yet is followed."""
+        speech = self.speeches.current()
+        if speech.for_playback:
+            self.playback.begin(speech.for_playback.popleft())
+            return None
+        reply = speech.new_reply()
+        self.playback.begin(reply)
+        return TextFollower(self.ledger, reply, voiced=False)
+
+    async def followed(self, source: Any, name: str, follower: Follower) -> AsyncIterator[Any]:
+        """The same items. The follower learns whether they came to their end."""
+        complete = False
+        try:
+            async for item in source:
+                self.guarded(name, partial(follower.take, item))
+                yield item
+            complete = True
+        finally:
+            self.guarded(name, partial(follower.close, complete))
+            if hasattr(source, "aclose"):
+                await source.aclose()
+
+    def guarded(self, name: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Exception as error:
+            self.missed(name, error)
+            return None
+
+
+class Follower:
+    """Gets what passes through a node."""
+
+    def take(self, item: Any) -> None:
+        raise NotImplementedError
+
+    def close(self, complete: bool = True) -> None:
+        raise NotImplementedError
+
+
+class TextFollower(Follower):
+    """The text of one reply that comes from no LLM of ours: what the agent is told to say, or a realtime model says."""
+
+    def __init__(self, ledger: Ledger, reply: str, voiced: bool) -> None:
+        self.ledger = ledger
+        self.reply = reply
+        self.voiced = voiced
+
+    def take(self, item: Any) -> None:
+        self.ledger.said(self.reply, str(item), now_ms())
+        if self.voiced:
+            self.ledger.voiced(self.reply, str(item))
+
+    def close(self, complete: bool = True) -> None:
+        self.ledger.said_all(self.reply, now_ms())
+
+
+class VoicedFollower(TextFollower):
+    """The text that a TTS gets of a reply that the LLM has said."""
+
+    def take(self, item: Any) -> None:
+        self.ledger.voiced(self.reply, str(item))
+
+    def close(self, complete: bool = True) -> None:
+        """That the LLM has finished is known elsewhere."""
+
+
+class LlmFollower(Follower):
+    """What an LLM generates: a reply up to each flush, and tool calls."""
+
+    def __init__(self, ledger: Ledger, speeches: Speeches) -> None:
+        self.ledger = ledger
+        self.speeches = speeches
+        self.speech = speeches.current()
+        self.reply: str | None = None
+
+    def take(self, item: Any) -> None:
+        if isinstance(item, str):
+            self.say(item)
+        elif type(item).__name__ == "FlushSentinel":
+            self.close()
+        elif getattr(item, "delta", None) is not None:
+            self.say(item.delta.content or "")
+            for tool in item.delta.tool_calls or ():
+                self.speeches.tool_called(tool.call_id, self.reply or f"{self.speech.name}.tool{self.speech.count}")
+
+    def say(self, text: str) -> None:
+        if not text:
+            return
+        if self.reply is None:
+            self.reply = self.speech.new_reply()
+            self.speech.for_tts.append(self.reply)
+            self.speech.for_playback.append(self.reply)
+        self.ledger.said(self.reply, text, now_ms())
+
+    def close(self, complete: bool = True) -> None:
+        if self.reply is not None:
+            self.ledger.said_all(self.reply, now_ms())
+            self.reply = None
+
+
+class TtsFollower(Follower):
+    """The audio of one reply: how long it is, and where its words or sentences begin."""
+
+    def __init__(self, ledger: Ledger, speech: Speech) -> None:
+        self.ledger = ledger
+        if speech.for_tts:
+            self.reply = speech.for_tts.popleft()
+            self.text: TextFollower = VoicedFollower(ledger, self.reply, voiced=True)
+        else:
+            self.reply = speech.new_reply()
+            speech.for_playback.append(self.reply)
+            self.text = TextFollower(ledger, self.reply, voiced=True)
+        self.begun: tuple[str, float] | None = None
+        """A piece of text whose end is not known yet, and where it begins in the audio, in ms."""
+
+    def take(self, item: Any) -> None:
+        words = [word for timed in item.userdata.get(TIMED) or () if (word := self.word(timed))]
+        if words:
+            self.ledger.words_timed(self.reply, words, now_ms())
+        self.ledger.audio_made(self.reply, item.duration * 1000)
+
+    def word(self, timed: Any) -> tuple[str, float, float] | None:
+        """A word with both its times. Of other pieces, words or sentences, only the begin is known."""
+        start, end = getattr(timed, "start_time", None), getattr(timed, "end_time", None)
+        if not isinstance(start, int | float):
+            return None
+        if isinstance(end, int | float):
+            return str(timed), start * 1000, end * 1000
+        self.end_piece(start * 1000)
+        self.begun = (str(timed), start * 1000)
+        return None
+
+    def end_piece(self, at_ms: float) -> None:
+        if self.begun is not None and self.begun[0].strip():
+            text, start_ms = self.begun
+            self.ledger.span_made(self.reply, now_ms(), text, at_ms - start_ms)
+
+    def close(self, complete: bool = True) -> None:
+        if complete:
+            self.ledger.span_made(self.reply, now_ms())
+
+
+def now_ms() -> float:
+    return time.time() * 1000
