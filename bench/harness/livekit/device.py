@@ -9,8 +9,9 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
-from bench.harness.livekit.voice import SAMPLE_RATE
 from livekit.agents.voice.room_io import _output
+
+from bench.harness.livekit.voice import SAMPLE_RATE
 
 QUEUE_S = 0.2
 TICK_S = 0.01

@@ -8,11 +8,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from bench.harness.livekit.voice import SAMPLE_RATE, Voice
 from livekit import rtc
 from livekit.agents import APIConnectOptions, llm, stt, tts, utils, vad
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 from livekit.agents.voice import io
+
+from bench.harness.livekit.voice import SAMPLE_RATE, Voice
 
 SENTENCE = re.compile(r"[^.!?]*[.!?]+\s*|[^.!?]+$")
 FRAME_S = 0.05
@@ -40,13 +41,13 @@ class Caller:
         self.recognisers: list[stt.RecognizeStream] = []
 
     def voice(self, kind: vad.VADEventType, speech_s: float = 0.0, silence_s: float = 0.0) -> None:
-        for stream in self.detectors:
+        for stream in [one for one in self.detectors if not one._event_ch.closed]:
             event = vad.VADEvent(kind, 0, time.time(), speech_s, silence_s, speaking=silence_s == 0)
             stream._event_ch.send_nowait(event)
 
     def transcript(self, text: str, final: bool) -> None:
         kind = stt.SpeechEventType.FINAL_TRANSCRIPT if final else stt.SpeechEventType.INTERIM_TRANSCRIPT
-        for stream in self.recognisers:
+        for stream in [one for one in self.recognisers if not one._event_ch.closed]:
             stream._event_ch.send_nowait(stt.SpeechEvent(kind, alternatives=[stt.SpeechData("en", text)]))
 
     async def says(self, text: str, speech_s: float = 0.3, finals: int = 1) -> None:

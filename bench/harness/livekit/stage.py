@@ -91,10 +91,11 @@ class Stage:
         )
         output = room_output(self.device)
         self.session.input.audio = Microphone()
+        self.synchronizer: TranscriptSynchronizer | None = None
         if mode.synchronised:
-            synchronizer = TranscriptSynchronizer(next_in_chain_audio=output, next_in_chain_text=None)
-            self.session.output.audio = synchronizer.audio_output
-            self.session.output.transcription = synchronizer.text_output
+            self.synchronizer = TranscriptSynchronizer(next_in_chain_audio=output, next_in_chain_text=None)
+            self.session.output.audio = self.synchronizer.audio_output
+            self.session.output.transcription = self.synchronizer.text_output
         else:
             self.session.output.audio = output
         self.output = output
@@ -104,6 +105,8 @@ class Stage:
 
     async def close(self) -> None:
         await self.session.aclose()
+        if self.synchronizer is not None:
+            await self.synchronizer.aclose()
         await self.output.aclose()
 
     # Waiting for what happens
