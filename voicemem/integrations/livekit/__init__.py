@@ -36,10 +36,18 @@ class LiveKitMemory:
         """What is sent and read; `session.session` is the client's session once it is open, else None."""
         self.call = call
 
-    async def aclose(self, *_: Any) -> None:
-        """End the call, if it has not ended, and wait a few seconds until all of it is on disk. Never raises."""
-        self.call.end()
-        await self.session.aclose()
+    async def aclose(
+        self,
+        reason: str | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it is not a cancellation)
+    ) -> None:
+        """End the call, if it has not ended, and wait until all of it is on disk; never raises.
+
+        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.
+        """
+        self.call.end(reason)
+        await self.session.aclose(timeout)
 
 
 def attach(
