@@ -3,8 +3,8 @@
     voicemem serve
     python -m examples.livekit_agent [INGEST_URL REST_URL]
 
-It needs no room and no keys: the recogniser, the LLM, the voice and the loudspeaker are scripted (bench/harness/livekit);
-all that is between them is LiveKit's. Only the lines with a star are what voicemem adds to an agent.
+It needs no room and no keys: recogniser, LLM, voice and loudspeaker are scripted (bench/harness/livekit); all that is
+between them is LiveKit's. Only the lines with a star are what voicemem adds to an agent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 
 from livekit.agents import Agent, ChatContext
 
+from bench.harness.livekit.plugins import Chunk
 from bench.harness.livekit.stage import PLAIN, Stage
 from voicemem.client import Client
 from voicemem.integrations import livekit
@@ -22,7 +23,7 @@ from voicemem.integrations import livekit
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
 
 
-def answer(context: ChatContext) -> list[str | float]:
+def answer(context: ChatContext) -> list[Chunk]:
     """The LLM: it shows what it got."""
     print("The LLM gets:")
     for message in context.messages():

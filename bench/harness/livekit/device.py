@@ -9,10 +9,11 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
-from livekit.agents.voice.room_io import _output
+from livekit.agents.voice.room_io import _output as module
 
 from bench.harness.livekit.voice import SAMPLE_RATE
 
+room_io: Any = module
 QUEUE_S = 0.2
 TICK_S = 0.01
 
@@ -68,8 +69,8 @@ class Device:
 
 def room_output(device: Device) -> Any:
     """LiveKit's own room output, with the device in the place of the track."""
-    with patch.object(_output.rtc, "AudioSource", lambda *_, **__: device):
-        output = _output._ParticipantAudioOutput(
+    with patch.object(room_io.rtc, "AudioSource", lambda *_, **__: device):
+        output = room_io._ParticipantAudioOutput(
             None, sample_rate=SAMPLE_RATE, num_channels=1, track_publish_options=None
         )
     output._subscribed_fut.set_result(None)

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from livekit import rtc
-from livekit.agents import APIConnectOptions, llm, stt, tts, utils, vad
+from livekit.agents import APIConnectOptions, LanguageCode, llm, stt, tts, utils, vad
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 from livekit.agents.voice import io
 
 from bench.harness.livekit.voice import SAMPLE_RATE, Voice
 
 SENTENCE = re.compile(r"[^.!?]*[.!?]+\s*|[^.!?]+$")
+ENGLISH = LanguageCode("en")
 FRAME_S = 0.05
 TOKEN_S = 0.01
 Chunk = str | llm.FunctionToolCall | float
@@ -48,7 +49,7 @@ class Caller:
     def transcript(self, text: str, final: bool) -> None:
         kind = stt.SpeechEventType.FINAL_TRANSCRIPT if final else stt.SpeechEventType.INTERIM_TRANSCRIPT
         for stream in [one for one in self.recognisers if not one._event_ch.closed]:
-            stream._event_ch.send_nowait(stt.SpeechEvent(kind, alternatives=[stt.SpeechData("en", text)]))
+            stream._event_ch.send_nowait(stt.SpeechEvent(kind, alternatives=[stt.SpeechData(ENGLISH, text)]))
 
     async def says(self, text: str, speech_s: float = 0.3, finals: int = 1) -> None:
         """Speech, with partials and one or more finals."""
@@ -94,7 +95,7 @@ class VadStream(vad.VADStream):
             pass
 
 
-class ScriptedStt(stt.STT):
+class ScriptedStt(stt.STT[Any]):
     def __init__(self, caller: Caller) -> None:
         super().__init__(capabilities=stt.STTCapabilities(streaming=True, interim_results=True))
         self.caller = caller
@@ -116,7 +117,7 @@ class SttStream(stt.RecognizeStream):
             pass
 
 
-class ScriptedLlm(llm.LLM):
+class ScriptedLlm(llm.LLM[Any]):
     """Answers what the caller said last, and keeps the contexts that it was given."""
 
     def __init__(self, answer: Callable[[llm.ChatContext], list[Chunk]]) -> None:
@@ -148,7 +149,7 @@ async def deltas(chunk: Chunk) -> AsyncIterator[llm.ChoiceDelta]:
         yield llm.ChoiceDelta(role="assistant", tool_calls=[chunk])
 
 
-class ScriptedTts(tts.TTS):
+class ScriptedTts(tts.TTS[Any]):
     """Speaks sentence by sentence; `words` says whether it tells their times, `slow_s` how long the second takes."""
 
     def __init__(self, voice: Voice, words: bool, slow_s: float = 0.0) -> None:

@@ -30,13 +30,13 @@ ANSWERS: dict[str, list[Chunk]] = {
 
 def answer(context: llm.ChatContext) -> list[Chunk]:
     """What the LLM says to the newest words or tool result in its context."""
-    said = next((one for one in reversed(context.items) if is_asked(one)), None)
+    said: Any = next((one for one in reversed(context.items) if is_asked(one)), None)
     asked = "" if said is None else getattr(said, "output", None) or said.raw_text_content or ""
     return next((chunks for word, chunks in ANSWERS.items() if word in asked), [SHORT])
 
 
 def is_asked(item: Any) -> bool:
-    return item.type == "function_call_output" or (item.type == "message" and item.role == "user")
+    return bool(item.type == "function_call_output" or (item.type == "message" and item.role == "user"))
 
 
 @function_tool

@@ -21,7 +21,7 @@ END_S = 90.0
 async def test_the_next_request_has_what_was_heard(tmp_path: Path) -> None:
     """After the barge-in, the LLM gets a joke without its end, and the caller's words."""
     rest, ingest = free_ports(2)
-    async with running_process(tmp_path, rest=rest, ingest=ingest):
+    async with running_process(tmp_path / "calls.db", rest=rest, ingest=ingest):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "examples.livekit_agent", f"ws://127.0.0.1:{ingest}", f"http://127.0.0.1:{rest}"),
             cwd=ROOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ async def test_messages_are_added_and_forgotten(app: App) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"keep_last": 1, "everything": True}])
-async def test_it_must_be_said_what_to_forget(app: App, given: dict[str, int]) -> None:
+async def test_it_must_be_said_what_to_forget(app: App, given: dict[str, Any]) -> None:
     """Forgetting nothing in particular would forget everything, so it is no default."""
     async with client_to(app) as client:
         session = await client.open("s")
