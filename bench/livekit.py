@@ -65,7 +65,9 @@ async def outcomes(scenario: Scenario, mode: Mode, espeak: bool) -> list[Outcome
     for text in scenario.replies:
         played = stage.heard(text)
         own = next((one for one in stage.own_memory() if one and text.startswith(one.strip())), "")
-        ours = next((one.content for one in remembered if (one.metadata.get("original") or one.content) in text), "")
+        ours = next(
+            (one.content for one in remembered if (one.metadata.get("original") or one.content).strip() in text), ""
+        )
         truth = f"{played.ended} to {played.begun} of {played.words} words"
         found.append(
             Outcome(scenario.name, mode.name, played.is_cut, played.wrong(own), played.wrong(ours), ours, truth)

@@ -96,7 +96,7 @@ class Ledger:
 
     @never_raises
     def user_turn_ended(self) -> None:
-        """What the caller says next is another utterance. A reply that is heard ends the turn as well."""
+        """What the caller says next is another utterance. A reply that begins to play ends the turn as well."""
         self.next_utterance()
 
     @never_raises
@@ -215,8 +215,7 @@ class Ledger:
             return
         begun = known.position_ms is None
         known.position_ms = max(known.position_ms or 0.0, positive(position_ms))
-        if known.was_heard:
-            self.next_utterance()
+        self.next_utterance()
         if begun or known.position_ms - known.reported_ms >= PROGRESS_MS:
             known.reported_ms = known.position_ms
             self.emit({"type": "tts", "audio_ms": round(known.position_ms)}, at, known.item)

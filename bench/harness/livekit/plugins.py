@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from livekit import rtc
 from livekit.agents import APIConnectOptions, LanguageCode, llm, stt, tts, utils, vad
@@ -19,7 +19,7 @@ SENTENCE = re.compile(r"[^.!?]*[.!?]+\s*|[^.!?]+$")
 ENGLISH = LanguageCode("en")
 FRAME_S = 0.05
 TOKEN_S = 0.01
-Chunk = str | llm.FunctionToolCall | float
+Chunk: TypeAlias = str | llm.FunctionToolCall | float
 """Text, a tool call, or a pause in seconds."""
 
 

@@ -144,6 +144,11 @@ async def preemptive(stage: Stage) -> None:
     await barge_in(stage, "asked")
 
 
+async def realtime(stage: Stage) -> None:
+    await stage.caller.says("Tell me a story")
+    await barge_in(stage, "asked")
+
+
 async def hang_up(stage: Stage) -> None:
     await stage.caller.says("Tell me a story")
     await stage.until_played("lost")
@@ -167,5 +172,6 @@ SCENARIOS = (
         (STORY,),
         settings={"preemptive": True, "endpointing_s": 0.5},
     ),
+    Scenario("realtime", "a realtime model is cut", realtime, (STORY,), settings={"realtime": (STORY, SHORT)}),
     Scenario("hang_up", "the session closes in mid reply", hang_up, (STORY,)),
 )

@@ -19,6 +19,7 @@ from bench.harness.livekit.plugins import (
     ScriptedTts,
     ScriptedVad,
 )
+from bench.harness.livekit.realtime import ScriptedRealtime
 from bench.harness.livekit.voice import Voice
 
 TIMEOUT_S = 30.0
@@ -58,7 +59,7 @@ class Played(NamedTuple):
 
 
 class Stage:
-    """The call. `answer` is the LLM: from its context to what it says."""
+    """The call. `answer` is the LLM: from its context to what it says; `realtime` are the texts of a realtime model."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Stage:
         preemptive: bool = False,
         endpointing_s: float = 0.15,
         tools: list[Any] | None = None,
+        realtime: tuple[str, ...] = (),
     ) -> None:
         self.caller = Caller()
         self.voice = Voice(espeak)
@@ -78,7 +80,7 @@ class Stage:
         self.session: AgentSession[None] = AgentSession(
             stt=ScriptedStt(self.caller),
             vad=ScriptedVad(self.caller),
-            llm=self.llm,
+            llm=ScriptedRealtime(self.voice, *realtime) if realtime else self.llm,
             tts=ScriptedTts(self.voice, mode.words, slow_s),
             tools=tools or [],
             use_tts_aligned_transcript=mode.words,

@@ -1,8 +1,8 @@
 """What happens in an `AgentSession`, as a ledger is told of it. Verified with livekit-agents 1.8.9.
 
-LiveKit speaks one segment after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one,
-and `transcription_node` is called once for each, when it is about to be played. Nothing links them but their order
-within one speech handle, which a context variable of the framework names.
+LiveKit speaks one segment after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one
+(or `realtime_audio_output_node` its audio), and `transcription_node` is called once for each, when it is about to be
+played. Nothing links them but their order within one speech handle, which a context variable of the framework names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from voicemem.integrations.livekit.speeches import Speeches
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-NODES = ("llm_node", "tts_node", "transcription_node")
+NODES = ("llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
 P = ParamSpec("P")
 
 

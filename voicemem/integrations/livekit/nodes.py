@@ -14,6 +14,7 @@ from voicemem.integrations.livekit.remembering import Remembering
 from voicemem.integrations.livekit.speeches import Speech, Speeches
 
 Missed = Callable[[str, Exception], None]
+MAX_SEGMENTS = 64
 TIMED = "lk.timed_transcripts"
 """The key under which a frame has the words of its audio."""
 
@@ -34,6 +35,8 @@ class Nodes:
         self.playback = playback
         self.remembering = remembering
         self.missed = missed
+        self.realtime: dict[str, RealtimeFollower] = {}
+        """Of segments whose audio is followed and whose text is not yet."""
 
     def wrap(self, agent: Any, name: str) -> None:
         """Put ours around a node of an agent; the activity looks nodes up on the instance."""
@@ -71,15 +74,36 @@ class Nodes:
             text = self.followed(text, "transcription_node", follower)
         return original(text, model_settings)
 
+    async def realtime_audio_output_node(self, original: Any, audio: Any, model_settings: Any) -> Any:
+        follower = self.guarded("realtime_audio_output_node", self.realtime_segment)
+        if follower is not None:
+            audio = self.followed(audio, "realtime_audio_output_node", follower)
+        result = original(audio, model_settings)
+        return await result if asyncio.iscoroutine(result) else result
+
+    def realtime_segment(self) -> RealtimeFollower:
+        """A segment whose audio comes from a realtime model; its transcript may come before it or after it."""
+        speech = self.speeches.current()
+        reply = speech.expect()
+        follower = self.realtime[reply] = RealtimeFollower(self.ledger, reply)
+        while len(self.realtime) > MAX_SEGMENTS:
+            del self.realtime[next(iter(self.realtime))]
+        return follower
+
     def next_segment(self) -> TextFollower | None:
         """The segment that is played next; one whose text nothing has shown yet is followed."""
         speech = self.speeches.current()
-        if speech.for_playback:
-            self.playback.begin(speech.for_playback.popleft())
-            return None
-        reply = speech.new_reply()
+        if not speech.for_playback:
+            speech.expect()
+        reply = speech.for_playback.popleft()
         self.playback.begin(reply)
-        return TextFollower(self.ledger, reply, voiced=False)
+        if reply not in speech.without_text:
+            return None
+        speech.without_text.discard(reply)
+        follower = TextFollower(self.ledger, reply, voiced=True)
+        if reply in self.realtime:
+            follower.audio = self.realtime.pop(reply)
+        return follower
 
     async def followed(self, source: Any, name: str, follower: Follower) -> AsyncIterator[Any]:
         """The same items. The follower learns whether they came to their end."""
@@ -119,6 +143,7 @@ class TextFollower(Follower):
         self.ledger = ledger
         self.reply = reply
         self.voiced = voiced
+        self.audio: RealtimeFollower | None = None
 
     def take(self, item: Any) -> None:
         self.ledger.said(self.reply, str(item), now_ms())
@@ -127,6 +152,9 @@ class TextFollower(Follower):
 
     def close(self, complete: bool = True) -> None:
         self.ledger.said_all(self.reply, now_ms())
+        if self.audio is not None and complete:
+            self.audio.text_is_complete = True
+            self.audio.end()
 
 
 class VoicedFollower(TextFollower):
@@ -173,17 +201,47 @@ class LlmFollower(Follower):
             self.reply = None
 
 
-class TtsFollower(Follower):
-    """The audio of one reply: how long it is, and where its words or sentences begin."""
+class AudioFollower(Follower):
+    """The audio of one reply: how long it is."""
+
+    def __init__(self, ledger: Ledger, reply: str) -> None:
+        self.ledger = ledger
+        self.reply = reply
+
+    def take(self, item: Any) -> None:
+        self.ledger.audio_made(self.reply, item.duration * 1000)
+
+    def close(self, complete: bool = True) -> None:
+        if complete:
+            self.ledger.span_made(self.reply, now_ms())
+
+
+class RealtimeFollower(AudioFollower):
+    """The audio of a realtime model: it is that of the text once both are complete."""
+
+    def __init__(self, ledger: Ledger, reply: str) -> None:
+        super().__init__(ledger, reply)
+        self.is_complete = False
+        self.text_is_complete = False
+
+    def close(self, complete: bool = True) -> None:
+        self.is_complete = complete
+        self.end()
+
+    def end(self) -> None:
+        super().close(self.is_complete and self.text_is_complete)
+
+
+class TtsFollower(AudioFollower):
+    """The audio that a TTS makes: also where its words or sentences begin."""
 
     def __init__(self, ledger: Ledger, speech: Speech) -> None:
-        self.ledger = ledger
         if speech.for_tts:
-            self.reply = speech.for_tts.popleft()
+            super().__init__(ledger, speech.for_tts.popleft())
             self.text: TextFollower = VoicedFollower(ledger, self.reply, voiced=True)
-        else:
-            self.reply = speech.new_reply()
-            speech.for_playback.append(self.reply)
+        else:  # a text that no LLM made
+            super().__init__(ledger, speech.expect())
+            speech.without_text.discard(self.reply)
             self.text = TextFollower(ledger, self.reply, voiced=True)
         self.begun: tuple[str, float] | None = None
         """A piece of text whose end is not known yet, and where it begins in the audio, in ms."""
@@ -192,7 +250,7 @@ class TtsFollower(Follower):
         words = [word for timed in item.userdata.get(TIMED) or () if (word := self.word(timed))]
         if words:
             self.ledger.words_timed(self.reply, words, now_ms())
-        self.ledger.audio_made(self.reply, item.duration * 1000)
+        super().take(item)
 
     def word(self, timed: Any) -> tuple[str, float, float] | None:
         """A word with both its times. Of other pieces, words or sentences, only the begin is known."""
@@ -209,10 +267,6 @@ class TtsFollower(Follower):
         if self.begun is not None and self.begun[0].strip():
             text, start_ms = self.begun
             self.ledger.span_made(self.reply, now_ms(), text, at_ms - start_ms)
-
-    def close(self, complete: bool = True) -> None:
-        if complete:
-            self.ledger.span_made(self.reply, now_ms())
 
 
 def now_ms() -> float:

@@ -22,10 +22,19 @@ class Speech:
         """Replies whose text no TTS has got yet."""
         self.for_playback: deque[str] = deque()
         """Replies that have not begun to play."""
+        self.without_text: set[str] = set()
+        """Those of them whose text nothing has shown yet."""
 
     def new_reply(self) -> str:
         self.count += 1
         return f"{self.name}.{self.count}"
+
+    def expect(self) -> str:
+        """A reply that no LLM of ours has made, and that is played next."""
+        reply = self.new_reply()
+        self.for_playback.append(reply)
+        self.without_text.add(reply)
+        return reply
 
 
 class Speeches:
