@@ -30,14 +30,14 @@ class ScriptedRealtime(llm.RealtimeModel):
         self.voice = voice
         self.texts = list(texts)
 
-    def session(self, **_: Any) -> llm.RealtimeSession:
+    def session(self, **_: Any) -> llm.RealtimeSession[Any]:
         return RealtimeCall(self)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
 
 
-class RealtimeCall(llm.RealtimeSession):
+class RealtimeCall(llm.RealtimeSession[Any]):
     def __init__(self, model: ScriptedRealtime) -> None:
         super().__init__(model)
         self.model = model
