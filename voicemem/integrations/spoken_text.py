@@ -85,7 +85,8 @@ class SpokenText:
         """
         end_ms = self.audio_ms if audio_ms is None else self.closed_ms + audio_ms
         self.audio_ms = max(self.audio_ms, end_ms)
-        span = self.text[self.closed_chars : self.end_of(text)]
+        end = self.end_of(text)  # it may add to the text
+        span = self.text[self.closed_chars : end]
         words = list(spread(span, self.closed_ms, end_ms))
         if words:
             self.rate.add(units_of(span), end_ms - self.closed_ms)
@@ -125,7 +126,7 @@ def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:
     for match in PIECE.finditer(bare):
         before += units_of(bare[place : match.start()])
         after = before + units_of(match.group())
-        from_ms, until_ms = (start_ms + (end_ms - start_ms) * at / units for at in (before, after))
+        from_ms, until_ms = (start_ms + (end_ms - start_ms) * at / units for at in (before, (before + after) / 2))
         yield SpokenWord(match.group(), round(from_ms), round(until_ms))
         before, place = after, match.end()
 
