@@ -37,6 +37,7 @@ class ContextParams(TypedDict, total=False):
     context_window: int
     usage: bool
     data: bool
+    peek: bool
 
 
 class SessionFacts:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import Bucket
+from voicemem.server.http.connections import ConnectionLimits, PortConnections
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.connection import Connection
@@ -66,7 +68,13 @@ class IngestServer:
     """The websocket server: the connections, and which of them holds each lease."""
 
     def __init__(
-        self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str, decoding: Decoding
+        self,
+        recorder: Recorder,
+        presence: Presence,
+        gate: Gate,
+        incarnation: str,
+        decoding: Decoding,
+        limits: ConnectionLimits,
     ) -> None:
         self.recorder = recorder
         self.presence = presence
@@ -74,6 +82,7 @@ class IngestServer:
         self.gate = gate
         self.incarnation = incarnation
         self.decoding = decoding
+        self.port = PortConnections(limits, self.count_refused)
         self.connections: set[Connection] = set()
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
@@ -87,7 +96,7 @@ class IngestServer:
             self.handle,
             address.host,
             address.port,
-            create_connection=EventSocket,
+            create_connection=cast(Any, partial(EventSocket, port=self.port)),
             process_request=self.check_handshake,
             select_subprotocol=select_protocol,
             compression=None,  # saves 50 KiB a connection, and rules out bombs
@@ -100,6 +109,9 @@ class IngestServer:
 
     async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         """Check path, host, origin and key before the upgrade; return a problem document to refuse it."""
+        assert isinstance(connection, EventSocket)
+        # What the client sends on meanwhile stays with TCP: who it is, is not known yet.
+        connection.set_reading(False)
         try:
             if urlsplit(request.path).path != PATH:
                 raise Refused("not_found", f"The ingest path is {PATH}.")
@@ -110,14 +122,21 @@ class IngestServer:
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
             if authorization is not None or not needed:
-                grant = await self.gate.grant(authorization, needed, address_of(connection))
+                grant = await self.gate.grant(authorization, needed, connection.address)
                 grant.require("ingest", grant.session_id)
+                if not connection.authenticate():
+                    raise Refused("too_many_connections")
                 self.grants[connection] = grant
         except Refused as refused:
             return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
             return self.reject_handshake(Refused("invalid_http"))
+        finally:
+            connection.set_reading(True)
         return None
+
+    def count_refused(self) -> None:
+        self.metrics.connections_refused.labels("websocket").inc()
 
     def reject_handshake(self, refused: Refused) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
@@ -136,9 +155,9 @@ class IngestServer:
             self.connections.discard(connection)
             await connection.wind_down()
 
-    async def grant(self, token: str | None) -> Grant:
+    async def grant(self, token: str | None, address: str | None) -> Grant:
         """Return the grant for the key or token of an `auth` frame. Raises `Refused`."""
-        grant = await self.gate.access.grant(token)
+        grant = await self.gate.grant_token(token, address)
         grant.require("ingest", grant.session_id)
         return grant
 
@@ -191,9 +210,3 @@ class IngestServer:
 def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     """Return the protocol if the client offers it; it need not."""
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
-
-
-def address_of(connection: ServerConnection) -> str | None:
-    """Return the IP address of the peer."""
-    address = connection.remote_address
-    return str(address[0]) if address else None

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     GRANT,
@@ -47,10 +47,11 @@ OVER = ("superseded", "session_ended", "session_erased")
 
 
 class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `epoch` the producer's epoch is not checked."""
+    """Without `epoch` the producer's epoch is not checked. `from_seq` is the lowest seq that can still be sent."""
 
     producer: Name = DEFAULT_PRODUCER
     epoch: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
+    from_seq: SequenceNumber | None = None
 
 
 class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
@@ -111,7 +112,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
         arrivals = await decode_large(request, sum(map(len, part)), partial(decode_events, part))
-        result = await services.recorder.record(lease, arrivals)
+        result = await services.recorder.record(lease, arrivals, None if first else query.from_seq)
         errors += map(event_error, result.problems)
         taken = taken or result.taken
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
