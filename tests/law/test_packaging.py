@@ -93,11 +93,19 @@ def imported(source: str) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
+def extras_of(path: Path) -> tuple[str, ...]:
+    """The extras whose packages a file may import; an integration may import its framework."""
+    if part_of(path) == "integrations":
+        framework = path.relative_to(PACKAGE).parts[1].removesuffix(".py").replace("_", "-")
+        return (framework,) if framework in EXTRAS else ()
+    return () if part_of(path) in CLIENT else ("server", "otel", "tokens")
+
+
 def test_every_import_is_required() -> None:
     """The client imports what the distribution requires, and the rest of the package what its extras do."""
     owners = packages_distributions()
     for path in sorted(PACKAGE.rglob("*.py")):
-        extras = () if part_of(path) in CLIENT else ("server", "otel", "tokens")
+        extras = extras_of(path)
         required = {canonicalize_name(one.name) for one in requirements(*extras)}
         names = set(imported(path.read_text())) - sys.stdlib_module_names - {"voicemem"}
         unknown = {name for name in names if not {canonicalize_name(one) for one in owners.get(name, ())} & required}
@@ -109,7 +117,10 @@ def test_the_constraints_are_exact_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert [] == [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
     exact = dict(line.lower().replace("_", "-").split("==") for line in lines)
-    own = {canonicalize_name(one.name): one.specifier for one in requirements("server", "otel", "tokens", "test")}
+    own = {
+        canonicalize_name(one.name): one.specifier
+        for one in requirements("server", "otel", "tokens", "livekit", "test")
+    }
     del own[canonicalize_name(NAME)]
     assert [] == [name for name, specifier in own.items() if name in exact and exact[name] not in specifier]
     assert own.keys() <= exact.keys()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
+import msgspec
+
 from voicemem.client.buffer import Ack
+from voicemem.client.documents import Documents
 from voicemem.client.errors import ClientError
 from voicemem.client.producer import Producer
 from voicemem.client.transport.rest import RestClient, query_params, session_path
@@ -180,8 +183,54 @@ class ProducerSession(SessionFacts):
         turns: list[dict[str, Any]] = answer["turns"]
         return turns
 
-    async def _read(self, path: str, query: Mapping[str, Any], timeout_s: float | None, default_s: float) -> Any:
+    async def add(self, *messages: Mapping[str, Any]) -> dict[str, Any]:
+        """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
+
+        Returns `position` and `turn_id`. It is made once, in at most `read_timeout_s`; after `Unreachable` it is not
+        known whether they were stored. Raises `RequestRefused`, `Unreachable`, `Closed`.
+        """
+        return await self._write("POST", "/messages", messages)
+
+    async def forget(
+        self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool = False
+    ) -> dict[str, Any]:
+        """Leave messages out of every context: all up to a turn, all but the newest, or everything.
+
+        Returns `position`, `forgotten` and `remembered`. Raises `ValueError` unless one of the three is given, and
+        what `add` raises.
+        """
+        asked = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything or None}
+        body = {name: value for name, value in asked.items() if value is not None}
+        if len(body) != 1:
+            raise ValueError("say what to forget: through_turn, keep_last or everything")
+        return await self._write("POST", "/forget", body)
+
+    @property
+    def working_memory(self) -> Documents:
+        """The document of the session, or of its user. Raises `ClientError` without a `rest_url`."""
+        path = session_path(self.session_id, "/working-memory")
+        return Documents(self._reader(), path, self._producer.options.read_timeout_s)
+
+    async def data(self) -> dict[str, Any]:
+        """The session's data, an object of your own. Raises `RequestRefused`, `Unreachable`, `Closed`."""
+        answer: dict[str, Any] = await self._read("/data", {}, None, self._producer.options.read_timeout_s)
+        return answer
+
+    async def update_data(self, **patch: Any) -> dict[str, Any]:
+        """Merge values into the data; None removes one. Returns the data; raises what `add` raises."""
+        return await self._write("PATCH", "/data", patch)
+
+    def _reader(self) -> RestClient:
         if self._rest is None:
-            raise ClientError("no_rest_url", "Reading needs the URL of the REST API: Client(ingest_url, rest_url).")
+            raise ClientError("no_rest_url", "This needs the URL of the REST API: Client(ingest_url, rest_url).")
+        return self._rest
+
+    async def _write(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        raw, timeout_s = msgspec.json.encode(body), self._producer.options.read_timeout_s
         path = session_path(self.session_id, path)
-        return await self._rest.get(path, query_params(query), default_s if timeout_s is None else timeout_s)
+        answer: dict[str, Any] = await self._reader().request(method, path, None, raw, timeout_s)
+        return answer
+
+    async def _read(self, path: str, query: Mapping[str, Any], timeout_s: float | None, default_s: float) -> Any:
+        path = session_path(self.session_id, path)
+        return await self._reader().get(path, query_params(query), default_s if timeout_s is None else timeout_s)

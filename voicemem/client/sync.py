@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
+from voicemem.client.documents import Documents
 from voicemem.client.errors import Closed, Unacknowledged
 from voicemem.client.options import Options
 from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SessionFacts
@@ -109,6 +110,62 @@ class SyncProducerSession(SessionFacts):
     def turns(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `ProducerSession.turns`."""
         return self._thread.run(self._session.turns(timeout=timeout))
+
+    def add(self, *messages: Mapping[str, Any]) -> dict[str, Any]:
+        """As `ProducerSession.add`."""
+        return self._thread.run(self._session.add(*messages))
+
+    def forget(
+        self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool = False
+    ) -> dict[str, Any]:
+        """As `ProducerSession.forget`."""
+        forgetting = self._session.forget(through_turn=through_turn, keep_last=keep_last, everything=everything)
+        return self._thread.run(forgetting)
+
+    @property
+    def working_memory(self) -> SyncDocuments:
+        """As `ProducerSession.working_memory`."""
+        return SyncDocuments(self._session.working_memory, self._thread)
+
+    def data(self) -> dict[str, Any]:
+        """As `ProducerSession.data`."""
+        return self._thread.run(self._session.data())
+
+    def update_data(self, **patch: Any) -> dict[str, Any]:
+        """As `ProducerSession.update_data`."""
+        return self._thread.run(self._session.update_data(**patch))
+
+
+class SyncDocuments:
+    """`Documents` for synchronous code; its methods block."""
+
+    def __init__(self, documents: Documents, thread: LoopThread) -> None:
+        self._documents = documents
+        self._thread = thread
+
+    def read(self, version: int | None = None) -> dict[str, Any]:
+        """As `Documents.read`."""
+        return self._thread.run(self._documents.read(version))
+
+    def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> dict[str, Any]:
+        """As `Documents.append`."""
+        return self._thread.run(self._documents.append(content, expected))
+
+    def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> dict[str, Any]:
+        """As `Documents.replace`."""
+        return self._thread.run(self._documents.replace(content, expected))
+
+    def clear(self, expected: int | None = None) -> dict[str, Any]:
+        """As `Documents.clear`."""
+        return self._thread.run(self._documents.clear(expected))
+
+    def tools(self) -> list[dict[str, Any]]:
+        """As `Documents.tools`."""
+        return self._thread.run(self._documents.tools())
+
+    def execute(self, tool_call: Mapping[str, Any]) -> dict[str, Any]:
+        """As `Documents.execute`."""
+        return self._thread.run(self._documents.execute(tool_call))
 
 
 class SyncClient:

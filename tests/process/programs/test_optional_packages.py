@@ -22,6 +22,23 @@ def test_without_the_extra_it_is_estimated() -> None:
     assert "estimate" == told.stdout.strip()
 
 
+UNATTACHED = """
+import sys
+sys.modules["livekit"] = None
+from voicemem.integrations import livekit
+try:
+    livekit.attach(None, None)
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_the_framework_its_integration_says_what_to_install() -> None:
+    """Importing it needs no framework; using it says in one sentence what is missing."""
+    told = subprocess.run([sys.executable, "-c", UNATTACHED], capture_output=True, text=True, check=True)
+    assert "LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'\n" == told.stdout
+
+
 ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"
 
 

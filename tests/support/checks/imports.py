@@ -32,6 +32,7 @@ ORDER = (
     "services",
     "server",
     "client",
+    "integrations",
     "library",
     "app",
     "cli",
@@ -39,6 +40,8 @@ ORDER = (
 """A package imports only from packages above it."""
 CLIENT = ("errors", "version", "backoff", "protocol", "client")
 """All that the client imports from; it runs where the server is not installed."""
+INTEGRATIONS = (*CLIENT, "transcript", "integrations")
+"""The same for the integrations, which run beside the client; `transcript` is how text is cut."""
 PURE_MODULES = frozenset(
     """
     __future__ array base64 binascii bisect collections fractions functools hashlib ipaddress itertools json math
@@ -146,7 +149,7 @@ def is_forbidden(name: str, other: str, engines: set[str]) -> bool:
         return False
     if mine == "__init__":
         return theirs != "version"
-    if mine == "client" and theirs not in CLIENT:
+    if theirs not in {"client": CLIENT, "integrations": INTEGRATIONS}.get(mine, ORDER):
         return True
     if part_of(other) in engines and part_of(other) != part_of(name) and name not in ENGINE_IMPORTERS:
         return True

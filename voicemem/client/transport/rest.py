@@ -42,6 +42,7 @@ class RestClient:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Send one request, without retries. Raises `RequestRefused` for an error, `Unreachable` if no answer came."""
         if self.closed:
@@ -52,7 +53,9 @@ class RestClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         url = self.address(path, query)
         try:
-            async with self.http.request(method, url, data=body, allow_redirects=False, timeout=timeout) as response:
+            async with self.http.request(
+                method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+            ) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(url, error, timeout_s, method) from None

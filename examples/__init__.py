@@ -1,0 +1,1 @@
+"""Agents that run offline, each in one file."""

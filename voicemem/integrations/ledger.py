@@ -1,0 +1,342 @@
+"""What was said, synthesised, played and cut on one call, as events of voicemem.v1. It knows no framework.
+
+    ledger = Ledger(session.send)                         # anything that takes an event and returns at once
+
+    ledger.user_said("Tell me a joke", at, final=True)    # any number of partials and finals in one turn of the caller
+    ledger.user_turn_ended()
+    ledger.said("r1", "Why did the scarecrow win?", at)   # "r1": your own id of this reply, new for each
+    ledger.said_all("r1", at)
+    ledger.voiced("r1", "Why did the scarecrow win?")     # text that the TTS was given
+    ledger.audio_made("r1", 20)                           # audio that it made, in ms
+    ledger.span_made("r1", at)                            # all of that text now has its audio
+    ledger.played("r1", 0, at)                            # how far playback has come, in ms of the reply's audio
+    ledger.cut("r1", 1200, at)                            # the caller broke in there
+    ledger.end(at)
+
+Times named `at` are Unix ms, positions and lengths are ms of audio; both may have fractions. Where the TTS tells when
+each word sounds, `words_timed` takes the place of `voiced`, `audio_made` and `span_made`.
+
+No method raises, waits, or reads a clock. What comes after `end`, or is about a reply that is over, is dropped. A reply
+of which nothing was played leaves no message, once it is `withdrawn` or the call ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from voicemem.integrations.reply import Reply
+from voicemem.integrations.spoken_text import SpokenWord, VoiceRate
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+
+LOG = logging.getLogger("voicemem.integrations")
+MAX_REPLIES = 256
+"""How many replies are kept, the newest; what comes for others is dropped."""
+PROGRESS_MS = 500
+"""Playback is reported once in so much audio, for the case that the process dies."""
+WORDS_PER_EVENT = 500
+MAX_NAME = 128
+P = ParamSpec("P")
+
+
+def never_raises(
+    method: Callable[Concatenate[Ledger, P], None],
+) -> Callable[Concatenate[Ledger, P], None]:
+    """Drop what cannot be understood, with one warning a call; and everything after the end."""
+
+    @wraps(method)
+    def guarded(ledger: Ledger, /, *arguments: P.args, **named: P.kwargs) -> None:
+        if ledger.ended:
+            return
+        try:
+            method(ledger, *arguments, **named)
+        except Exception as error:
+            ledger.dropped += 1
+            if ledger.dropped == 1:
+                LOG.warning("The memory has missed something of a call, in `%s`: %r.", method.__name__, error)
+
+    return guarded
+
+
+class Ledger:
+    """What happened on one call.
+
+    `send` gets each event at once. `prefix` stands before all ids, so that those of two processes differ.
+    """
+
+    def __init__(self, send: Callable[[JsonObject], object], prefix: str = "") -> None:
+        self.send = send
+        self.prefix = prefix
+        self.ended = False
+        self.dropped = 0
+        """How many reports could not be understood."""
+        self.replies: dict[str, Reply] = {}
+        self.rate = VoiceRate()
+        self.utterances = 1
+        self.segment = 0
+        self.utterance_has_final = False
+
+    # The caller
+
+    @never_raises
+    def user_said(
+        self, text: str, at: float, *, final: bool, user: str | None = None, language: str | None = None
+    ) -> None:
+        """The text of the segment so far; after a `final` the next one begins, in the same turn of the caller."""
+        if not text and not final:
+            return
+        event = {"type": "asr", "text": text, "final": final, "segment": self.segment, "user": user or None}
+        self.emit(event, at, f"{self.prefix}u{self.utterances}", language=language or None)
+        if final:
+            self.segment += 1
+            self.utterance_has_final |= bool(text)
+
+    @never_raises
+    def user_turn_ended(self) -> None:
+        """What the caller says next is another utterance. A reply that begins to play ends the turn as well."""
+        self.next_utterance()
+
+    @never_raises
+    def user_typed(self, text: str, at: float) -> None:
+        """A whole message of the user that was not spoken."""
+        self.next_utterance()
+        event = {"type": "message", "role": "user", "source": "message", "text": text}
+        self.emit(event, at, f"{self.prefix}u{self.utterances}")
+        self.utterance_has_final = True
+        self.next_utterance()
+
+    def next_utterance(self) -> None:
+        if self.utterance_has_final:
+            self.utterances += 1
+            self.segment, self.utterance_has_final = 0, False
+
+    # Replies
+
+    @never_raises
+    def said(self, reply: str, text: str, at: float) -> None:
+        """The LLM generated more of a reply, or it is a text that the agent is to say."""
+        known = self.reply(reply)
+        if known is None or not text or known.complete:
+            return
+        known.said(text)
+        self.emit({"type": "llm.delta", "text": text}, at, known.item)
+
+    @never_raises
+    def said_all(self, reply: str, at: float) -> None:
+        """The text of a reply is complete."""
+        known = self.reply(reply)
+        if known is not None and not known.complete:
+            known.complete = True
+            self.emit({"type": "llm.done"}, at, known.item)
+
+    @never_raises
+    def announced(self, reply: str, text: str, at: float, source: str = "greeting") -> None:
+        """A whole text of the agent that no LLM made: `greeting`, `silence`, `command` or `llm_failure`."""
+        known = self.reply(reply)
+        if known is not None and text and not known.complete:
+            known.said(text)
+            known.complete = True
+            self.emit({"type": "message", "role": "assistant", "source": source, "text": text}, at, known.item)
+
+    @never_raises
+    def withdrawn(self, reply: str, at: float) -> None:
+        """A reply will not be played any more: it never existed, unless some of it was heard."""
+        known = self.reply(reply)
+        if known is not None and not known.was_heard:
+            self.cancel(known, at)
+
+    @never_raises
+    def tool_called(self, call_id: str, name: str, arguments: Any, at: float, reply: str | None = None) -> None:
+        """The LLM called a tool, in the same answer as `reply` if that is given."""
+        event = {"type": "tool.call", "call_id": call_id, "name": name, "arguments": arguments}
+        self.emit(event, at, None if reply is None else self.item_of(reply))
+
+    @never_raises
+    def tool_returned(self, call_id: str, result: Any, at: float, name: str | None = None) -> None:
+        """What a tool answered: any JSON."""
+        self.emit({"type": "tool.result", "call_id": call_id, "result": result}, at, name=name)
+
+    # Audio
+
+    @never_raises
+    def voiced(self, reply: str, text: str) -> None:
+        """The TTS got more text. Without this, it is taken to have got what was `said`."""
+        known = self.reply(reply)
+        if known is not None:
+            known.spoken.voice(text)
+
+    @never_raises
+    def audio_made(self, reply: str, audio_ms: float) -> None:
+        """The TTS made more audio."""
+        known = self.reply(reply)
+        if known is not None:
+            known.spoken.add_audio(positive(audio_ms))
+
+    @never_raises
+    def span_made(self, reply: str, at: float, text: str | None = None, audio_ms: float | None = None) -> None:
+        """A piece of text has all of its audio: `text`, or all that the TTS was given.
+
+        `audio_ms` is how long this piece is, where the TTS says it; otherwise it is what was made since the last one.
+        """
+        known = self.reply(reply)
+        if known is None or known.is_cut:
+            return
+        words = known.close_span(text, None if audio_ms is None else positive(audio_ms))
+        if not known.has_word_times:
+            self.emit_words(known, words, at, estimated=True)
+
+    @never_raises
+    def words_timed(self, reply: str, words: Iterable[tuple[str, float, float]], at: float) -> None:
+        """The TTS told when words sound: text, start and end, in ms from the start of the reply's audio."""
+        known = self.reply(reply)
+        if known is None:
+            return
+        timed = [
+            SpokenWord(text.strip(), round(positive(start)), round(positive(end)))
+            for text, start, end in words
+            if text.strip()
+        ]
+        had_some = known.has_word_times
+        known.has_word_times |= bool(timed)
+        self.emit_words(known, timed, at, estimated=False)
+        if known.is_cut and known.has_word_times > had_some:
+            self.interrupt(known, known.position_ms, None, None)  # now it is known which word the position is in
+
+    # Playback
+
+    @never_raises
+    def played(self, reply: str, position_ms: float, at: float) -> None:
+        """How far playback has come: 0 when it begins, then as often as you know it."""
+        known = self.reply(reply)
+        if known is None or known.is_cut:
+            return
+        begun = known.position_ms is None
+        known.position_ms = max(known.position_ms or 0.0, positive(position_ms))
+        self.next_utterance()
+        if begun or known.position_ms - known.reported_ms >= PROGRESS_MS:
+            known.reported_ms = known.position_ms
+            self.emit({"type": "tts", "audio_ms": round(known.position_ms)}, at, known.item)
+
+    @never_raises
+    def finished(self, reply: str, at: float) -> None:
+        """A reply was played to its end."""
+        known = self.reply(reply)
+        if known is None or known.is_cut:
+            return
+        self.next_utterance()
+        self.finish(known, at)
+
+    @never_raises
+    def cut(
+        self,
+        reply: str,
+        position_ms: float | None,
+        at: float,
+        *,
+        heard_text: str | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """The caller broke in, or a pause began that may prove a false alarm; the last position counts without one.
+
+        `heard_text` is the framework's own idea of what was heard, for where nothing better is known. It may be called
+        again for the same cut, when the position is known better.
+        """
+        known = self.reply(reply)
+        if known is not None:
+            self.cut_reply(known, position_ms, at, heard_text, cause)
+
+    @never_raises
+    def resumed(self, reply: str, at: float) -> None:
+        """The cut was a false alarm: playback goes on."""
+        known = self.reply(reply)
+        if known is not None and known.is_cut:
+            known.is_cut = False
+            known.resumed_at = round(at)
+            self.emit({"type": "resume"}, at, known.item)
+
+    @never_raises
+    def end(self, at: float, reason: str | None = None) -> None:
+        """The call is over. What still plays is cut where it is; what was never played is withdrawn."""
+        for known in list(self.replies.values()):
+            if not known.over and not known.is_cut:
+                self.stop(known, at)
+        self.emit({"type": "session.end"}, at, reason=reason)
+        self.ended = True
+        self.replies.clear()
+
+    # Events
+
+    def stop(self, known: Reply, at: float) -> None:
+        """The call ends while a reply is under way."""
+        whole = known.whole_ms
+        if known.position_ms is None:
+            self.cancel(known, at)
+        elif whole is not None and known.position_ms >= whole:
+            self.finish(known, at)
+        else:
+            self.cut_reply(known, None, at, None, "hang_up")
+
+    def cut_reply(
+        self, known: Reply, position_ms: float | None, at: float, heard_text: str | None, cause: str | None
+    ) -> None:
+        if position_ms is not None:
+            known.position_ms = positive(position_ms)
+        if known.is_cut and known.cut_ms == known.position_ms:
+            return
+        known.is_cut, known.cut_ms = True, known.position_ms
+        known.cut_at = max(round(at), known.resumed_at + 1)
+        is_known = position_ms is not None or known.was_heard or known.position_ms is None
+        self.interrupt(known, known.position_ms or 0.0 if is_known else None, heard_text, cause)
+
+    def interrupt(self, known: Reply, position_ms: float | None, heard_text: str | None, cause: str | None) -> None:
+        evidence = known.evidence(position_ms, heard_text)
+        self.emit({"type": "interrupt", **evidence}, known.cut_at, known.item, cause=cause)
+
+    def emit_words(self, known: Reply, words: list[SpokenWord], at: float, estimated: bool) -> None:
+        for first in range(0, len(words), WORDS_PER_EVENT):
+            batch = [word._asdict() for word in words[first : first + WORDS_PER_EVENT]]
+            self.emit({"type": "tts", "words": batch}, at, known.item, estimated=estimated or None)
+
+    def finish(self, known: Reply, at: float) -> None:
+        whole = known.whole_ms
+        known.close()
+        total = {} if whole is None else {"total_audio_ms": round(whole)}
+        self.emit({"type": "tts", "done": True, **total}, at, known.item)
+
+    def cancel(self, known: Reply, at: float) -> None:
+        known.close()
+        self.emit({"type": "llm.cancel"}, at, known.item)
+
+    def reply(self, name: str) -> Reply | None:
+        """The reply of this id, new if it is unknown; None if it is over."""
+        item = self.item_of(name)
+        known = self.replies.get(item)
+        if known is None:
+            known = self.replies[item] = Reply(item, self.rate)
+            if len(self.replies) > MAX_REPLIES:
+                self.forget_one()
+        return None if known.over else known
+
+    def forget_one(self) -> None:
+        """Forget the oldest reply that is over or was cut, else the oldest."""
+        closed = (item for item, known in self.replies.items() if known.over or known.is_cut)
+        del self.replies[next(closed, next(iter(self.replies)))]
+
+    def item_of(self, name: str) -> str:
+        item = self.prefix + name
+        return item if 0 < len(item) <= MAX_NAME else hashlib.sha256(item.encode()).hexdigest()
+
+    def emit(self, event: JsonObject, at: float, item: str | None = None, **more: Any) -> None:
+        known = {"item": item, **more}
+        rest = {name: value for name, value in known.items() if value is not None}
+        self.send({"ts": round(at), **{k: v for k, v in event.items() if v is not None}, **rest})
+
+
+def positive(value: float) -> float:
+    """A length or a position. Raises `ValueError` for what is not a number."""
+    if not -MAX_INTEGER < value < MAX_INTEGER:
+        raise ValueError("a length must be a number of milliseconds")
+    return max(0.0, float(value))

@@ -1,0 +1,76 @@
+"""LiveKit Agents: one line before `session.start` makes a call remembered as it was heard.
+
+    from voicemem.integrations import livekit
+
+    memory = livekit.attach(session, client, session_id="call-1")
+    await session.start(agent=…, room=ctx.room)
+    ctx.add_shutdown_callback(memory.aclose)
+
+See docs/livekit.md. The framework is imported only here and only when it is used (`voicemem-core[livekit]`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from voicemem.client import Client
+from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.livekit.call import LiveKitCall
+from voicemem.integrations.livekit.messages import chat_context
+from voicemem.integrations.livekit.remembering import Remembering
+
+if TYPE_CHECKING:
+    from livekit.agents import AgentSession
+
+__all__ = ["LiveKitMemory", "attach", "chat_context"]
+
+
+class LiveKitMemory:
+    """The memory of one call of an `AgentSession`."""
+
+    def __init__(self, session: BackgroundSession, call: LiveKitCall) -> None:
+        self.session = session
+        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        self.call = call
+
+    async def aclose(
+        self,
+        reason: str | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it is not a cancellation)
+    ) -> None:
+        """End the call, if it has not ended, and wait until all of it is on disk; never raises.
+
+        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.
+        """
+        self.call.end(reason)
+        await self.session.aclose(timeout)
+
+
+def attach(
+    session: AgentSession[Any],
+    client: Client,
+    *,
+    session_id: str | None = None,
+    context: bool = False,
+    config: Mapping[str, Any] | None = None,
+    producer: str = "livekit",
+) -> LiveKitMemory:
+    """Remember a call; to be used in a running event loop, before `session.start`.
+
+    With `context`, each request to the LLM gets the messages as they were heard, in the place of the framework's own,
+    and what `config` (of a new session) carries over: `{"user_id": "ann", "memory_from": {"sessions": 3}}`. While the
+    memory is away the framework's own messages are used; asking takes at most the client's `context_timeout_s`.
+
+    Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `livekit-agents`.
+    """
+    if find_spec("livekit") is None or find_spec("livekit.agents") is None:
+        raise ImportError("LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'")
+    background = BackgroundSession(client, session_id or secrets.token_hex(16), producer, config)
+    remembering = Remembering(background) if context else None
+    call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
+    call.listen()
+    return LiveKitMemory(background, call)

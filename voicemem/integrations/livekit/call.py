@@ -1,0 +1,149 @@
+"""What happens in an `AgentSession`, as a ledger is told of it. Verified with livekit-agents 1.8.9.
+
+LiveKit speaks one segment after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one
+(or `realtime_audio_output_node` its audio), and `transcription_node` is called once for each, when it is about to be
+played. Nothing links them but their order within one speech handle, which a context variable of the framework names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+from weakref import WeakSet
+
+from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.livekit.nodes import Nodes
+from voicemem.integrations.livekit.playback import Playback
+from voicemem.integrations.livekit.remembering import Remembering
+from voicemem.integrations.livekit.speeches import Speeches
+from voicemem.protocol.types import JsonObject
+
+LOG = logging.getLogger("voicemem.integrations")
+NODES = ("llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
+P = ParamSpec("P")
+
+
+def handler(
+    method: Callable[Concatenate[LiveKitCall, Any, P], None],
+) -> Callable[Concatenate[LiveKitCall, Any, P], None]:
+    """A callback of the framework: it looks first whether there is a new agent or output, and never raises."""
+
+    @wraps(method)
+    def guarded(call: LiveKitCall, event: Any, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            call.hook()
+            method(call, event, *arguments, **named)
+        except Exception as error:
+            call.missed(method.__name__, error)
+
+    return guarded
+
+
+class LiveKitCall:
+    """Follows one `AgentSession` from its start to its close."""
+
+    def __init__(
+        self, session: Any, send: Callable[[JsonObject], object], prefix: str, remembering: Remembering | None
+    ) -> None:
+        self.session = session
+        self.ledger = Ledger(send, prefix)
+        self.speeches = Speeches(self.ledger)
+        self.playback = Playback(self.ledger)
+        self.nodes = Nodes(self.ledger, self.speeches, self.playback, remembering, self.missed)
+        self.agents: WeakSet[Any] = WeakSet()
+        self.has_spoken = False
+        """Whether the caller's turn has a transcript; a turn without one was typed."""
+        self.misses: set[str] = set()
+
+    def listen(self) -> None:
+        """Follow everything that the session emits."""
+        for name, callback in {
+            "user_input_transcribed": self.on_transcript,
+            "conversation_item_added": self.on_item,
+            "function_tools_executed": self.on_tools,
+            "agent_false_interruption": self.on_false_interruption,
+            "speech_created": self.on_speech,
+            "close": self.on_close,
+        }.items():
+            try:
+                self.session.on(name, callback)
+            except Exception as error:  # a version without this event
+                self.missed(name, error)
+
+    def hook(self) -> None:
+        """Follow the current agent's nodes and the audio output, once each."""
+        try:
+            agent = self.session.current_agent
+        except RuntimeError:  # there is none yet
+            agent = None
+        if agent is not None and agent not in self.agents:
+            self.agents.add(agent)
+            for name in NODES:
+                self.nodes.wrap(agent, name)
+        self.playback.watch(self.session.output.audio)
+
+    def missed(self, where: str, error: Exception) -> None:
+        """Say once what cannot be followed."""
+        if where not in self.misses:
+            self.misses.add(where)
+            LOG.warning("The memory misses part of this call: `%s` of LiveKit is not as expected: %r.", where, error)
+
+    def end(self, reason: str | None = None) -> None:
+        self.ledger.end(time.time() * 1000, reason)
+
+    # Events of the session
+
+    @handler
+    def on_transcript(self, event: Any) -> None:
+        language = None if event.language is None else str(event.language)
+        self.has_spoken |= bool(event.is_final and event.transcript)
+        self.ledger.user_said(
+            event.transcript,
+            event.created_at * 1000,
+            final=event.is_final,
+            user=event.speaker_id,
+            language=language,
+        )
+
+    @handler
+    def on_item(self, event: Any) -> None:
+        """A message of the user ends the turn; one of the agent says how text without audio ended."""
+        item = event.item
+        if getattr(item, "type", None) != "message":
+            return
+        if item.role == "user":
+            text = item.raw_text_content if not self.has_spoken else None
+            if text:
+                self.ledger.user_typed(text, item.created_at * 1000)
+            self.ledger.user_turn_ended()
+            self.has_spoken = False
+        elif item.role == "assistant" and not self.has_audio():
+            self.playback.text_ended(item.interrupted, item.raw_text_content or "", time.time() * 1000)
+
+    def has_audio(self) -> bool:
+        output = self.session.output
+        return output.audio is not None and output.audio_enabled
+
+    @handler
+    def on_tools(self, event: Any) -> None:
+        for call, output in event.zipped():
+            reply = self.speeches.reply_of_tool(call.call_id)
+            self.ledger.tool_called(call.call_id, call.name, call.arguments, call.created_at * 1000, reply)
+            if output is not None:
+                self.ledger.tool_returned(call.call_id, output.output, output.created_at * 1000, call.name)
+
+    @handler
+    def on_false_interruption(self, event: Any) -> None:
+        if event.resumed:
+            self.playback.resumed(event.created_at * 1000)
+
+    @handler
+    def on_speech(self, event: Any) -> None:
+        """Only to look for a new agent or output before anything is said."""
+
+    @handler
+    def on_close(self, event: Any) -> None:
+        self.ledger.end(event.created_at * 1000, str(getattr(event.reason, "value", event.reason)))

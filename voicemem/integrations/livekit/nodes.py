@@ -1,0 +1,125 @@
+"""The nodes of an agent, followed: what passes through them is unchanged, and a failure of ours stays here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.livekit.followers import Follower, LlmFollower, RealtimeFollower, TextFollower, TtsFollower
+from voicemem.integrations.livekit.playback import Playback
+from voicemem.integrations.livekit.remembering import Remembering
+from voicemem.integrations.livekit.speeches import Speeches
+
+Missed = Callable[[str, Exception], None]
+MAX_SEGMENTS = 64
+"""Segments of a realtime model that may wait for their transcripts."""
+
+
+class Nodes:
+    """Wraps the nodes of agents."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        speeches: Speeches,
+        playback: Playback,
+        remembering: Remembering | None,
+        missed: Missed,
+    ) -> None:
+        self.ledger = ledger
+        self.speeches = speeches
+        self.playback = playback
+        self.remembering = remembering
+        self.missed = missed
+        self.realtime: dict[str, RealtimeFollower] = {}
+        """Of segments whose audio is followed and whose text is not yet."""
+
+    def wrap(self, agent: Any, name: str) -> None:
+        """Put ours around a node of an agent; the activity looks nodes up on the instance."""
+        try:
+            setattr(agent, name, partial(getattr(self, name), getattr(agent, name)))
+        except Exception as error:
+            self.missed(name, error)
+
+    async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
+        if self.remembering is not None:
+            chat_ctx = await self.remembering.remembered(chat_ctx)
+        result = original(chat_ctx, tools, model_settings)
+        result = await result if asyncio.iscoroutine(result) else result
+        follower = self.guarded("llm_node", lambda: LlmFollower(self.ledger, self.speeches))
+        if follower is None:
+            return result
+        if isinstance(result, str):
+            self.guarded("llm_node", lambda: (follower.take(result), follower.close()))
+            return result
+        return self.followed(result, "llm_node", follower) if isinstance(result, AsyncIterable) else result
+
+    async def tts_node(self, original: Any, text: Any, model_settings: Any) -> Any:
+        follower = self.guarded("tts_node", lambda: TtsFollower(self.ledger, self.speeches.current()))
+        if follower is not None:
+            text = self.followed(text, "tts_node", follower.text)
+        result = original(text, model_settings)
+        result = await result if asyncio.iscoroutine(result) else result
+        if follower is None or not isinstance(result, AsyncIterable):
+            return result
+        return self.followed(result, "tts_node", follower)
+
+    def transcription_node(self, original: Any, text: Any, model_settings: Any) -> Any:
+        follower = self.guarded("transcription_node", self.next_segment)
+        if follower is not None:
+            text = self.followed(text, "transcription_node", follower)
+        return original(text, model_settings)
+
+    async def realtime_audio_output_node(self, original: Any, audio: Any, model_settings: Any) -> Any:
+        follower = self.guarded("realtime_audio_output_node", self.realtime_segment)
+        if follower is not None:
+            audio = self.followed(audio, "realtime_audio_output_node", follower)
+        result = original(audio, model_settings)
+        return await result if asyncio.iscoroutine(result) else result
+
+    def realtime_segment(self) -> RealtimeFollower:
+        """A segment whose audio comes from a realtime model; its transcript may come before it or after it."""
+        speech = self.speeches.current()
+        reply = speech.expect()
+        follower = self.realtime[reply] = RealtimeFollower(self.ledger, reply)
+        while len(self.realtime) > MAX_SEGMENTS:
+            del self.realtime[next(iter(self.realtime))]
+        return follower
+
+    def next_segment(self) -> TextFollower | None:
+        """The segment that is played next; one whose text nothing has shown yet is followed."""
+        speech = self.speeches.current()
+        if not speech.for_playback:
+            speech.expect()
+        reply = speech.for_playback.popleft()
+        self.playback.begin(reply)
+        if reply not in speech.without_text:
+            return None
+        speech.without_text.discard(reply)
+        follower = TextFollower(self.ledger, reply, voiced=True)
+        if reply in self.realtime:
+            follower.audio = self.realtime.pop(reply)
+        return follower
+
+    async def followed(self, source: Any, name: str, follower: Follower) -> AsyncIterator[Any]:
+        """The same items. The follower learns whether they came to their end."""
+        complete = False
+        try:
+            async for item in source:
+                self.guarded(name, partial(follower.take, item))
+                yield item
+            complete = True
+        finally:
+            self.guarded(name, partial(follower.close, complete))
+            if hasattr(source, "aclose"):
+                await source.aclose()
+
+    def guarded(self, name: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Exception as error:
+            self.missed(name, error)
+            return None

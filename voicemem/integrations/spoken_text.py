@@ -1,0 +1,142 @@
+"""Where the text of a reply stands in its audio, as far as the TTS has said or shown.
+
+Text goes to the TTS (`voice`), audio comes out (`add_audio`), and at some time a piece of text has all of its audio
+(`close_span`): a sentence, or all of the reply. In a span whose length is known, each word gets its share of the time.
+In the one that is still being made, the voice is assumed to go on as fast as before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from voicemem.transcript.cutting import SPACELESS, after_closing_marks, prefix_of_units, units_of
+
+MAX_CHARS = 60_000
+"""Of one reply; an hour of speech. What is beyond has no place in the audio."""
+PIECE = re.compile(rf"{SPACELESS.pattern}|(?:(?!{SPACELESS.pattern})\S)+")
+USUAL_UNITS_PER_MS = 0.015
+SPANS_OF_A_RATE = 20
+SHORTEST_SPAN_MS = 400
+"""Spans that are shorter say little about the rate of a voice: most of them is silence."""
+
+
+class SpokenWord(NamedTuple):
+    """A word, and when it sounds, in ms from the start of its reply's audio."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+
+
+class VoiceRate:
+    """How fast a voice speaks, from the newest spans whose length is known. Units: see `units_of`."""
+
+    def __init__(self) -> None:
+        self.spans: deque[tuple[int, float]] = deque(maxlen=SPANS_OF_A_RATE)
+
+    def add(self, units: int, span_ms: float) -> None:
+        if units and span_ms >= SHORTEST_SPAN_MS:
+            self.spans.append((units, span_ms))
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.spans)
+
+    @property
+    def units_per_ms(self) -> float:
+        if not self.spans:
+            return USUAL_UNITS_PER_MS
+        return sum(units for units, _ in self.spans) / sum(span_ms for _, span_ms in self.spans)
+
+
+class SpokenText:
+    """The text that one reply's TTS was given, and how long the audio of its pieces is."""
+
+    def __init__(self, rate: VoiceRate) -> None:
+        self.rate = rate
+        self.text = ""
+        self.closed_chars = 0
+        """How much of the text has audio of a known length."""
+        self.closed_ms = 0.0
+        """The length of that audio."""
+        self.audio_ms = 0.0
+        """The length of all audio so far."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is text or audio whose other half is not known yet."""
+        return self.closed_chars < len(self.text) or self.closed_ms < self.audio_ms
+
+    def voice(self, text: str) -> None:
+        """The TTS got more text."""
+        self.text += text[: MAX_CHARS - len(self.text)]
+
+    def add_audio(self, audio_ms: float) -> None:
+        """The TTS made more audio."""
+        self.audio_ms += audio_ms
+
+    def close_span(self, text: str | None, audio_ms: float | None) -> list[SpokenWord]:
+        """The audio so far is that of the text up to and with `text`, or of all of it; the words of the new span.
+
+        `audio_ms` is the length of this span alone, where the TTS says it.
+        """
+        end_ms = self.audio_ms if audio_ms is None else self.closed_ms + audio_ms
+        self.audio_ms = max(self.audio_ms, end_ms)
+        end = self.end_of(text)  # it may add to the text
+        span = self.text[self.closed_chars : end]
+        words = list(spread(span, self.closed_ms, end_ms))
+        if words:
+            self.rate.add(units_of(span), end_ms - self.closed_ms)
+        self.closed_chars += len(span)
+        self.closed_ms = end_ms
+        return words
+
+    def end_of(self, text: str | None) -> int:
+        """Where a span ends in the text. Text that the TTS was not known to have is added."""
+        if text is None:
+            return len(self.text)
+        bare = text.strip()
+        found = self.text.find(bare, self.closed_chars)
+        if found >= 0 and not self.text[self.closed_chars : found].strip():
+            return found + len(bare)
+        if self.closed_chars == len(self.text):
+            self.voice(text)
+            return len(self.text)
+        return min(len(self.text), self.closed_chars + len(text))
+
+    def heard_at(self, position_ms: float) -> str | None:
+        """The text up to a position behind the last span of known length; None where the spans say it."""
+        if position_ms <= self.closed_ms or self.closed_chars == len(self.text):
+            return None
+        rest = self.text[self.closed_chars :]
+        return self.text[: self.closed_chars] + prefix_of_units(rest, self.open_units(rest, position_ms))
+
+    def open_units(self, rest: str, position_ms: float) -> int:
+        return int((position_ms - self.closed_ms) * self.rate.units_per_ms) + units_of(rest) - units_of(rest.lstrip())
+
+
+def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:
+    """The words of a text that sounds from one time to another, each for as long as it is."""
+    bare = text.strip()
+    units = units_of(bare)
+    before, place = 0, 0
+    for match in PIECE.finditer(bare):
+        before += units_of(bare[place : match.start()])
+        after = before + units_of(match.group())
+        from_ms, until_ms = (start_ms + (end_ms - start_ms) * at / units for at in (before, (before + after) / 2))
+        yield SpokenWord(match.group(), round(from_ms), round(until_ms))
+        before, place = after, match.end()
+
+
+def place_of(heard: str, text: str) -> int:
+    """Where text of the TTS ends in the reply's own, which may have marks that are not spoken."""
+    if text.startswith(heard):
+        return len(heard)
+    at = 0
+    for match in PIECE.finditer(heard):
+        found = text.find(match.group(), at, at + len(match.group()) + 48)
+        at = at if found < 0 else found + len(match.group())
+    return after_closing_marks(text, at) if at else 0
