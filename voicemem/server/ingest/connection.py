@@ -10,7 +10,7 @@ from itertools import chain
 
 from voicemem.errors import CODES, InvalidFrame, Refused, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_events, decode_fast, split_frame
-from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
 from voicemem.security.access import Grant
 from voicemem.server.http.decoding import LARGE_BYTES
 from voicemem.server.ingest.answers import error_frame
@@ -22,6 +22,8 @@ from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_up
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
+NEEDS_VETTING = SessionUpdate, FrameEvent
+"""Events of which something else is journaled than what was sent."""
 AUTH_TIMEOUT_S = 10.0
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
@@ -208,8 +210,11 @@ class Connection(ConnectionControl):
             return
         if open_lease.dead:
             return
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate):
-            arrival = self.host.recorder.vet(open_lease.lease, arrival)
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_VETTING):
+            vetted = self.host.recorder.vet(open_lease.lease, arrival)
+            if vetted is None:
+                return
+            arrival = vetted
         batch = open_lease.batch
         if batch is None or batch.is_sealed:
             batch = self.begin_batch(open_lease)
