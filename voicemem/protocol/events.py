@@ -298,6 +298,8 @@ class SessionOpen(Event, tag="session.open", frozen=True):
 
     session: JsonObject | None = None
     from_seq: SequenceNumber | None = None
+    dialect: Name | None = None
+    """Whose frames the producer sends, in envelopes, next to events."""
 
 
 class Auth(Event, tag="auth", frozen=True):

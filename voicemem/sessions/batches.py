@@ -16,7 +16,7 @@ from voicemem.protocol.events import (
     TranscriptEvent,
 )
 from voicemem.sessions.config_update import ConfigUpdate
-from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.frames import ReducedFrame, add_up
 from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -152,6 +152,11 @@ class PendingBatch:
     def add_other(self, arrival: DecodedEvent | RejectedEvent) -> None:
         if self.arrivals is None:
             self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
+        if isinstance(arrival, ReducedFrame) and self.arrivals and isinstance(self.arrivals[-1], ReducedFrame):
+            both = add_up(self.arrivals[-1], arrival)
+            if both is not None:
+                self.arrivals[-1] = both
+                return
         self.arrivals.append(arrival)
 
     def seal(self, now_ms: int) -> Batch:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
+import msgspec
+
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.strict_json import has_large_integer, may_have_large_number
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.telemetry.metrics import Metrics
 
@@ -35,13 +38,18 @@ class FrameReducer:
         self.named: set[tuple[str, str]] = set()
         """The types of frames that the log has named, by dialect."""
 
-    def reduce(self, event: FrameEvent) -> ReducedFrame | RejectedEvent | None:
-        """What is journaled for a frame; None for one that says nothing and has no seq."""
+    def reduce(self, event: FrameEvent, keep_typed: bool = True) -> ReducedFrame | RejectedEvent | None:
+        """What is journaled for a frame; None for one that says nothing and has no seq.
+
+        Without `keep_typed` a text that the app typed says nothing.
+        """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
             return rejected(event, "unknown_dialect", CODES["unknown_dialect"].sentence)
         try:
             frame = reduce_frame(dialect, event)
+            if frame is not None and frame.typed and not keep_typed:
+                frame = None
             result = "ignored" if frame is None else "taken"
         except UnknownFrame as unknown:
             self.name_unknown(dialect.name, str(unknown))
@@ -55,6 +63,8 @@ class FrameReducer:
         payload = ENCODER.encode(kept)
         if len(payload) > MAX_FRAME_BYTES:
             return self.refuse(event, TOO_LONG)
+        if may_have_large_number(payload) and has_large_integer(kept.frame):
+            return self.refuse(event, "An integer must be within ±2^53.")
         self.count(event.dialect, result)
         return ReducedFrame(kept, payload, frame)
 
@@ -71,6 +81,26 @@ class FrameReducer:
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)
+
+
+def add_up(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
+    """One frame for two audio counts without a seq that are equal otherwise; None if they are not."""
+    if one.reduced is None or other.reduced is None or not (one.reduced.counts_audio and other.reduced.counts_audio):
+        return None
+    if one.event.seq is not None or other.event.seq is not None or source_of(one) != source_of(other):
+        return None
+    assert isinstance(one.event, FrameEvent)
+    total = one.event.frame[AUDIO_BYTES] + other.reduced.content[AUDIO_BYTES]
+    event = msgspec.structs.replace(one.event, frame=one.event.frame | {AUDIO_BYTES: total})
+    return ReducedFrame(event, ENCODER.encode(event), one.reduced)
+
+
+def source_of(frame: ReducedFrame) -> tuple[object, ...]:
+    """All of an audio count but its time and the count."""
+    event = frame.event
+    assert isinstance(event, FrameEvent)
+    content = {key: value for key, value in event.frame.items() if key != AUDIO_BYTES}
+    return event.dialect, event.sender, event.ts is None, event.id, content
 
 
 def rejected(event: FrameEvent, code: str, detail: str) -> RejectedEvent:

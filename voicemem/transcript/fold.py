@@ -147,6 +147,8 @@ def fold_frame(state: State, event: FrameEvent, ts: int) -> None:
 
 def fold_made(state: State, made: Event, ts: int) -> None:
     """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
+    if state.memo.made is not None:
+        state.memo.made.append(made)
     if made.id is not None and is_repeated(state, made.id):
         return
     if made.item is not None and made.item in state.forgotten_items:

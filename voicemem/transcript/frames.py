@@ -23,7 +23,7 @@ from voicemem.transcript.timeline import BEFORE_ALL
 
 MAX_MADE = 64
 """Events of one frame, or of one close for each dialect."""
-CLOSED_BY_LEAVING = "closed"
+LEFT = "closed"
 """The reason of a session that is closed because the connection of another stack has gone; its `ts` is when it went."""
 
 
@@ -50,7 +50,7 @@ def hung_up_at(state: State, event: SessionClosed, ts: int) -> int:
     if state.ended_ts is not None:
         return state.ended_ts
     newest = max([state.clock, *state.clocks.values()])
-    return ts if event.reason == CLOSED_BY_LEAVING or newest == BEFORE_ALL else newest
+    return ts if event.reason == LEFT or newest == BEFORE_ALL else newest
 
 
 def made_by(
