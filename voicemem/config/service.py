@@ -70,6 +70,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's own policies, as NAME=MODULE:CLASS."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
+    hook_secrets: tuple[str, ...] = ()
+    """What signs the webhooks of other stacks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
     log_format: str = "text"
     log_level: str = "warning"
 
@@ -98,6 +100,8 @@ def check_service_settings(settings: Settings) -> None:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
+    if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in settings.hook_secrets):
+        raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
     check_llm(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths must be full or standard.")

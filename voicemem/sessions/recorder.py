@@ -144,11 +144,17 @@ class Recorder:
             if isinstance(arrival.event, SessionUpdate):
                 return self.vet_update(lease, arrival.event, arrival.payload)
             if isinstance(arrival.event, FrameEvent) and not isinstance(arrival, ReducedFrame):
-                return self.frames.reduce(arrival.event)
+                return self.reduce_frame(lease, arrival.event)
         except Refused as refused:
             event = arrival.event
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
+
+    def reduce_frame(
+        self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
+    ) -> ReducedFrame | RejectedEvent | None:
+        """What is journaled for a frame of another stack, if anything is."""
+        return self.frames.reduce(event, keep_typed, lambda kept: self.memories.has_frame(lease.key, kept))
 
     def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""

@@ -28,7 +28,7 @@ DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 AppId = Annotated[str, Meta(min_length=1)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
-    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}
+    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name, "dialect": Name}
 )
 """The types of the placeholders in paths."""
 

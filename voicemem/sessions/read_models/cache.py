@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable, VoicememError
-from voicemem.protocol.events import IncomingEvent, JournaledEvent
+from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
 from voicemem.sessions.read_models.off_loop import BUDGET_S, BudgetExhausted, OffLoop
@@ -34,7 +34,7 @@ from voicemem.sessions.read_models.set_aside import SetAsideSessions
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import fold_event
+from voicemem.transcript.fold import digest_of, fold_event, frame_id
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
 LOG = logging.getLogger("voicemem")
@@ -307,6 +307,12 @@ class ReadModelCache:
             if count > counted.get(bound, 0):
                 self.count_ignored(bound, count - counted.get(bound, 0))
                 counted[bound] = count
+
+    def has_frame(self, key: int, frame: FrameEvent) -> bool:
+        """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
+        memory = self.cached.get(key)
+        state = None if memory is None or memory.lock.locked() else memory.unpacked
+        return state is not None and digest_of(frame_id(frame)) in state.event_ids
 
     def discard(self, key: int) -> None:
         self.cached.pop(key, None)
