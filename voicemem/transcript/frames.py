@@ -51,7 +51,8 @@ def hung_up_at(state: State, event: SessionClosed, ts: int) -> int:
     """When the caller left: the close itself may come much later."""
     if state.ended_ts is not None:
         return state.ended_ts
-    newest = max([state.clock, *state.clocks.values()])
+    clocks = state.clocks | {state.producer: state.clock}
+    newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
     return ts if event.reason == LEFT or newest == BEFORE_ALL else newest
 
 
