@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import decode_message
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
@@ -160,6 +160,7 @@ class BareConnection(Connection):
         except msgspec.DecodeError:
             key = None
         await self.authenticate(key)
+        self.websocket.accept_up_to(MAX_DIALECT_FRAME_BYTES)
         return first if key is None else None
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
