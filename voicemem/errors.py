@@ -49,6 +49,7 @@ CODES: dict[str, ErrorSpec] = {
     "text_too_long": ErrorSpec(400, None, "A text may be at most 256 KiB long in UTF-8."),
     "reserved_metadata": ErrorSpec(400, None, "The event's metadata uses a key that is reserved for voicemem."),
     "last_seq_mismatch": ErrorSpec(400, None, "last_seq must be the seq just before that of the session.end itself."),
+    "malformed_frame": ErrorSpec(400, None, "The frame is not one of its dialect."),
     # The order of a producer's events
     "not_open": ErrorSpec(409, None, "No session is open on this connection; send session.open first."),
     "session_required": ErrorSpec(400, None, "The connection carries several sessions; say which in session_id."),
@@ -59,6 +60,7 @@ CODES: dict[str, ErrorSpec] = {
     "superseded": ErrorSpec(409, None, "A newer connection has opened this producer."),
     "events_refused": ErrorSpec(422, None, "Not all events were stored; errors says which were refused, and why."),
     # Requests
+    "unknown_dialect": ErrorSpec(404, None, "There is no such dialect; docs/stacks.md lists those there are."),
     "unknown_session": ErrorSpec(404, None, "There is no such session."),
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),

@@ -19,10 +19,11 @@ from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
-from voicemem.security.access import Access
+from voicemem.security.access import DEFAULT_PROJECT, Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
+from voicemem.sessions.hooks import Hooks, parse_hook_secrets
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -94,6 +95,8 @@ class Services:
         self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
+        secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
+        self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         self.tails = TailHub(TailSources(store, followed, runtime.clock, self.draining), self.recorder.feed)
         self.retention = RetentionWorker(store, self.memories, runtime.clock)

@@ -158,12 +158,21 @@ SERVE_OPTIONS = (
         multiple=True,
     ),
     setting(
+        "--hook-secret",
+        "What signs the webhooks of another stack, DIALECT=SECRET or PROJECT/DIALECT=SECRET. Use the variable, since"
+        " other users of the machine can see flags. May be repeated (in the variable, separate with spaces).",
+        multiple=True,
+    ),
+    setting(
         "--model-window",
         "How many tokens a model's context holds, MODEL=TOKENS; extends the built-in table. May be repeated (in the"
         " variable, separate with spaces).",
         multiple=True,
     ),
 )
+
+SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "hook_secrets")
+"""Of these `check-config` shows only that they are set."""
 
 
 def serve_options(command: Command) -> Command:
@@ -200,6 +209,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         memory=options["memory"],
         policies=tuple(options["policy"]),
         model_windows=tuple(options["model_window"]),
+        hook_secrets=tuple(options["hook_secret"]),
         log_format=options["log_format"],
         log_level=options["log_level"],
     )
@@ -328,7 +338,7 @@ def check_config(context: click.Context, /, **options: Any) -> None:
         raise CommandFailed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
+        shown = "(set)" if value and field in SECRET_SETTINGS else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
     if unknown:

@@ -79,6 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's own policies, as NAME=MODULE:CLASS."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
+    hook_secrets: tuple[str, ...] = ()
+    """What signs the webhooks of other stacks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
     memory_budget: int = 512
     """MiB that everything takes together that is kept in memory to be at hand."""
     log_format: str = "text"
@@ -109,6 +111,7 @@ def check_service_settings(settings: Settings) -> None:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
+    check_hook_secrets(settings.hook_secrets)
     check_llm(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths must be full or standard.")
@@ -124,6 +127,12 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
+
+
+def check_hook_secrets(given: tuple[str, ...]) -> None:
+    """Check what signs the webhooks of other stacks. Raises `CannotStart`, which quotes none of it."""
+    if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in given):
+        raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
 
 
 def check_llm(settings: Settings) -> None:

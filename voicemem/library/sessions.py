@@ -185,7 +185,8 @@ class LibrarySession:
             arrival = self.library.recorder.vet(lease, decode_event(json_bytes(event)))
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
-            arrivals.append(arrival)
+            if arrival is not None:
+                arrivals.append(arrival)
         await self.library.recorder.check_producer(stream, producer)
         recorded = await self.library.recorder.record(lease, arrivals)
         for problem in recorded.problems:

@@ -43,6 +43,7 @@ from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
+from voicemem.transcript.frames import LEFT
 
 CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
@@ -307,7 +308,7 @@ class CheckpointReader:
             producers=list(self.producers.values()),
             ended_ms=ended_ms,
             reason=reason,
-            provisional=reason == IDLE_REASON,
+            provisional=reason in (IDLE_REASON, LEFT),
             ending=self.ending,
         )
 

@@ -192,6 +192,17 @@ class SessionEnd(Event, tag="session.end", frozen=True):
     last_seq: Natural | None = None
 
 
+class FrameEvent(Event, tag="frame", frozen=True, rename={"sender": "from"}):
+    """A frame of another stack, of which the journal has what its dialect keeps (docs/dialects.md).
+
+    Without `frame` it said nothing, and only its seq counts.
+    """
+
+    dialect: Name
+    frame: Any = None
+    sender: Literal["vendor", "app"] | None = None
+
+
 class SessionClosed(Event, tag="session.closed", frozen=True):
     """From the server: the session was closed at `ts`."""
 
@@ -287,6 +298,8 @@ class SessionOpen(Event, tag="session.open", frozen=True):
 
     session: JsonObject | None = None
     from_seq: SequenceNumber | None = None
+    dialect: Name | None = None
+    """Whose frames the producer sends, in envelopes, next to events."""
 
 
 class Auth(Event, tag="auth", frozen=True):
@@ -310,7 +323,7 @@ TranscriptEvent = (
     | Metric
 )
 """Events that change nothing but the journal: most of what producers send."""
-ProducedEvent = TranscriptEvent | SessionUpdate | SessionEnd
+ProducedEvent = TranscriptEvent | SessionUpdate | SessionEnd | FrameEvent
 """What a producer may send into a session."""
 ServerEvent = (
     SessionClosed

@@ -74,9 +74,9 @@ MAX_QUOTES = 3 * MAX_VALUES
 TOO_MANY_VALUES = f"A frame or body may have at most {MAX_VALUES:,} values."
 
 
-def check_frame(frame: bytes) -> None:
+def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES) -> None:
     """Raise `InvalidFrame` for what is too big, not UTF-8, has too many values, or is nested too deep to be decoded."""
-    if len(frame) > MAX_FRAME_BYTES:
+    if len(frame) > limit:
         raise InvalidFrame("too_big")
     if len(frame) > MAX_VALUES and has_too_many_values(frame):  # each value has a byte of its own
         raise InvalidFrame("too_big", TOO_MANY_VALUES)
@@ -86,8 +86,8 @@ def check_frame(frame: bytes) -> None:
     except UnicodeDecodeError:
         raise InvalidFrame("invalid_json") from None
     # The array around the events is one more level.
-    limit = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
-    if is_too_deep(frame, limit):
+    depth = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
+    if is_too_deep(frame, depth):
         raise InvalidFrame("too_deep")
 
 
@@ -132,7 +132,15 @@ def is_same_event(one: bytes, other: bytes) -> bool:
         return True
     first, second = event_values(one), event_values(other)
     # Equal events mostly have equal encodings, which are compared in C. What is left differs soon, or in its numbers.
-    return SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second)
+    if SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second):
+        return True
+    return is_same_frame(first, second)
+
+
+def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two events are one frame of another stack by its id: a later version may keep more of a frame."""
+    same = all(one.get(name) == other.get(name) for name in ("type", "dialect", "id"))
+    return same and one.get("type") == "frame" and one.get("id") is not None
 
 
 def event_values(payload: bytes) -> dict[str, Any]:

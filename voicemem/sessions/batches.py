@@ -9,8 +9,16 @@ from msgspec.structs import replace
 
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
-from voicemem.protocol.events import IncomingEvent, RefusalMarker, SessionEnd, SessionUpdate, TranscriptEvent
+from voicemem.protocol.events import (
+    FrameEvent,
+    IncomingEvent,
+    RefusalMarker,
+    SessionEnd,
+    SessionUpdate,
+    TranscriptEvent,
+)
 from voicemem.sessions.config_update import ConfigUpdate
+from voicemem.sessions.frames import ReducedFrame, add_up
 from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -148,6 +156,11 @@ class PendingBatch:
     def add_other(self, arrival: DecodedEvent | RejectedEvent) -> None:
         if self.arrivals is None:
             self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
+        if isinstance(arrival, ReducedFrame) and self.arrivals and isinstance(self.arrivals[-1], ReducedFrame):
+            both = add_up(self.arrivals[-1], arrival)
+            if both is not None:
+                self.arrivals[-1] = both
+                return
         self.arrivals.append(arrival)
 
     def seal(self, now_ms: int) -> Batch:
@@ -170,8 +183,11 @@ def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
         return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
     event = arrival.event
     assert isinstance(arrival, ConfigUpdate) or not isinstance(event, SessionUpdate)  # its secrets would be journaled
+    assert isinstance(arrival, ReducedFrame) or not isinstance(event, FrameEvent)  # and all that a vendor sends
     patch = arrival.patch if isinstance(arrival, ConfigUpdate) else None
     ending = None
-    if isinstance(event, SessionEnd):
+    if isinstance(arrival, ReducedFrame) and arrival.reduced is not None and arrival.reduced.end is not None:
+        ending = SessionEnding(now_ms if event.ts is None else event.ts, arrival.reduced.end)
+    elif isinstance(event, SessionEnd):
         ending = SessionEnding(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_END_REASON)
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)

@@ -22,11 +22,12 @@ from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
+from voicemem.transcript.frames import LEFT
 
 LOG = logging.getLogger("voicemem.sessions")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
-OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration"})
+OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", LEFT})
 """Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 

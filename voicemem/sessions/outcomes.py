@@ -8,6 +8,7 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import RefusalMarker, SessionEnd
 from voicemem.sessions.batches import BatchResult, EventProblem, FoldEntry, PendingBatch, ProducerLease, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
+from voicemem.sessions.frames import ReducedFrame
 from voicemem.store.admission import Outcome, outcome_sentence
 from voicemem.store.records import AppendResult
 
@@ -44,7 +45,7 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
         seq = seq_of(arrival)
         acked = max(acked or 0, seq) if seq is not None else acked
-        ended = ended or (isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionEnd))
+        ended = ended or ends_session(arrival)
         if isinstance(arrival, ConfigUpdate) and not outcome.duplicate:
             updates.append(arrival)
     offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
@@ -52,6 +53,13 @@ def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
         *(acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates),
         reopened=appended.reopened,
     )
+
+
+def ends_session(arrival: DecodedEvent | RejectedEvent) -> bool:
+    """Whether an event is its producer's end: a `session.end`, or what another stack has for it."""
+    if isinstance(arrival, ReducedFrame):
+        return arrival.reduced is not None and arrival.reduced.end is not None
+    return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionEnd)
 
 
 def outcomes_of(

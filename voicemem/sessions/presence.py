@@ -10,6 +10,8 @@ from typing import NamedTuple
 from voicemem.errors import StoreUnavailable
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.store.streams import SessionEnding
+from voicemem.transcript.frames import LEFT
 
 SWEEP_BATCH = 200
 """Sessions closed in one sweep, at most."""
@@ -17,6 +19,8 @@ AWAITED_MS = 10_000
 """How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
 and after a start of the service, which does not know who was connected. An end waits for these producers, but never
 longer than the grace (`voicemem.store.streams.GRACE_MS`)."""
+LEFT_MS = 5_000
+"""How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
 SWEEP_S = 0.2
 """Pause between two sweeps."""
 
@@ -60,6 +64,8 @@ class Presence:
         """Until when producers without a connection are expected back (Unix ms), by project and session id."""
         self.pending_closes: dict[tuple[str, str], PendingClose] = {}
         """Sessions with a committed end that are not closed yet, by project and id."""
+        self.left: dict[tuple[str, str], tuple[ProducerLease, int]] = {}
+        """Sessions that another stack's connection has left, and when (Unix ms), by project and id."""
         self.began_ms = sessions.clock()
         self.seen: dict[tuple[str, str], set[str]] = {}
         """Producers that have connected since the start, by project and session id; dropped after `AWAITED_MS`."""
@@ -74,6 +80,23 @@ class Presence:
         if self.sessions.clock() < self.began_ms + AWAITED_MS:
             self.seen.setdefault((project, session_id), set()).add(producer)
         self.connected.setdefault((project, session_id), Counter())[producer] += 1
+
+    def close_if_left(self, lease: ProducerLease) -> None:
+        """Close a session soon, unless a connection of it is there by then."""
+        self.left[lease.project, lease.session_id] = lease, self.sessions.clock()
+
+    async def close_left(self) -> None:
+        """Close the sessions that were left long enough ago; whoever comes back reopens them."""
+        now = self.sessions.clock()
+        for session, (lease, since) in list(self.left.items()):
+            if session in self.connected:
+                del self.left[session]
+            elif now >= since + LEFT_MS:
+                ending = SessionEnding(since, LEFT, provisional=True)
+                closed = await self.sessions.store.close_session(lease.key, ending, self.sessions.new_id(), now)
+                self.left.pop(session, None)
+                if closed is not None:
+                    self.sessions.on_closed(closed)
 
     def expect_producer(self, lease: ProducerLease) -> None:
         """Expect events of a producer without a connection for a while."""
@@ -172,6 +195,7 @@ class Presence:
         await self.record_silence()
         now, count = self.sessions.clock(), 0
         await self.close_pending()
+        await self.close_left()
         self.drop_awaited(now)
         for key in await self.sessions.store.find_due(now, SWEEP_BATCH):
             closed = await self.sessions.store.close_session(key, None, self.sessions.new_id(), now)

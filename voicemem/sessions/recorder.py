@@ -11,7 +11,7 @@ from voicemem.config.secrets import SessionPatch, changes_outbound, patch_change
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, SessionSetAside, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
-from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate, update_patch
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
@@ -19,6 +19,7 @@ from voicemem.security.audit import audit
 from voicemem.sessions.batches import RESERVED_PRODUCERS, BatchResult, PendingBatch, ProducerLease
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
+from voicemem.sessions.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -67,6 +68,7 @@ class Recorder:
         self.commit_task: asyncio.Task[None] | None = None
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
+        self.frames = FrameReducer(self.metrics)
 
     async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -124,7 +126,9 @@ class Recorder:
         batch = PendingBatch(lease, lambda _, answer: None if answered.done() else answered.set_result(answer))
         batch.origin, batch.from_seq = self.tracer.current(), from_seq
         for arrival in arrivals:
-            batch.add(self.vet(lease, arrival))
+            vetted = self.vet(lease, arrival)
+            if vetted is not None:
+                batch.add(vetted)
             if is_update(arrival):
                 await give_way()
         self.enqueue(batch)
@@ -133,18 +137,29 @@ class Recorder:
             raise result
         return result
 
-    def vet(self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent:
-        """Check one event against its lease: the event itself, or the reason for which it is rejected."""
+    def vet(self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent | None:
+        """Check one event against its lease: the event as it is journaled, or why it is rejected.
+
+        None for another stack's frame that says nothing.
+        """
         if isinstance(arrival, RejectedEvent):
             return arrival
         try:
             check_lease(lease, arrival)
             if isinstance(arrival.event, SessionUpdate):
                 return self.vet_update(lease, arrival.event, arrival.payload)
+            if isinstance(arrival.event, FrameEvent) and not isinstance(arrival, ReducedFrame):
+                return self.reduce_frame(lease, arrival.event)
         except Refused as refused:
             event = arrival.event
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
+
+    def reduce_frame(
+        self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
+    ) -> ReducedFrame | RejectedEvent | None:
+        """What is journaled for a frame of another stack, if anything is."""
+        return self.frames.reduce(event, keep_typed, lambda kept: self.memories.has_frame(lease.key, kept))
 
     def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""

@@ -16,6 +16,7 @@ FAULTS = frozenset(
         "text_too_long",
         "reserved_metadata",
         "last_seq_mismatch",
+        "malformed_frame",
         "address_not_allowed",
     }
 )

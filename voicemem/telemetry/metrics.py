@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
+from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES
 from voicemem.version import __version__
 
@@ -20,7 +21,8 @@ INGEST_KINDS = ("websocket", "http")
 EVENT_RESULTS = ("stored", "repeated", "refused")
 RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
 ATTEMPT_RESULTS = ("delivered", "failed", "gone")
-FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words")
+FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
+FRAME_RESULTS = ("taken", "ignored", "unknown", "malformed", "repeated")
 EVICTED_KINDS = ("memories", "rows")
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -80,6 +82,7 @@ class Metrics:
         )
         self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
         self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
+        self.frames = self.counter("frames", "Frames of other stacks, by dialect and result.", "dialect", "result")
         self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
         self.commits = self.counter("commits", "Commits of events, by result.", "result")
         self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
@@ -95,6 +98,9 @@ class Metrics:
         self.fold_ignored = self.counter(
             "fold_ignored", "Events that changed no memory because of a bound, by bound.", "bound"
         )
+        for dialect in DIALECTS:
+            for result in FRAME_RESULTS:
+                self.frames.labels(dialect, result)
         for kind in INGEST_KINDS:
             for result in EVENT_RESULTS:
                 self.ingest_events.labels(kind, result)

@@ -16,6 +16,8 @@ import msgspec
 from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.protocol.events import (
     Asr,
+    Event,
+    FrameEvent,
     IncomingEvent,
     Interrupt,
     JournaledEvent,
@@ -40,6 +42,7 @@ from voicemem.protocol.events import (
     Tts,
 )
 from voicemem.protocol.merge_patch import merge_patch
+from voicemem.transcript.frames import events_at_close, events_of
 from voicemem.transcript.messages import Forgotten, Summary
 from voicemem.transcript.replies.llm_events import fold_delta, fold_done, fold_error, fold_message
 from voicemem.transcript.replies.playback_events import (
@@ -98,7 +101,7 @@ def fold_event(
     state.position = position
     if producer is not state.producer:
         state.change_producer(producer)
-    if event.id is not None and is_repeated(state, event.id):
+    if event.id is not None and is_repeated(state, event.id if type(event) is not FrameEvent else frame_id(event)):
         return
     rule = FOLD_RULES.get(type(event))
     stated = event.ts
@@ -112,15 +115,57 @@ def fold_event(
         state.clock = stated
 
 
+def frame_id(event: FrameEvent) -> str:
+    """The id of a frame among those of events: dialects do not know each other's."""
+    return f"{event.dialect}/{event.id}"
+
+
+def digest_of(id: str) -> int:
+    """The hash of an event's id, which takes a third of the memory."""
+    return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
+
+
 def is_repeated(state: State, id: str) -> bool:
     """Whether an event of this id has come before; of very many ids the newest are remembered."""
-    known, digest = state.event_ids, int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
+    known, digest = state.event_ids, digest_of(id)
     if digest in known:
         return True
     if len(known) >= MAX_EVENT_IDS:
         del known[next(iter(known))]
     known[digest] = None
     return False
+
+
+# Other stacks' frames
+
+
+def fold_frame(state: State, event: FrameEvent, ts: int) -> None:
+    """Apply what a frame says; all of it stands at the frame's position."""
+    for made in events_of(state, event, ts):
+        fold_made(state, made, ts)
+
+
+def fold_made(state: State, made: Event, ts: int) -> None:
+    """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
+    if state.memo.made is not None:
+        state.memo.made.append(made)
+    if made.id is not None and is_repeated(state, made.id):
+        return
+    if made.item is not None and made.item in state.forgotten_items:
+        return
+    turn = FOLD_RULES[type(made)](state, made, ts if made.ts is None else made.ts)
+    if turn is not None:
+        state.dirty_turns.add(turn.number)
+        if state.closed_ts is not None:
+            remake_all(state)
+
+
+def fold_close_with_frames(state: State, event: SessionClosed, ts: int) -> None:
+    """Ask the dialects what was heard by the close, then close."""
+    if state.closed_ts is None and state.notes:
+        for made in events_at_close(state, event, ts):
+            fold_made(state, made, ts)
+    fold_close(state, event, ts)
 
 
 # Events of the server
@@ -191,8 +236,9 @@ FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     ToolCall: fold_tool_call,
     ToolResult: fold_tool_result,
     Metric: fold_metric,
+    FrameEvent: fold_frame,
     SessionEnd: fold_end,
-    SessionClosed: fold_close,
+    SessionClosed: fold_close_with_frames,
     SessionReopened: fold_reopen,
     MemorySummary: fold_summary,
     MemoryDocument: fold_document,

@@ -15,6 +15,7 @@ class Memo:
         "cut_stairs",
         "entries",
         "false_alarms",
+        "made",
         "small_keys",
         "small_turn",
         "speech",
@@ -34,6 +35,8 @@ class Memo:
         self.small_turn: int | None = None
         self.small_keys: list[object] = []
         """What is kept in `entries` of that turn."""
+        self.made: list[Any] | None = None
+        """The events that dialects make, where somebody asks for them."""
         self.false_alarms: Any = None
         """A `speech.FalseAlarms`."""
         self.whole_texts: dict[int, Any] = {}

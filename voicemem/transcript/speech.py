@@ -116,7 +116,10 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     index = speech_index(state, turn)
     segment = index.find(key, event.user)
     if segment is None:
-        if len(turn.segments) >= BOUND:
+        is_second = (
+            turn.segments and turn.segments[-1].order == state.position
+        )  # of one frame, which begins one at most
+        if len(turn.segments) >= BOUND or is_second:
             state.ignore("segments")
             return None
         if not turn.segments:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from voicemem.dialects.registry import DIALECTS_VERSION
 from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession
 from voicemem.protocol.types import JsonObject
@@ -25,8 +26,8 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 13
-"""The version of these records and of the fold's rules; snapshots of other versions are ignored."""
+SNAPSHOT_VERSION = 14_000 + DIALECTS_VERSION
+"""The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
 MAX_EVENT_IDS = 100_000
@@ -185,6 +186,15 @@ class Turn(Struct, array_like=True, gc=False):
     failures: list[Failure] | None = None
 
 
+class Notes(Struct, array_like=True):
+    """What a dialect keeps in the state besides the transcript."""
+
+    values: JsonObject = {}
+    """The oldest first."""
+    size: int = 0
+    """Their bytes as JSON."""
+
+
 class State(Struct, array_like=True, dict=True):
     """The fold of a journal up to `position`."""
 
@@ -244,6 +254,8 @@ class State(Struct, array_like=True, dict=True):
     close_reason: str | None = None
     ended_ts: int | None = None
     """The `ts` of the first `session.end`."""
+    notes: dict[str, Notes] = {}
+    """By dialect, of which any frame has arrived."""
     ignored: dict[str, int] = {}
     """By bound: how many events lay beyond it, and changed nothing."""
     summary: Summary | None = None

@@ -22,10 +22,16 @@ async def app(serve: Serve) -> App:
     return await serve()
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/ingest/", "/v1/ingest/s", "/v2/ingest", "/V1/INGEST"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/ingests", "/v2/ingest", "/V1/INGEST"])
 async def test_other_paths_are_not_found(app: App, path: str) -> None:
-    """There is one path; what is wrong is said as a problem document."""
+    """There is one path for events; what is wrong is said as a problem document."""
     assert (404, "not_found") == await refusal(app, path)
+
+
+@pytest.mark.parametrize("path", ["/v1/ingest/", "/v1/ingest/s", "/v1/ingest/openai-realtime/x"])
+async def test_paths_of_unknown_dialects(app: App, path: str) -> None:
+    """Below it, each dialect has one."""
+    assert (404, "unknown_dialect") == await refusal(app, path)
 
 
 async def test_the_protocol_may_be_named(app: App) -> None:

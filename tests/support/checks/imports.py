@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from tests.support.paths import PACKAGE
 
-PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "transcript")
+PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "transcript")
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
     "errors",
@@ -18,6 +18,7 @@ ORDER = (
     "protocol",
     "documents",
     "config",
+    "dialects",
     "transcript",
     "runtime",
     "store",
@@ -38,7 +39,7 @@ ORDER = (
     "cli",
 )
 """A package imports only from packages above it."""
-CLIENT = ("errors", "version", "backoff", "protocol", "client")
+CLIENT = ("errors", "version", "backoff", "protocol", "dialects", "client")
 """All that the client imports from; it runs where the server is not installed."""
 INTEGRATIONS = (*CLIENT, "transcript", "integrations")
 """The same for the integrations, which run beside the client; `transcript` is how text is cut."""

@@ -84,7 +84,7 @@ def test_an_unknown_type_gets_the_nearest_one_and_all(sent: str, near: str) -> N
     refused = rejected(b'{"type":"%b"}' % sent.encode())
     assert refused.code == "unknown_type"
     assert refused.detail.startswith(
-        f"The event's type is unknown{near}; known: `asr`, `auth`, `interrupt`, `llm.cancel`,"
+        f"The event's type is unknown{near}; known: `asr`, `auth`, `frame`, `interrupt`, `llm.cancel`,"
     )
 
 

@@ -32,7 +32,15 @@ AppId = Annotated[str, Meta(min_length=1)]
 HEX_32 = r"^[0-9A-Fa-f]{32}\Z"
 AgoraAppId = Annotated[str, matching(HEX_32, APP_ID_RULE)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
-    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "app_id": AgoraAppId, "user_id": Name}
+    {
+        "id": SessionId,
+        "key_id": KeyId,
+        "delivery": DeliveryId,
+        "appid": AppId,
+        "app_id": AgoraAppId,
+        "user_id": Name,
+        "dialect": Name,
+    }
 )
 """The types of the placeholders in paths."""
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
+import msgspec
+
+from voicemem.dialects.envelope import decode_value, is_envelope
 from voicemem.errors import CODES, InvalidFrame, Refused, VoicememError
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_events, decode_fast, split_frame
-from voicemem.protocol.events import Auth, SessionOpen, SessionUpdate
+from voicemem.protocol.codec import (
+    DecodedEvent,
+    RawJson,
+    RejectedEvent,
+    decode_event,
+    decode_events,
+    decode_fast,
+    split_frame,
+)
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Grant
 from voicemem.server.http.decoding import LARGE_BYTES
 from voicemem.server.ingest.answers import error_frame
@@ -22,6 +34,10 @@ from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_up
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
+NEEDS_VETTING = SessionUpdate, FrameEvent
+"""Events of which something else is journaled than what was sent."""
+OF_THE_LEASE = "-"
+"""Stands for the dialect that the `session.open` of an envelope's session has named."""
 AUTH_TIMEOUT_S = 10.0
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
@@ -124,7 +140,8 @@ class Connection(ConnectionControl):
             self.count_unstored()
         size = len(message) // max(1, len(pieces))
         self.throttle.count(len(pieces))
-        arrivals = map(decode_event, map(bytes, pieces))
+        decode = decode_enveloped if self.leases.takes_envelopes else decode_event
+        arrivals = map(decode, map(bytes, pieces))
         if self.grant is None or len(pieces) > YIELD_EVERY:
             self.frame_task = asyncio.create_task(self.process_rest(partial(self.process_events, arrivals, size)))
             return
@@ -159,7 +176,8 @@ class Connection(ConnectionControl):
         self.throttle.count(len(pieces))
         for first in range(0, len(pieces), YIELD_EVERY):
             part = pieces[first : first + YIELD_EVERY]
-            arrivals = await decode(len(part) * size, partial(decode_events, part))
+            decode_all = decode_all_enveloped if self.leases.takes_envelopes else decode_events
+            arrivals = await decode(len(part) * size, partial(decode_all, part))
             await self.process_events(iter(arrivals), size)
 
     async def process_events(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
@@ -213,8 +231,13 @@ class Connection(ConnectionControl):
             return
         if open_lease.dead:
             return
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate):
-            arrival = self.host.recorder.vet(open_lease.lease, arrival)
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, FrameEvent):
+            arrival = stamped(arrival, open_lease.dialect, self.host.recorder.clock())
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_VETTING):
+            vetted = self.host.recorder.vet(open_lease.lease, arrival)
+            if vetted is None:
+                return
+            arrival = vetted
         batch = open_lease.batch
         if batch is None or batch.is_sealed:
             batch = self.begin_batch(open_lease)
@@ -281,3 +304,27 @@ class Connection(ConnectionControl):
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):
             self.websocket.set_reading(True)
+
+
+def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
+    """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
+    arrival = decode_event(text)
+    if isinstance(arrival, RejectedEvent) and b'"frame"' in text and is_envelope(value := JSON_DECODER.decode(text)):
+        frame = decode_value(value, text, OF_THE_LEASE)
+        return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
+    return arrival
+
+
+def decode_all_enveloped(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
+    return [decode_enveloped(bytes(text)) for text in texts]
+
+
+def stamped(arrival: DecodedEvent, dialect: str | None, ts: int) -> DecodedEvent:
+    """A frame with the dialect of its lease, and the time of its receipt where it has no `ts` and no seq."""
+    event = arrival.event
+    assert isinstance(event, FrameEvent)
+    if event.dialect == OF_THE_LEASE:
+        event = msgspec.structs.replace(event, dialect=dialect or OF_THE_LEASE)
+    if event.ts is None and event.seq is None:
+        event = msgspec.structs.replace(event, ts=ts)
+    return arrival if event is arrival.event else DecodedEvent(event, arrival.payload)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.frames import GOAWAY
@@ -63,6 +64,7 @@ class ConnectionControl(ABC):
         self.tasks: set[asyncio.Task[None]] = set()
         self.reading_stopped = False
         """Whether nothing more is taken: the connection failed, or the server drains."""
+        self.draining = False
         self.throttle = Throttle(host.recorder.clock, self.pause_reading, self.resume)
         if grant is not None:
             self.accept(grant)
@@ -123,6 +125,9 @@ class ConnectionControl(ABC):
         await self.flush()
         grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
         project, may_call_out = grant.project, grant.allows("admin")
+        if frame.dialect is not None and frame.dialect not in DIALECTS:
+            self.refuse(Refused("unknown_dialect"), frame.session_id, frame.producer)
+            return
         session_id = frame.session_id or grant.session_id or sessions.new_id()
         producer = frame.producer or DEFAULT_PRODUCER
         # The producer counts as connected from before the commit: an older connection that goes while the store works
@@ -146,7 +151,7 @@ class ConnectionControl(ABC):
             sessions.notices_due.set()
         may_set = grant.session_id is None
         lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
-        before = self.leases.put(lease)
+        before = self.leases.put(lease, frame.dialect)
         if before is not None:
             await self.release(before)
         self.websocket.send_nowait(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
@@ -191,6 +196,7 @@ class ConnectionControl(ABC):
 
     async def drain(self) -> None:
         """Take nothing more, answer what came, close with 1012."""
+        self.draining = True
         self.process_backlog()
         self.stop_reading()
         self.websocket.send_nowait(GOAWAY)

@@ -13,8 +13,10 @@ from voicemem.sessions.batches import PendingBatch, ProducerLease
 class OpenLease:
     """A lease of a producer, with the events that wait for the next commit."""
 
-    def __init__(self, lease: ProducerLease) -> None:
+    def __init__(self, lease: ProducerLease, dialect: str | None = None) -> None:
         self.lease = lease
+        self.dialect = dialect
+        """Whose frames come in envelopes next to events."""
         self.batch: PendingBatch | None = None
         self.ack_prefix = ack_prefix(lease)
         self.dead = False
@@ -28,17 +30,20 @@ class Leases:
 
     def __init__(self) -> None:
         self.by_session: dict[str, dict[str, OpenLease]] = {}
+        self.takes_envelopes = False
+        """Whether any of them has a dialect."""
         self.only: OpenLease | None = None
         """The lease of a connection that has exactly one."""
 
     def __iter__(self) -> Iterator[OpenLease]:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
 
-    def put(self, lease: ProducerLease) -> OpenLease | None:
+    def put(self, lease: ProducerLease, dialect: str | None = None) -> OpenLease | None:
         """Add a lease; return the one that it replaces, if any."""
         of_session = self.by_session.setdefault(lease.session_id, {})
         before = of_session.get(lease.producer)
-        open_lease = of_session[lease.producer] = OpenLease(lease)
+        open_lease = of_session[lease.producer] = OpenLease(lease, dialect)
+        self.takes_envelopes = self.takes_envelopes or dialect is not None
         self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
         return before
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -19,8 +18,9 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from voicemem.config.service import Address
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
 from voicemem.errors import Refused
-from voicemem.protocol.frames import PATH, PROTOCOL
+from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
@@ -28,6 +28,7 @@ from voicemem.security.rate_limits import Bucket
 from voicemem.server.http.connections import ConnectionLimits, PortConnections
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
+from voicemem.server.ingest.bare import BareConnection, Door, find_door
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import ConnectionControl
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
@@ -87,6 +88,8 @@ class IngestServer:
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
+        self.doors: WeakKeyDictionary[ServerConnection, Door] = WeakKeyDictionary()
+        """Likewise, of those on a path of bare frames."""
         self.draining = False
         self.server: Server | None = None
 
@@ -113,20 +116,24 @@ class IngestServer:
         # What the client sends on meanwhile stays with TCP: who it is, is not known yet.
         connection.set_reading(False)
         try:
-            if urlsplit(request.path).path != PATH:
-                raise Refused("not_found", f"The ingest path is {PATH}.")
-            if urlsplit(request.path).query:
-                raise Refused("invalid_query", "The ingest path takes no query; send the key in a header or a frame.")
+            door = find_door(request.path)
             if self.draining:
                 raise Refused("draining")
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
+            if door is not None and door.token is not None and authorization is None:
+                authorization = f"Bearer {door.token}"
             if authorization is not None or not needed:
                 grant = await self.gate.grant(authorization, needed, connection.address)
-                grant.require("ingest", grant.session_id)
+                session_id = grant.session_id if door is None else door.session_id or grant.session_id
+                grant.require("ingest", session_id)
                 if not connection.authenticate():
                     raise Refused("too_many_connections")
+                if door is not None:
+                    connection.accept_up_to(MAX_DIALECT_FRAME_BYTES)
                 self.grants[connection] = grant
+            if door is not None:
+                self.doors[connection] = door
         except Refused as refused:
             return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
@@ -147,7 +154,11 @@ class IngestServer:
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
         origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
-        connection = Connection(websocket, self, self.grants.pop(websocket, None), origin)
+        grant, door = self.grants.pop(websocket, None), self.doors.pop(websocket, None)
+        if door is None:
+            connection = Connection(websocket, self, grant, origin)
+        else:
+            connection = BareConnection(websocket, self, grant, door, origin)
         self.connections.add(connection)
         try:
             await connection.run()

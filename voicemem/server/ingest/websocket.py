@@ -74,8 +74,16 @@ class EventSocket(ServerConnection):
         """The beginning of a frame whose rest has not come; `bytes_needed` is its size as far as is known."""
         self.bytes_needed = 0
         self.reading = True
+        self.silent = False
+        """Whether nothing is sent: the client does not know our protocol."""
         self.stall_check_due = False
         """Whether `recheck_unsent` is scheduled."""
+
+    def accept_up_to(self, size: int) -> None:
+        """Take messages of up to so many bytes; the library has had other names for it."""
+        for name in ("max_size", "max_message_size"):
+            if hasattr(self.protocol, name):
+                setattr(self.protocol, name, size)
 
     # Who may stay
 
@@ -165,7 +173,7 @@ class EventSocket(ServerConnection):
 
     def send_nowait(self, message: bytes) -> None:
         """Send a text message without waiting; the connection of a peer that never reads is aborted."""
-        if self.transport.is_closing():
+        if self.silent or self.transport.is_closing():
             return
         if self.protocol.state is OPEN and len(message) > SHORT_BYTES:
             self.protocol.send_text(message)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Annotated
 
@@ -10,8 +11,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.envelope import decode_message
+from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
-from voicemem.protocol.codec import decode_events, split_lines
+from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
@@ -36,7 +40,9 @@ from voicemem.server.rest.tails import (
     wants_tail,
 )
 from voicemem.sessions.batches import EventProblem, ProducerLease
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
+from voicemem.sessions.translations import native_rows
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
@@ -47,18 +53,27 @@ OVER = ("superseded", "session_ended", "session_erased")
 
 
 class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `epoch` the producer's epoch is not checked. `from_seq` is the lowest seq that can still be sent."""
+    """Without `epoch` the producer's epoch is not checked. `from_seq` is the lowest seq that can still be sent.
 
-    producer: Name = DEFAULT_PRODUCER
+    `producer` is `main` by default, or the dialect's name with one.
+    """
+
+    producer: Name | None = None
     epoch: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
     from_seq: SequenceNumber | None = None
+    dialect: Name | None = None
+    """The body holds frames of this stack, bare or in envelopes, instead of events."""
 
 
 class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
-    """Only entries at positions above `after`. `limit` is for JSON lines, `view` and `open` are for a live tail."""
+    """Only entries at positions above `after`. `limit` is for JSON lines, `view` and `open` are for a live tail.
+
+    With `native` there are events in place of other stacks' frames, at the positions of these.
+    """
 
     after: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
+    native: bool = False
 
 
 EventObject = Annotated[JsonObject, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
@@ -97,11 +112,12 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     """
     stream = await get_stream(request)
     services = services_of(request)
-    await services.recorder.check_producer(stream, query.producer)
+    if query.dialect is not None and query.dialect not in DIALECTS:
+        raise Refused("unknown_dialect")
+    producer = query.producer or query.dialect or DEFAULT_PRODUCER
+    await services.recorder.check_producer(stream, producer)
     grant = request[GRANT]
-    lease = ProducerLease(
-        stream, query.producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id
-    )
+    lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
     pieces = await decode_large(request, len(body), lambda: split_lines(body))
     wait_s = services.limits.take_events(grant.caller, len(pieces))
@@ -111,7 +127,8 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     taken = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
-        arrivals = await decode_large(request, sum(map(len, part)), partial(decode_events, part))
+        decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
+        arrivals = await decode_large(request, sum(map(len, part)), partial(decode, part))
         result = await services.recorder.record(lease, arrivals, None if first else query.from_seq)
         errors += map(event_error, result.problems)
         taken = taken or result.taken
@@ -127,6 +144,19 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         return json_response(Appended(result.next_seq, errors))
     over = None if taken else next((error.code for error in errors if error.code in OVER), None)
     return refusal_response(over or "events_refused", result.next_seq, errors)
+
+
+def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
+    """Each frame, bare or in an envelope, as an event of its dialect."""
+    return [decode_one_frame(dialect, bytes(text)) for text in texts]
+
+
+def decode_one_frame(dialect: str, text: bytes) -> DecodedEvent | RejectedEvent:
+    try:
+        frame = decode_message(text, False, dialect)
+    except MalformedFrame as malformed:
+        return RejectedEvent("malformed_frame", str(malformed), None, None, None)
+    return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
 
 
 def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.Response:
@@ -147,12 +177,16 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     """
     stream = await get_stream(request)
     if wants_tail(request):
-        if query.limit is not None:
-            raise Refused("invalid_query", "A live tail takes no limit.")
+        if query.limit is not None or query.native:
+            raise Refused("invalid_query", "A live tail takes neither limit nor native.")
         return await tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
-    lines = journal_lines(services_of(request).store, stream, query)
+    services = services_of(request)
+    if query.native:
+        lines = native_lines(services.memories, stream, query)
+    else:
+        lines = journal_lines(services.store, stream, query)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
@@ -162,6 +196,17 @@ async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -
     while left and (rows := await journal.read_rows(stream.key, after, min(PAGE, left))):
         yield b"".join(journal_line(row) for row in rows)
         after, left = rows[-1].position, left - len(rows)
+
+
+async def native_lines(memories: ReadModelCache, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
+    """Yield the same with events in place of frames. Raises `SessionSetAside`, `StoreUnavailable`."""
+    left = query.limit or MAX_INTEGER
+    async with aclosing(native_rows(memories, stream, query.after)) as pages:
+        async for rows in pages:
+            yield b"".join(journal_line(row) for row in rows[:left])
+            left -= len(rows[:left])
+            if not left:
+                return
 
 
 def journal_line(row: JournalRow) -> bytes:
@@ -179,7 +224,7 @@ ROUTES = (
         AppendQuery,
         json_ok(Appended),
         BodySpec({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
-        ("flood", "events_refused", *OVER),
+        ("flood", "events_refused", "unknown_dialect", *OVER),
         error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
     ),
     Route(

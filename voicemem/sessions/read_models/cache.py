@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from voicemem.errors import DamagedEntry
+from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
 from voicemem.sessions.read_models.commits import LARGE_PACKED, CommitFolds
@@ -25,6 +26,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
+from voicemem.transcript.fold import digest_of, frame_id
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
 T = TypeVar("T")
@@ -174,6 +176,12 @@ class ReadModelCache(CommitFolds):
             return await self.journal.read_rows(key, after, limit)
         except DamagedEntry as error:
             raise await self.give_up(key, memory, error) from None
+
+    def has_frame(self, key: int, frame: FrameEvent) -> bool:
+        """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
+        memory = self.cached.get(key)
+        state = None if memory is None or memory.lock.locked() else memory.unpacked
+        return state is not None and digest_of(frame_id(frame)) in state.event_ids
 
 
 def decode_snapshot(saved: bytes) -> State | None:

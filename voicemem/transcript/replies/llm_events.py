@@ -54,6 +54,8 @@ def fold_error(state: State, event: LlmError, ts: int) -> Turn | None:
     if not event.text:
         return grow(state, reply, event, ts, "")
     grow(state, reply, event, ts, "", with_metadata=False)
+    if 2 * state.position + 1 in state.replies:
+        return turn
     failure = Reply(2 * state.position + 1, turn.number, event.item, state.producer, "llm_failure")
     add_reply(state, turn, failure)
     if event.item is not None:
@@ -142,7 +144,7 @@ def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
 
 def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
     """A reply of a turn, known by its item if it has one; None beyond the bound."""
-    if len(turn.replies) >= BOUND:
+    if len(turn.replies) >= BOUND or 2 * state.position in state.replies:  # a frame begins one at most
         state.ignore("replies")
         return None
     reply = Reply(2 * state.position, turn.number, item, state.producer)

@@ -143,7 +143,7 @@ def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
     turn = state.turn(state.utterance_turn if number is None else number)
     reply = known_heard_only(state, event, turn)
     if reply is None:
-        if is_known(state, event, turn, ts) or len(turn.replies) >= BOUND:
+        if is_known(state, event, turn, ts) or len(turn.replies) >= BOUND or 2 * state.position in state.replies:
             return None
         reply = Reply(2 * state.position, turn.number, event.item, state.producer, heard_only=True)
         if event.item is not None:

@@ -1,0 +1,108 @@
+"""Each recorded call of another stack gives its memory through every door (docs/dialects.md)."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support.callers.producer import connected_producer
+from tests.support.callers.rest import RestClient, wait_until_closed
+from tests.support.dialects import RECORDINGS, Recording
+from tests.support.services import Serve
+from tests.support.waiting import eventually
+from voicemem.app import App
+from voicemem.protocol.types import JsonObject
+
+recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """An empty service."""
+    return await serve()
+
+
+@pytest.fixture
+def api(app: App) -> RestClient:
+    """A caller of the same service."""
+    return RestClient(app)
+
+
+def said(contents: list[JsonObject]) -> list[tuple[str, int, str]]:
+    """Who said it, in which turn, and everything that was to be said."""
+    return [(one["role"], one["turn_id"], one["metadata"].get("original", one["content"])) for one in contents]
+
+
+def raw(frame: Any) -> str:
+    """A frame as its sender writes it."""
+    return frame if isinstance(frame, str) else json.dumps(frame)
+
+
+async def hang_up(api: RestClient, app: App, recording: Recording) -> list[JsonObject]:
+    """The memory after the caller has left at the time of the recording."""
+    await api.send({"type": "session.end", "ts": recording.hang_up()}, query="?producer=caller")
+    await wait_until_closed(app)
+    return await api.contents()
+
+
+@recorded
+async def test_bare_frames_on_a_path_of_their_own(app: App, api: RestClient, recording: Recording) -> None:
+    """A sender that knows nothing of us sends frames as they are, and gets no answer."""
+    async with connect(f"ws://{app.ingest_address}/v1/ingest/{recording.dialect}?session_id=s") as socket:
+        for envelope in recording.envelopes():
+            await socket.send(raw(envelope["frame"]))
+        await socket.close()
+        assert [message async for message in socket] == []
+
+    expected = recording.document("bare") or recording.document("contents")
+
+    async def contents() -> list[tuple[str, int, str]]:
+        return said(await api.contents(query="?open=true"))
+
+    await eventually(said(expected["contents"]), contents)
+
+
+@recorded
+async def test_envelopes_on_the_path_of_a_dialect(app: App, api: RestClient, recording: Recording) -> None:
+    """Envelopes with times give the memory exactly."""
+    async with connect(f"ws://{app.ingest_address}/v1/ingest/{recording.dialect}?session_id=s") as socket:
+        for envelope in recording.envelopes():
+            await socket.send(json.dumps(envelope))
+    assert recording.document("contents")["contents"] == await hang_up(api, app, recording)
+
+
+@recorded
+async def test_numbered_envelopes_next_to_events(app: App, api: RestClient, recording: Recording) -> None:
+    """A tee opens a session with a dialect, numbers its envelopes, and gets acks; what says nothing takes its seq."""
+    async with connected_producer(app) as producer:
+        await producer.open(dialect=recording.dialect)
+        envelopes = [{**envelope, "seq": seq} for seq, envelope in enumerate(recording.envelopes(), 1)]
+        await producer.send(*envelopes)
+        await producer.expect_ack(len(envelopes))
+        await producer.send(*envelopes)
+        await producer.expect_ack(len(envelopes))
+    assert recording.document("contents")["contents"] == await hang_up(api, app, recording)
+    events = [row["event"] for row in await api.journal() if row["producer"] == "main"]
+    assert {("frame", recording.dialect)} == {(event["type"], event["dialect"]) for event in events}
+
+
+@recorded
+async def test_frames_over_http(app: App, api: RestClient, recording: Recording) -> None:
+    """A batch of envelopes is a body, and `native=true` shows the events that were made of them."""
+    await api.create()
+    answered = await api.send(*recording.envelopes(), query=f"?dialect={recording.dialect}")
+    assert [] == answered["errors"]
+    assert recording.document("contents")["contents"] == await hang_up(api, app, recording)
+    native = [row["event"] for row in await api.journal(query="?native=true")]
+    assert "frame" not in {event["type"] for event in native}
+    assert native[-1]["type"] == "session.closed"
+    assert {"llm.done"} <= {event["type"] for event in native}
+    await api.create("again")
+    again = [event for event in native if event["type"] not in ("session.closed", "session.end")]
+    await api.send(*again, {"type": "session.end", "ts": recording.hang_up()}, session_id="again")
+    await wait_until_closed(app, "again")
+    assert said(recording.document("contents")["contents"]) == said(await api.contents("again"))

@@ -1,0 +1,94 @@
+"""The clock rule, for stacks that do not report playback: a reply is played in real time once its audio comes.
+
+A reply's audio begins when its first audio comes, or when the reply before it has ended. What follows from that is
+always marked as an estimate, and a position that anybody states counts more, whenever it arrives (docs/dialects.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
+from voicemem.protocol.events import Interrupt, Tts
+
+MAX_QUEUE = 20
+"""Replies that may wait for each other to be played."""
+
+
+class Playing(NamedTuple):
+    """When the audio of a reply began to play, and where it stood at a time, both by the clock."""
+
+    began: int
+    position_ms: int
+    total_ms: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.position_ms >= self.total_ms
+
+
+def playing_at(reply: KnownReply, ts: int) -> Playing | None:
+    """Where the audio of a reply stood at a time; None where nothing says how long it is."""
+    queue = queue_of(reply)
+    if not queue:
+        return None
+    free_at = queue[-1].before_ended
+    start = total_ms = 0
+    for waiting in reversed(queue):
+        start, total_ms = max(waiting.came, free_at), waiting.total_ms
+        free_at = start + total_ms
+    return Playing(start, max(0, min(ts - start, total_ms)), total_ms)
+
+
+class Waiting(NamedTuple):
+    """A reply that may wait for the one before it: when its audio came, and how long it is."""
+
+    came: int
+    total_ms: int
+    before_ended: int
+    """When the one before it ended, where anything but the clock says so."""
+
+
+def queue_of(reply: KnownReply) -> list[Waiting]:
+    """A reply and those before it, back to one whose end is known, the newest first."""
+    queue: list[Waiting] = []
+    at: KnownReply | None = reply
+    while at is not None and len(queue) < MAX_QUEUE:
+        came, total_ms, before = at.audio_began, at.total_audio_ms, at.before
+        if came is None or total_ms is None:
+            break
+        ended = None if before is None else before.ended
+        queue.append(Waiting(came, total_ms, came if ended is None else ended))
+        at = before if ended is None else None
+    return queue
+
+
+def interrupt_by_clock(known: Known, item: str, ts: int, cause: str | None = None) -> Iterator[MadeEvent]:
+    """An interruption of a reply, where the clock says that it was; it marks nothing if the audio was over by then."""
+    reply = known.reply(item)
+    playing = None if reply is None or not known.has_clock or reply.has_playback else playing_at(reply, ts)
+    if playing is None:
+        yield Interrupt(item=item, cause=cause)
+    elif reply is not None and reply.complete and playing.is_over:
+        # An end that playback reported, since a position that is stated later takes that back.
+        yield Tts(item=item, done=True, estimated=True, ts=playing.began + playing.total_ms)
+        yield Interrupt(item=item, cause=cause)
+    else:
+        yield Interrupt(item=item, audio_end_ms=playing.position_ms, estimated=True, cause=cause)
+
+
+def close_by_clock(known: Known, ts: int, is_own: Callable[[str], bool]) -> Iterator[MadeEvent]:
+    """Where the clock says that the dialect's own replies stood when the caller hung up."""
+    for reply in known.open_replies():
+        if reply.item is None or reply.has_playback or not is_own(reply.item):
+            continue
+        playing = playing_at(reply, ts)
+        if playing is None:
+            continue
+        if reply.complete and playing.is_over:
+            yield Tts(item=reply.item, done=True, estimated=True, ts=playing.began + playing.total_ms)
+        elif playing.position_ms:
+            yield Tts(item=reply.item, audio_ms=playing.position_ms, estimated=True, ts=ts)
+        else:
+            yield Interrupt(item=reply.item, heard_text="", estimated=True, ts=ts)

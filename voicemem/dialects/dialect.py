@@ -1,0 +1,181 @@
+"""What a dialect is: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
+
+`reduce` stands before the journal and sees one frame alone. `translate` stands in the fold and sees one reduced frame
+and, through `Known`, what the fold knows by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from voicemem.protocol.events import SessionEnd, TranscriptEvent
+from voicemem.protocol.types import JsonObject
+
+Side = Literal["vendor", "app"]
+RawFrame = JsonObject | str | bytes
+"""A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
+MadeEvent = TranscriptEvent | SessionEnd
+"""What frames are translated to."""
+AUDIO_BYTES = "audio_bytes"
+"""The field of a reduced frame that says how much audio there was in it."""
+
+
+class Frame(NamedTuple):
+    """What `reduce` keeps of one frame."""
+
+    content: JsonObject
+    """What is journaled. Reduced again, it gives the same."""
+    id: str | None = None
+    """The frame's own id, unique in its session; a frame of the same id changes nothing."""
+    ts: int | None = None
+    """When the vendor says it was sent, Unix ms."""
+    side: Side | None = None
+    """Who alone sends frames of this type; None where both may."""
+    session_id: str | None = None
+    """The vendor's id of the session, if this frame says it."""
+    end: str | None = None
+    """The reason, if this frame ends the session; `translate` makes a `session.end` of it."""
+    typed: bool = False
+    """Whether it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
+    counts_audio: bool = False
+    """Whether it only says how much audio there was: such frames are added up where all else in them is equal."""
+
+
+class MalformedFrame(ValueError):
+    """Not a frame of the dialect, or one whose fields have other types than they should. The text is our sentence."""
+
+
+class UnknownFrame(ValueError):
+    """A frame of a type that the dialect does not know; the text is the type's name."""
+
+
+class KnownSegment(NamedTuple):
+    """The text of one item of the user's so far."""
+
+    text: str
+    final: bool
+
+
+class KnownReply(Protocol):
+    """A reply as the fold knows it. What is asked is worked out then; `text` costs its length."""
+
+    @property
+    def item(self) -> str | None: ...
+
+    @property
+    def turn(self) -> int: ...
+
+    @property
+    def text(self) -> str:
+        """What the LLM generated so far."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the LLM has finished it."""
+
+    @property
+    def begun(self) -> int:
+        """Its earliest `ts`."""
+
+    @property
+    def total_audio_ms(self) -> int | None:
+        """The length of its audio so far, where that was reported."""
+
+    @property
+    def audio_began(self) -> int | None:
+        """The `ts` of the first report of its audio's length, if that stated one."""
+
+    @property
+    def cut(self) -> Literal["no", "estimated", "exact"]:
+        """Whether it was interrupted, and whether any interruption stated what was heard."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether playback showed that it was heard to its end."""
+
+    @property
+    def ended(self) -> int | None:
+        """When it was heard to its end or interrupted, if it was."""
+
+    @property
+    def has_playback(self) -> bool:
+        """Whether a position or a heard text was stated, by whoever knows it; estimates do not count."""
+
+    @property
+    def before(self) -> KnownReply | None:
+        """The reply directly before it in the call."""
+
+
+class Known(Protocol):
+    """What `translate` and `closed` may know: the state before the frame, read only, and the dialect's own notes."""
+
+    @property
+    def here(self) -> int:
+        """The turn of the newest utterance; 0 before any."""
+
+    @property
+    def next_turn(self) -> int:
+        """The turn after the newest."""
+
+    def is_answered(self, turn: int) -> bool:
+        """Whether a reply has begun in a turn."""
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether `ts` says when the frame was sent; without, no position may be estimated from it."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What `note` has kept, the oldest first."""
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep any JSON under a key, or with None forget it. Of more than 16 KiB the oldest keys go."""
+
+    def turn_of(self, item: str) -> int | None:
+        """The turn in which an item began."""
+
+    def segment(self, item: str) -> KnownSegment | None:
+        """What an item of the user's says so far."""
+
+    def reply(self, item: str) -> KnownReply | None:
+        """The reply of an item, once it has begun."""
+
+    def open_replies(self) -> Iterator[KnownReply]:
+        """The replies that were neither heard to their end nor interrupted, the newest first."""
+
+
+class Hook(Struct, frozen=True):
+    """How a dialect's webhooks are taken."""
+
+    verify: Callable[[bytes, Mapping[str, str], str, int], bool]
+    """Whether a body carries the signature of a secret: body, headers (names in lower case), secret, now (Unix ms)."""
+    frames: Callable[[JsonObject], Iterable[JsonObject]]
+    """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
+
+
+def nothing(ts: int, known: Known) -> Iterable[MadeEvent]:
+    """What a dialect says at the close that has nothing to add."""
+    return ()
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """The native event stream of another stack.
+
+    `reduce` is an allow-list: what it does not name is not kept. It answers None for a frame that says nothing, and
+    raises `MalformedFrame` or `UnknownFrame`. `side` is who sent the frame, where the sender of it says so.
+
+    `translate` gets what `reduce` kept (`Frame.content`) and the frame's `ts`, and gives at most 64 events; of these at
+    most one begins a reply, and one an utterance. An event without `ts` is of the frame's time. `closed` is asked once
+    when the session is closed, before open replies are cut, with the time of the hang-up.
+    """
+
+    name: str
+    version: int
+    """To be raised with every change of `translate` or `closed`: folds made by another version are made again."""
+    reduce: Callable[[RawFrame, Side | None], Frame | None]
+    translate: Callable[[JsonObject, int, Known], Iterable[MadeEvent]]
+    closed: Callable[[int, Known], Iterable[MadeEvent]] = nothing
+    hook: Hook | None = None

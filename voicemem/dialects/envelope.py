@@ -1,0 +1,50 @@
+"""From a message to the frame in it: bare, or in an envelope with its time, sender and number (docs/dialects.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from voicemem.dialects.dialect import MalformedFrame
+from voicemem.errors import InvalidFrame
+from voicemem.protocol.codec import RejectedEvent, decode_header
+from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame
+
+MAX_DIALECT_FRAME_BYTES = 16 * 1024 * 1024
+"""Larger than other frames may be: images and long audio are dropped before anything is kept."""
+BAD_ENVELOPE = "An envelope has a frame, and may have ts, from, seq, id, session_id and producer."
+
+
+def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | RejectedEvent:
+    """The frame of one message, which is bare or an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
+    if binary:
+        return FrameEvent(dialect=dialect, frame=message)
+    try:
+        check_frame(message, MAX_DIALECT_FRAME_BYTES)
+    except InvalidFrame as error:
+        raise MalformedFrame(error.detail) from None
+    try:
+        value = JSON_DECODER.decode(message)
+    except msgspec.ValidationError:
+        raise MalformedFrame("A number of the frame is out of range.") from None
+    except MALFORMED:
+        return FrameEvent(dialect=dialect, frame=message.decode())
+    return decode_value(value, message, dialect)
+
+
+def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | RejectedEvent:
+    """The frame of a JSON value, whose text is `text`."""
+    if not is_envelope(value):
+        return FrameEvent(dialect=dialect, frame=value)
+    try:
+        return msgspec.convert({**value, "type": "frame", "dialect": dialect}, FrameEvent)
+    except msgspec.ValidationError:
+        header = decode_header(text)
+        return RejectedEvent("malformed_frame", BAD_ENVELOPE, header.session_id, header.producer, header.seq)
+
+
+def is_envelope(value: Any) -> bool:
+    """Whether a JSON value is an envelope around a frame."""
+    return isinstance(value, dict) and "frame" in value and "type" not in value

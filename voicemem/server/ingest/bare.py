@@ -1,0 +1,273 @@
+"""Connections of senders that know nothing of voicemem: bare frames of another stack, on a path of its own.
+
+Nothing is sent to such a sender, which might take it for a command, unless it has offered our subprotocol; and nothing
+that it sends closes the connection, since its call must go on (docs/dialects.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
+from voicemem.dialects.registry import DIALECTS
+from voicemem.errors import Refused, VoicememError
+from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen
+from voicemem.protocol.frames import PATH, PROTOCOL
+from voicemem.protocol.types import SESSION_ID_PATTERN
+from voicemem.security.access import Grant
+from voicemem.security.session_tokens import looks_like_token
+from voicemem.server.http.decoding import LARGE_BYTES
+from voicemem.server.ingest.connection import Connection
+from voicemem.server.ingest.control import CLEAN_CLOSES, WINDOW_BYTES, IngestHost
+from voicemem.server.ingest.leases import OpenLease
+from voicemem.server.ingest.websocket import EventSocket
+from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.hooks import session_id_of
+
+MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
+"""Frames that wait for the one that says the vendor's id of the session, and for how long."""
+LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
+"""Close codes after which a sender is not expected back."""
+QUERY = ("session_id", "producer", "token", "typed")
+AUTH_DECODER = msgspec.json.Decoder(Auth)
+
+
+class Door(NamedTuple):
+    """What the address of a connection says about it."""
+
+    dialect: str
+    session_id: str | None = None
+    producer: str | None = None
+    token: str | None = None
+    """A session token; nothing logs it."""
+    keep_typed: bool = True
+
+
+def find_door(target: str) -> Door | None:
+    """The door of a request's target; None for the path of events. Raises `Refused`."""
+    address = urlsplit(target)
+    if address.path == PATH:
+        if address.query:
+            raise Refused("invalid_query", "The ingest path takes no query; send the key in a header or a frame.")
+        return None
+    name = address.path.removeprefix(f"{PATH}/")
+    if name == address.path:
+        raise Refused("not_found", f"The ingest path is {PATH}, or {PATH}/ and the name of a dialect.")
+    if name not in DIALECTS:
+        raise Refused("unknown_dialect")
+    pairs = parse_qsl(address.query, keep_blank_values=True, max_num_fields=16)
+    query = dict(pairs)
+    if len(query) < len(pairs) or not query.keys() <= set(QUERY):
+        raise Refused("invalid_query", f"The query may have {', '.join(QUERY)}, each once.")
+    session_id, producer, token = query.get("session_id"), query.get("producer"), query.get("token")
+    if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
+        raise Refused("invalid_query", "A session id is 1 to 128 characters of A-Za-z0-9._:-")
+    if producer is not None and not 1 <= len(producer) <= 128:
+        raise Refused("invalid_query", "A producer's name is 1 to 128 characters.")
+    if token is not None and not looks_like_token(token):
+        raise Refused("invalid_query", "Only a session token may stand in the query; send a key in a header.")
+    if query.get("typed", "keep") not in ("keep", "ignore"):
+        raise Refused("invalid_query", "typed must be keep or ignore.")
+    return Door(name, session_id, producer or name, token, query.get("typed") != "ignore")
+
+
+class Received(NamedTuple):
+    """A message as it came, and when (Unix ms)."""
+
+    message: bytes
+    binary: bool
+    ts: int
+
+
+class BareConnection(Connection):
+    """Takes bare frames, and envelopes, of one session."""
+
+    def __init__(
+        self, websocket: EventSocket, host: IngestHost, grant: Grant | None, door: Door, origin: object = None
+    ) -> None:
+        self.door = door
+        self.received: deque[Received] = deque()
+        """Messages that wait until the session is open, for a large one before them, or for the rate of the key."""
+        self.waiting: list[ReducedFrame] = []
+        """Frames that wait for the one that says which session it is."""
+        self.waiting_bytes = 0
+        self.open_lease: OpenLease | None = None
+        websocket.silent = websocket.subprotocol != PROTOCOL
+        super().__init__(websocket, host, grant, origin)
+
+    async def run(self) -> None:
+        if self.grant is not None and self.session_id is not None:
+            self.frame_task = asyncio.create_task(self.process_waiting(None))
+        await super().run()
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the address names, or a session token."""
+        return self.door.session_id or (None if self.grant is None else self.grant.session_id)
+
+    # Messages in
+
+    def on_message(self, message: bytes, binary: bool) -> None:
+        if self.reading_stopped:
+            return
+        self.unanswered += len(message)
+        self.received.append(Received(message, binary, self.host.recorder.clock()))
+        if self.frame_task is None:
+            self.take_received()
+        if self.unanswered > WINDOW_BYTES:
+            self.websocket.set_reading(False)
+
+    def take_received(self) -> None:
+        """Take what has come, up to a message that takes time."""
+        while self.received and not self.throttle.held and not self.reading_stopped and self.frame_task is None:
+            received = self.received.popleft()
+            self.unanswered -= len(received.message)
+            if self.grant is None or len(received.message) > LARGE_BYTES:
+                self.frame_task = asyncio.create_task(self.process_waiting(received))
+            else:
+                self.take(received, self.decode(received))
+
+    async def process_waiting(self, first: Received | None) -> None:
+        """Open the session, or take a message that takes time; then take what came meanwhile."""
+        try:
+            if first is not None and self.grant is None:
+                first = await self.take_key(first)
+            if self.grant is not None and self.open_lease is None and self.session_id is not None:
+                await self.open_session(self.session_id)
+            if first is not None:
+                work = partial(self.decode, first)
+                self.take(first, await self.host.decoding.decode(len(first.message), work))
+        except VoicememError as error:
+            self.fail(error)
+        finally:
+            self.frame_task = None
+        self.take_received()
+        self.resume_if_room()
+
+    async def take_key(self, first: Received) -> Received | None:
+        """Take the key that the first frame of a connection without one must be. Raises `InvalidFrame`."""
+        try:
+            key = AUTH_DECODER.decode(first.message).token
+        except msgspec.DecodeError:
+            key = None
+        await self.authenticate(key)
+        self.websocket.accept_up_to(MAX_DIALECT_FRAME_BYTES)
+        return first if key is None else None
+
+    def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
+        """The frame of a message; it may run on a thread."""
+        try:
+            return decode_message(received.message, received.binary, self.door.dialect)
+        except MalformedFrame as malformed:
+            return malformed
+
+    def take(self, received: Received, frame: FrameEvent | RejectedEvent | MalformedFrame) -> None:
+        """Reduce a frame, and put it where it belongs."""
+        self.throttle.count(1)
+        frames, size = self.host.recorder.frames, len(received.message)
+        if isinstance(frame, MalformedFrame):
+            frames.count(self.door.dialect, "malformed")
+            return
+        if isinstance(frame, RejectedEvent):
+            frames.count(self.door.dialect, "malformed")
+            arrival: ReducedFrame | RejectedEvent | None = frame
+        else:
+            arrival = self.reduce(self.at(frame, received.ts))
+        if arrival is None:
+            return
+        if self.open_lease is not None:
+            self.enqueue(arrival, size)
+        elif isinstance(arrival, ReducedFrame):
+            self.wait_for_id(arrival)
+
+    def reduce(self, frame: FrameEvent) -> ReducedFrame | RejectedEvent | None:
+        recorder, keep_typed = self.host.recorder, self.door.keep_typed
+        if self.open_lease is None:
+            return recorder.frames.reduce(frame, keep_typed)
+        return recorder.reduce_frame(self.open_lease.lease, frame, keep_typed)
+
+    def at(self, frame: FrameEvent, ts: int) -> FrameEvent:
+        """A frame with the time of its receipt, where it has none; one with a seq must stay as it was sent."""
+        if frame.ts is not None or frame.seq is not None:
+            return frame
+        return msgspec.structs.replace(frame, ts=ts)
+
+    def resume(self) -> None:
+        if self.frame_task is None:
+            self.take_received()
+        self.resume_if_room()
+
+    def stop_reading(self) -> None:
+        super().stop_reading()
+        self.received.clear()
+
+    # Which session it is
+
+    def wait_for_id(self, frame: ReducedFrame) -> None:
+        """Keep a frame until one says which session it is; then open that."""
+        if not self.waiting:
+            asyncio.get_running_loop().call_later(MAX_WAIT_S, self.wait_no_longer)
+        self.waiting.append(frame)
+        self.waiting_bytes += len(frame.payload)
+        said = None if frame.reduced is None else frame.reduced.session_id
+        if said:
+            self.frame_task = asyncio.create_task(self.process_id(session_id_of(said)))
+        elif len(self.waiting) >= MAX_WAITING or self.waiting_bytes > MAX_WAITING_BYTES:
+            self.wait_no_longer()
+
+    def wait_no_longer(self) -> None:
+        """Go on without the vendor's id: the service makes one."""
+        if self.open_lease is None and self.frame_task is None and not self.reading_stopped:
+            self.frame_task = asyncio.create_task(self.process_id(None))
+
+    async def process_id(self, session_id: str | None) -> None:
+        try:
+            await self.open_session(session_id)
+        except VoicememError as error:
+            self.fail(error)
+        finally:
+            self.frame_task = None
+        self.take_received()
+        self.resume_if_room()
+
+    async def open_session(self, session_id: str | None) -> None:
+        """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
+        await self.open(SessionOpen(session_id=session_id, producer=self.door.producer))
+        self.open_lease = self.leases.only
+        waiting, self.waiting = self.waiting, []
+        for frame in waiting:
+            if self.open_lease is not None:
+                self.enqueue(frame, len(frame.payload))
+
+    # The end
+
+    async def wind_down(self) -> None:
+        await self.finish_waiting()
+        await super().wind_down()
+        left = self.websocket.close_code in LEFT_CLOSES
+        if self.open_lease is not None and left and not self.draining:
+            self.host.presence.close_if_left(self.open_lease.lease)
+
+    async def finish_waiting(self) -> None:
+        """A connection that is over says no more which session it is: what it sent is kept under an id of ours."""
+        if self.frame_task is not None:
+            await self.frame_task
+        if self.waiting and self.grant is not None and not self.reading_stopped:
+            await self.process_id(None)
+
+    def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
+        super().refuse(refused, session_id, producer, seq)
+        if self.open_lease is None:  # the session cannot be opened, and nothing else can become of the connection
+            self.fail(refused)
+
+    def count_unstored(self) -> None:
+        """Nothing of a stack that does not know us counts as a flood: its call goes on."""
