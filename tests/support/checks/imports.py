@@ -42,8 +42,8 @@ CLIENT = ("errors", "version", "backoff", "protocol", "dialects", "client")
 """All that the client imports from; it runs where the server is not installed."""
 PURE_MODULES = frozenset(
     """
-    __future__ array base64 binascii bisect collections fractions functools hashlib ipaddress itertools json math
-    operator re types typing unicodedata urllib.parse
+    __future__ array base64 binascii bisect collections fractions functools hashlib hmac ipaddress itertools json
+    math operator re types typing unicodedata urllib.parse
     jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)
