@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
         OPENAI_REALTIME,
+        ELEVENLABS_AGENTS,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())
