@@ -11,7 +11,7 @@
 | `client_tool_call`, `agent_tool_request` | `tool.call` |
 | `client_tool_result` (app), `agent_tool_response_full_payload` | `tool.result` |
 | `user_message`, `multimodal_message` (app) | `message` |
-| webhook `post_call_transcription` | a frame each item: onto the live one, else a message of its own; then `session.end` |
+| webhook `post_call_transcription` | a frame each item: onto the live one, else said anew; then `session.end` |
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ async def test_a_fold_that_fails_sets_its_session_aside(
     stream = await call(store, *spoken(1), METRIC)
     with pytest.raises(SessionSetAside):
         await memories.get_state(stream)
-    assert ("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert SetAside("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
     assert "KeyError" in caplog.text
     assert "what was said" not in caplog.text
 
@@ -154,7 +154,7 @@ async def test_a_fold_that_takes_too_long_is_interrupted(store: MemoryStore, mem
     found = await asyncio.gather(*readers, return_exceptions=True)
     assert [SessionSetAside] * 3 == [type(one) for one in found]
     assert stream.key not in memories.cached
-    assert ("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert SetAside("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
 
 
 async def test_messages_that_take_too_long_are_interrupted(
@@ -171,7 +171,7 @@ async def test_messages_that_take_too_long_are_interrupted(
     monkeypatch.setattr("voicemem.transcript.history.turn_messages", endless)
     with pytest.raises(SessionSetAside):
         await memories.get(stream)
-    assert ("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert SetAside("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
 
 
 # Commits
@@ -188,7 +188,7 @@ async def test_a_commit_survives_a_fold_that_fails(store: MemoryStore, memories:
     assert stream.key not in memories.cached
     assert await memories.set_aside.find(stream.key) is None
     await catch_up_lagging(memories)
-    assert ("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert SetAside("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
 
 
 async def test_a_failure_that_does_not_come_back_changes_nothing(store: MemoryStore, memories: ReadModelCache) -> None:
