@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from voicemem.dialects.agora_ten.dialect import AGORA_TEN
 from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
         OPENAI_REALTIME,
+        ELEVENLABS_AGENTS,
+        AGORA_TEN,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

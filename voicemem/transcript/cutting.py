@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from unicodedata import category
 
-SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u30ff\u3100-\u31bf\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")  # fmt: skip  # noqa: E501
-"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+from voicemem.protocol.scripts import SPACELESS
+
 SPACELESS_CLOSING = "。，、！？；：…」』）》”’〉】〕］｝"
 """Marks that close a word of a script without spaces, where the next word follows at once."""
 JOINERS = "'’-.,_"

@@ -45,8 +45,8 @@ INTEGRATIONS = (*CLIENT, "transcript", "integrations")
 """The same for the integrations, which run beside the client; `transcript` is how text is cut."""
 PURE_MODULES = frozenset(
     """
-    __future__ array base64 binascii bisect collections fractions functools hashlib ipaddress itertools json math
-    operator re types typing unicodedata urllib.parse
+    __future__ array base64 binascii bisect collections fractions functools hashlib hmac ipaddress itertools json
+    math operator re types typing unicodedata urllib.parse
     jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)

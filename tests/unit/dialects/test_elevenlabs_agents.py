@@ -1,0 +1,326 @@
+"""The dialect of ElevenLabs Agents: what no recorded call shows, hostile frames, and the webhook's signature."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, reduced
+from tests.support.paths import ROOT
+from tests.support.transcripts import closed
+from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
+from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
+from voicemem.dialects.elevenlabs_agents.frames import KINDS, reduce, words_of
+from voicemem.dialects.elevenlabs_agents.records import Alignment
+from voicemem.dialects.elevenlabs_agents.translation import RULES
+from voicemem.dialects.elevenlabs_agents.turns import without_ellipsis
+from voicemem.dialects.elevenlabs_agents.webhook import frames, verify
+from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.frames import LEFT
+
+CALLS = {one.name: one for one in RECORDINGS if one.dialect == "elevenlabs-agents"}
+BODY = ROOT / "fixtures" / "elevenlabs-agents" / "webhook.json"
+NOW = 1_763_800_060_000
+SECRET = "wsec_of_a_test"
+FROM_THE_SDK = "bd0c5ead34016abc19d3469ccc4405715ac3828fdf4c9bc78c4cd5f4833c6f16"
+"""Over the body of the test below; `construct_event` of elevenlabs 2.78.0 takes it."""
+PRIVATE = ("+49", "sk-not", "You are a joker", "menu", "analysis", "agent_1")
+
+
+def memory(*sent: JsonObject) -> list[Any]:
+    """The messages that these frames give, one a second, with a hang-up a second later."""
+    rows = []
+    for position, raw in enumerate(sent, 1):
+        frame = reduce(raw)
+        if frame is not None:
+            event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=position * 1000, id=frame.id)
+            rows.append(DecodedRow(position, position * 1000, event, "main"))
+    end = (len(sent) + 1) * 1000
+    rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    messages: list[Any] = contents(fold_rows(rows))["contents"]
+    return messages
+
+
+def user(text: str, event: int) -> JsonObject:
+    return {"type": "user_transcript", "user_transcription_event": {"user_transcript": text, "event_id": event}}
+
+
+def tentative(text: str, event: int) -> JsonObject:
+    inside = {"user_transcript": text, "event_id": event}
+    return {"type": "tentative_user_transcript", "tentative_user_transcription_event": inside}
+
+
+def agent(text: str, event: int) -> JsonObject:
+    return {"type": "agent_response", "agent_response_event": {"agent_response": text, "event_id": event}}
+
+
+def corrected(original: str, heard: str, event: int) -> JsonObject:
+    inside = {"original_agent_response": original, "corrected_agent_response": heard, "event_id": event}
+    return {"type": "agent_response_correction", "agent_response_correction_event": inside}
+
+
+def audio(milliseconds: int, event: int) -> JsonObject:
+    return {"type": "audio", "audio_event": {"audio_base_64": "A" * (milliseconds * 32 * 4 // 3), "event_id": event}}
+
+
+INTERRUPTION: JsonObject = {"type": "interruption", "interruption_event": {"event_id": 90}}
+
+
+def test_private_things_are_not_kept() -> None:
+    """Neither audio, prompts, variables, phone numbers, context nor the webhook's knowledge of the caller are kept."""
+    for recording in CALLS.values():
+        for _, frame in reduced(recording):
+            text = json.dumps(frame.content)
+            assert not [one for one in PRIVATE if one in text]
+            assert "audio_base_64" not in text
+
+
+def test_audio_is_a_count() -> None:
+    """Audio without times is a count, which may be added up; with times it has words."""
+    frame = reduce(
+        {"type": "audio", "audio_event": {"audio_base_64": base64.b64encode(bytes(99)).decode(), "event_id": 3}}
+    )
+    assert frame is not None
+    assert frame.content == {"type": "audio", "audio_bytes": 99, "event_id": 3}
+    assert frame.counts_audio
+    assert frame.id is None
+
+
+def test_words_of_characters() -> None:
+    """Characters are put together to words, of scripts without spaces one by one; useless times do no harm."""
+    text = "I’m “so” 你好 ok"
+    times = [float(10 * place) for place in range(len(text))]
+    words = [word for word, _, _ in words_of(Alignment(list(text), times, [10.0] * len(text)))]
+    assert words == ["I’m ", "“so” ", "你", "好 ", "ok"]
+    [(_, begin_ms, end_ms)] = words_of(Alignment(["a", "", " "], [float("inf"), -5.0], [1.0]))
+    assert 0 < begin_ms <= end_ms <= MAX_INTEGER
+    assert words_of(Alignment(["a"], [-5.0], [1.0])) == [("a", 0, 0)]
+
+
+def test_correction_counts_after_the_clock_said_it_was_over() -> None:
+    """A correction counts though by the clock all of the reply's audio had been played."""
+    sent = [user("Go on.", 1), agent("One two three.", 2), audio(100, 3), INTERRUPTION]
+    assert memory(*sent)[1]["content"] == "One two three."
+    message = memory(*sent, corrected("One two three.", "One two...", 4))[1]
+    assert (message["content"], message["metadata"]["interrupt_timestamp"]) == ("One two", 4000)
+
+
+def test_correction_of_an_unknown_reply_says_it() -> None:
+    """Where the reply itself was lost, the correction has its text."""
+    message = memory(user("Go on.", 1), corrected("One two three.", "One...", 4))[1]
+    assert (message["content"], message["metadata"]["original"]) == ("One", "One two three.")
+
+
+def test_correction_that_corrects_nothing_marks_nothing() -> None:
+    """A correction with the same text is no interruption."""
+    message = memory(user("Go on.", 1), agent("One two.", 2), corrected("One two.", "One two.", 4))[1]
+    assert "interrupted" not in message["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("heard", "original", "expected"),
+    [
+        ("One...", "One two.", "One"),
+        ("Wait...", "Wait... what?", "Wait..."),
+        ("One…", "One two.", "One"),
+        ("", "a", ""),
+    ],
+)
+def test_ellipsis(heard: str, original: str, expected: str) -> None:
+    """The ellipsis of a correction is taken off, unless the reply has it there."""
+    assert without_ellipsis(heard, original) == expected
+
+
+def test_tentative_text_under_another_number_is_said_once() -> None:
+    """A final transcript with another number than the tentative one replaces it."""
+    messages = memory(tentative("Tell me", 1), user("Tell me a joke.", 2))
+    assert [(one["content"], one["turn_id"]) for one in messages] == [("Tell me a joke.", 1)]
+
+
+def test_unfinished_user_text_stays() -> None:
+    """What was tentative when the call ended is kept as such."""
+    message = memory(tentative("Tell me", 1))[0]
+    assert (message["content"], message["metadata"]["partial"]) == ("Tell me", True)
+
+
+def test_queued_replies_are_all_cut() -> None:
+    """An interruption also cuts the replies of the turn that wait to be played."""
+    sent = [
+        user("Go on.", 1),
+        agent("One two three.", 2),
+        audio(9000, 2),
+        agent("Four five.", 3),
+        audio(900, 3),
+        INTERRUPTION,
+    ]
+    messages = memory(*sent)
+    assert messages[1]["metadata"]["interrupted"]
+    assert (messages[2]["content"], messages[2]["metadata"]["original"]) == ("", "Four five.")
+
+
+def test_unknown_and_malformed_frames() -> None:
+    """Other types are unknown; frames of other forms, sides and vendors are malformed."""
+    with pytest.raises(UnknownFrame):
+        reduce({"type": "new_event"})
+    hostile: list[Any] = ["text", b"\0", {}, {"type": 3}, {"type": "audio"}, {"type": "audio", "audio_event": {}}]
+    hostile += [user("a", 1) | {"user_transcription_event": []}, {"type": "session.created"} | {"type": None}]
+    for frame in hostile:
+        with pytest.raises(MalformedFrame):
+            reduce(frame)
+    for side, frame in (("app", INTERRUPTION), ("vendor", {"type": "pong"}), ("vendor", {"user_audio_chunk": "A"})):
+        with pytest.raises(MalformedFrame):
+            reduce(frame, side)  # type: ignore[arg-type]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+recorded_frames = [row["frame"] for one in CALLS.values() for row in one.envelopes()]
+
+
+@st.composite
+def mutated_frames(draw: st.DrawFn) -> Any:
+    """A recorded frame of which a field, at any level, has another value."""
+    frame = json.loads(json.dumps(draw(st.sampled_from(recorded_frames))))
+    at: Any = frame
+    while isinstance(at, dict) and at:
+        key = draw(st.sampled_from(sorted(at)))
+        if not isinstance(at[key], dict) or draw(st.booleans()):
+            at[key] = draw(json_values | st.integers(0, 20))
+            break
+        at = at[key]
+    return frame
+
+
+@given(json_values | mutated_frames())
+def test_any_frame_is_reduced_or_refused(frame: Any) -> None:
+    """Whatever comes is kept, ignored or refused by the two errors, and what is kept is kept again as it is."""
+    try:
+        kept = reduce(frame)
+    except (MalformedFrame, UnknownFrame):
+        return
+    if kept is not None:
+        assert reduce(json.loads(msgspec.json.encode(kept.content))) == kept
+
+
+@given(st.lists(st.sampled_from(recorded_frames) | mutated_frames(), max_size=30), st.booleans())
+def test_frames_in_any_order_never_fail(sent: list[Any], with_times: bool) -> None:
+    """No order, loss, repetition or change of frames makes the translation fail."""
+    rows = []
+    for position, raw in enumerate(sent, 1):
+        try:
+            frame = reduce(raw)
+        except (MalformedFrame, UnknownFrame):
+            continue
+        if frame is not None:
+            ts = position * 100 if with_times else None
+            event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=ts)
+            rows.append(DecodedRow(position, position * 100, event, "main"))
+    rows.append(DecodedRow(len(sent) + 1, 9_999, closed(9_999)))
+    state = fold_rows(rows)
+    assert state.ignored == {}
+
+
+def test_every_kind_has_a_rule() -> None:
+    """Whatever is kept is translated."""
+    assert set(RULES) == {name for name, kind in KINDS.items() if kind.record is not None}
+
+
+# The webhook
+
+
+def signature(body: bytes, secret: str = SECRET, seconds: int = NOW // 1000) -> str:
+    signed = hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={seconds},v0={signed}"
+
+
+def signed_by(header: str, body: bytes = b"{}", now: int = NOW, secret: str = SECRET) -> bool:
+    hook = ELEVENLABS_AGENTS.hook
+    assert hook is not None
+    return hook.verify(body, {"elevenlabs-signature": header}, secret, now)
+
+
+def test_signature_of_the_sdk_is_accepted() -> None:
+    """A signature that ElevenLabs' own SDK accepts is accepted, over the bytes as they came."""
+    assert signed_by(f"t=1763800060,v0={FROM_THE_SDK}", b'{"type": "post_call_transcription"}')
+    assert signed_by(signature(b"\xff{"), b"\xff{")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "t=,v0=",
+        "v0=" + "0" * 64,
+        f"t={NOW // 1000}",
+        f"t={NOW // 1000},v0=",
+        f"t={NOW // 1000},v0=é",
+        "t=²,v0=" + "0" * 64,
+        "t=" + "9" * 400 + ",v0=" + "0" * 64,
+        signature(b"{}", "another secret"),
+        signature(b"{ }"),
+        signature(b"{}", seconds=NOW // 1000 - 1801),
+        signature(b"{}", seconds=NOW // 1000 + 1801),
+        signature(b"{}").replace("v0", "v1"),
+        signature(b"{}") + ",t=1",
+    ],
+)
+def test_wrong_signatures_are_refused(header: str) -> None:
+    """A signature of another secret, body, scheme or time is refused, and so is anything else."""
+    assert not signed_by(header)
+
+
+@given(st.text(max_size=80), st.binary(max_size=20))
+def test_any_header_is_refused(header: str, body: bytes) -> None:
+    """Whatever stands in the header, verification answers."""
+    assert not verify(body, {"elevenlabs-signature": header}, SECRET, NOW)
+
+
+def test_empty_secret_verifies_nothing() -> None:
+    """Without a secret nobody can have signed."""
+    assert not signed_by(signature(b"{}", ""), secret="")
+
+
+def test_body_becomes_frames() -> None:
+    """The webhook's body gives one frame an item and one for the end, each of which names the conversation."""
+    body = json.loads(BODY.read_text("utf-8"))
+    kept = [reduce(frame) for frame in frames(body)]
+    recorded = [frame for _, frame in reduced(CALLS["webhook_alone"])]
+    assert kept == recorded
+    assert {frame.session_id for frame in recorded} == {"conv_7201"}
+    assert [frame.end for frame in recorded] == [None] * (len(recorded) - 1) + ["ended"]
+
+
+def test_other_webhooks_say_nothing() -> None:
+    """Audio after the call, and calls that never began, are accepted and say nothing."""
+    assert [*frames({"type": "post_call_audio", "data": {"full_audio": "AAAA"}})] == []
+    assert [*frames({"type": "call_initiation_failure", "data": {}})] == []
+
+
+@pytest.mark.parametrize("data", [None, {}, {"conversation_id": "c", "transcript": [1]}, {"transcript": []}])
+def test_malformed_bodies(data: Any) -> None:
+    """A body of another form is malformed."""
+    for body in ({}, {"type": 1}, {"type": "post_call_transcription", "data": data}):
+        with pytest.raises(MalformedFrame):
+            [*frames(body)]
+
+
+def test_webhook_twice_changes_nothing() -> None:
+    """A webhook that is delivered again, and after the live conversation, changes nothing."""
+    call = CALLS["live_and_webhook"]
+    rows = journal_rows(call)
+    again = [row._replace(position=row.position + 1000) for row in rows[:-1]]
+    both = [*rows[:-1], *again, rows[-1]._replace(position=9999)]
+    assert contents(fold_rows(both)) == call.document("contents")

@@ -1,0 +1,18 @@
+"""The dialect `agora-ten`.
+
+| frame | events |
+|---|---|
+| text `MESSAGE_ID|PART|PARTS|BASE64` (RTC data stream) | the object in it, once all parts are there |
+| `user.transcription` | `asr` of the item `uTURN` |
+| `assistant.transcription` | `llm.delta` of `aTURN`, `tts` with new words; status 1 `llm.done`, 2 `interrupt` |
+| `message.interrupt` | `interrupt` at `start_ms`, which counts on the clock of the words |
+| `message.metrics` | `metric` |
+"""
+
+from __future__ import annotations
+
+from voicemem.dialects.agora_ten.frames import reduce
+from voicemem.dialects.agora_ten.translation import closed, translate
+from voicemem.dialects.dialect import Dialect
+
+AGORA_TEN = Dialect(name="agora-ten", version=1, reduce=reduce, translate=translate, closed=closed)

@@ -1,0 +1,1 @@
+"""ElevenLabs Agents: the websocket of a conversation, and the webhook after it."""

@@ -1,0 +1,109 @@
+"""How long the audio of ElevenLabs' replies is, and when their words are spoken.
+
+Audio may come before the text of its reply, and a word may be divided between two pieces of audio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, MadeEvent
+from voicemem.dialects.elevenlabs_agents.turns import newest_reply, stated_ts
+from voicemem.protocol.events import Tts, Word
+from voicemem.protocol.types import JsonObject
+
+PCM_BYTES_PER_MS = 32
+"""Of the usual format: 16 bits at 16 kHz."""
+ULAW_BYTES_PER_MS = 8
+MAX_WAITING_WORDS = 100
+"""Words whose audio came before their reply; the times of further ones are lost."""
+Made = Iterable[MadeEvent]
+
+
+def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
+    name, _, rate = (frame["conversation_initiation_metadata_event"].get("agent_output_audio_format") or "").partition(
+        "_"
+    )
+    if name == "pcm" and rate.isascii() and rate.isdecimal():
+        known.note("format", max(1, int(rate[:6]) * 2 // 1000))
+    elif name == "ulaw":
+        known.note("format", ULAW_BYTES_PER_MS)
+    return ()
+
+
+def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Count the audio of the newest reply, or of the one to come if the user has spoken since."""
+    reply = reply_of_audio(frame, known)
+    if reply is None or reply.item is None:
+        wait_for_reply(frame, ts, known)
+        return
+    item = reply.item
+    before, count, last = audio_so_far(item, known)
+    words, last = joined_words(frame.get("words") or (), before, last)
+    count += frame[AUDIO_BYTES]
+    known.note("audio", [item, count, last])
+    yield Tts(item=item, total_audio_ms=count // bytes_per_ms(known), words=words or None)
+
+
+def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
+    """The reply of the same event, else the newest one if nobody has spoken since it began."""
+    event = frame.get("event_id")
+    reply = None if event is None else known.reply(f"a{event}")
+    if reply is not None:
+        return reply
+    newest = newest_reply(known)
+    return newest if newest is not None and newest.turn >= known.here else None
+
+
+def audio_so_far(item: str, known: Known) -> tuple[int, int, list[object] | None]:
+    """How long the audio of a reply is, in ms and in bytes, and its last word."""
+    noted_item, count, last = known.notes.get("audio") or (None, 0, None)
+    if noted_item != item:
+        # Another reply's audio came in between: what is known of this one is its length.
+        reply = known.reply(item)
+        total_ms = 0 if reply is None else reply.total_audio_ms or 0
+        return total_ms, total_ms * bytes_per_ms(known), None
+    return count // bytes_per_ms(known), count, last
+
+
+def joined_words(
+    pieces: Iterable[tuple[str, int, int]], before: int, last: list[object] | None
+) -> tuple[tuple[Word, ...], list[object] | None]:
+    """The words of a piece of audio that begins at `before`; one that the last piece began is said whole."""
+    words: list[Word] = []
+    for text, start_ms, end_ms in pieces:
+        begin_ms = before + start_ms
+        if last is not None and text[:1].strip() and not str(last[0])[-1:].isspace():
+            text, begin_ms = f"{last[0]}{text}", int(str(last[1]))
+        if text.strip():
+            words.append(Word(text.strip(), begin_ms, max(begin_ms, before + end_ms)))
+            last = [text, begin_ms]
+        elif last is not None:
+            last = [f"{last[0]} ", last[1]]
+    return tuple(words), last
+
+
+def wait_for_reply(frame: JsonObject, ts: int, known: Known) -> None:
+    """Keep the count of audio that comes before the text of its reply."""
+    waiting = known.notes.get("waiting") or {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
+    before = waiting["bytes"] // bytes_per_ms(known)
+    pieces = [(text, before + start_ms, before + end_ms) for text, start_ms, end_ms in frame.get("words") or ()]
+    words = [*waiting["words"], *pieces][:MAX_WAITING_WORDS]
+    known.note("waiting", waiting | {"bytes": waiting["bytes"] + frame[AUDIO_BYTES], "words": words})
+
+
+def play_waiting(item: str, known: Known) -> Made:
+    """Give a new reply the audio that came before it."""
+    waiting = known.notes.get("waiting")
+    if waiting is not None:
+        words, last = joined_words(waiting["words"], 0, None)
+        known.note("waiting", None)
+        known.note("audio", [item, waiting["bytes"], last])
+        total_ms = waiting["bytes"] // bytes_per_ms(known)
+        yield Tts(item=item, total_audio_ms=total_ms, words=words or None, ts=waiting["ts"])
+
+
+def bytes_per_ms(known: Known) -> int:
+    rate: int = known.notes.get("format", PCM_BYTES_PER_MS)
+    return rate
