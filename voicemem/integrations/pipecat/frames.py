@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
+from voicemem.integrations.pipecat.contexts import Audio
+from voicemem.integrations.pipecat.replies import ReplyTracker
 from voicemem.integrations.pipecat.word_clock import NS_PER_MS
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -112,6 +113,7 @@ class FrameListener:
 
     def on_start(self, pushed: Any, at: float) -> None:
         self.has_tts |= isinstance(pushed.source, self.tts_type)
+        self.replies.speaks |= self.has_tts
 
     # The caller
 

@@ -8,13 +8,12 @@ on before the audio of that reply, and the id that the TTS gives its audio (a co
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.pipecat.contexts import Audio, Context, Reply
 from voicemem.integrations.pipecat.pauses import Sound, spans_of
 from voicemem.integrations.pipecat.timeline import TRANSPORT_MS, AudioTimeline
-from voicemem.integrations.pipecat.word_clock import TimedWord, WordClock
+from voicemem.integrations.pipecat.word_clock import TimedWord
 from voicemem.integrations.spoken_text import MAX_CHARS
 from voicemem.transcript.cutting import units_of
 
@@ -24,65 +23,6 @@ USUAL_MS_PER_UNIT = 66.0
 LEAST_SHARE, MOST_SHARE = 0.5, 2.0
 """Of the usual length; audio outside of this is not that of the sentence that was announced with it."""
 MAX_SPEECHES = 64
-
-
-class Audio(NamedTuple):
-    """Audio of 16 bits a sample."""
-
-    pcm: bytes
-    sample_rate: int
-    channels: int
-
-    @property
-    def length_ms(self) -> float:
-        return 1000.0 * len(self.pcm) / (2 * self.channels * self.sample_rate)
-
-
-@dataclass
-class Reply:
-    """One reply of the agent, from the LLM to the output."""
-
-    name: str
-    generated: bool = False
-    """Whether its text is complete."""
-    passed: bool = False
-    """Whether the TTS has got all of its text."""
-    skipped: bool = False
-    """Whether it is not spoken."""
-    interruptible: bool = True
-    text: str = ""
-    """What the LLM said and the TTS has not announced, for TTS that get single tokens."""
-    unannounced: bool = False
-    """Whether the TTS speaks before it announces."""
-    contexts: set[str] = field(default_factory=set)
-    """Those whose audio the output has not done with."""
-    begun: bool = False
-    done_at: float | None = None
-    """When the output handed out the last of it."""
-
-
-@dataclass
-class Context:
-    """One TTS context: audio that belongs together."""
-
-    reply: Reply
-    start_ms: float
-    """Where its audio begins in the reply's."""
-    clock: WordClock = field(default_factory=WordClock)
-    sound: Sound = field(default_factory=Sound)
-    """Audio since the last sentence that is known to be complete."""
-    text: str = ""
-    """Text since then."""
-    is_open: bool = False
-    """Whether audio has come since the TTS last stopped; a context that waited for text too long stops, and goes on."""
-    stopped: int = 0
-    """How often the TTS has stopped."""
-    played: int = 0
-    """How often the output has come to such a stop."""
-    alone: bool = False
-    """Whether the text is one sentence, announced when all audio before it was known to be of others."""
-    timed: bool = False
-    """Whether its words have times."""
 
 
 class ReplyTracker:
@@ -110,6 +50,8 @@ class ReplyTracker:
         self.last_pts = 0
         self.interruptions: dict[int, list[Reply]] = {}
         self.anything_said = False
+        self.speaks = False
+        """Whether there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
 
     # The LLM
 
@@ -121,6 +63,7 @@ class ReplyTracker:
         if self.generating is None:
             self.generating = self.new_reply()
         self.generating.skipped |= skipped
+        self.generating.has_text = True
         self.anything_said = True
         self.generating.text = (self.generating.text + text)[:MAX_CHARS]
         self.ledger.said(self.generating.name, text, at)
@@ -130,7 +73,8 @@ class ReplyTracker:
         if reply is None:
             return
         reply.generated = True
-        self.ledger.said_all(reply.name, at)
+        if reply.has_text:
+            self.ledger.said_all(reply.name, at)
         if reply.skipped:
             self.finish(reply, at)
         else:
@@ -187,7 +131,7 @@ class ReplyTracker:
         asked, interruptible = self.speeches[place]
         del self.speeches[place]
         reply = self.new_reply()
-        reply.generated = reply.passed = True
+        reply.generated = reply.passed = reply.has_text = True
         reply.interruptible = interruptible
         self.ledger.announced(reply.name, asked, at, "command" if self.anything_said else "greeting")
         self.anything_said = True
@@ -204,6 +148,7 @@ class ReplyTracker:
 
     def audio_made(self, context: str | None, audio: Audio, interruptible: bool, at: float, at_ns: int) -> None:
         """The TTS made more audio."""
+        self.speaks = True
         known = self.context_of(context, "", at) if context or self.context else None
         if known is None:
             self.timeline.made("", "", audio.length_ms, interruptible)
@@ -316,15 +261,16 @@ class ReplyTracker:
                 self.finish_or_lose(reply, reply.done_at + self.timeline.delay_ms)
 
     def finish_or_lose(self, reply: Reply, at: float) -> None:
-        """A reply is over. It may have been lost on its way: a client that has gone plays nothing."""
+        """A reply is over. It may have been lost on its way: a client that has gone plays nothing, a TTS may fail."""
         track = self.timeline.track(reply.name)
-        if track.made_ms and track.written_ms < track.made_ms - 2 * TRANSPORT_MS:
+        if self.speaks and (not track.made_ms or track.written_ms < track.made_ms - 2 * TRANSPORT_MS):
             self.cut(reply, at, "hang_up")
         else:
             self.finish(reply, at)
 
     def finish(self, reply: Reply, at: float) -> None:
-        self.ledger.finished(reply.name, at)
+        if reply.has_text:
+            self.ledger.finished(reply.name, at)
         self.forget(reply)
 
     def forget(self, reply: Reply) -> None:
@@ -359,7 +305,7 @@ class ReplyTracker:
         heard_ms = self.timeline.heard_ms(reply.name, at)
         if heard_ms > 0:
             self.ledger.cut(reply.name, heard_ms, at, cause=cause)
-        else:
+        elif reply.has_text:
             self.ledger.withdrawn(reply.name, at)
         self.forget(reply)
 
