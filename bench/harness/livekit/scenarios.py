@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 from livekit.agents import Agent, function_tool, llm
@@ -73,6 +73,24 @@ class GreetingAgent(Agent):
 
     async def on_enter(self) -> None:
         self.session.say(GREETING)
+
+
+class OwnNodes(Agent):
+    """Has nodes of its own: a text in one piece, and a voice that is told something else."""
+
+    def __init__(self) -> None:
+        super().__init__(instructions="Be brief.")
+
+    async def llm_node(self, *_: Any) -> str:
+        return "Hello **there**."
+
+    async def tts_node(self, text: Any, model_settings: Any) -> Any:
+        async def plain() -> AsyncIterator[str]:
+            async for piece in text:
+                yield piece.replace("*", "")
+
+        async for frame in Agent.default.tts_node(self, plain(), model_settings):
+            yield frame
 
 
 class Scenario(NamedTuple):

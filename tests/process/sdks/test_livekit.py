@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from livekit.agents import Agent, ChatContext, llm
 
     from bench.harness.livekit import scenarios
-    from bench.harness.livekit.scenarios import JOKE, SCENARIOS, SHORT, STORY, Scenario, answer
+    from bench.harness.livekit.scenarios import JOKE, SCENARIOS, SHORT, STORY, OwnNodes, Scenario, answer
     from bench.harness.livekit.stage import ALIGNED, MODES, PLAIN, Mode, Stage
     from voicemem.integrations import livekit
 
@@ -126,6 +126,35 @@ async def test_the_call_ends_with_the_session(app: App) -> None:
     """`session.end` has LiveKit's reason, and the session is closed."""
     await remembered(app, BY_NAME["hang_up"], PLAIN)
     assert await RestClient(app).state("call") == "ended"
+
+
+async def test_nodes_of_an_agent_are_kept(app: App) -> None:
+    """What the agent's own nodes make is played and remembered."""
+
+    async def act(stage: Stage) -> None:
+        await stage.caller.says("Good morning")
+        await stage.until_remembered(1)
+        await stage.until_silent()
+
+    stage, messages = await remembered(app, Scenario("own", "", act, (), OwnNodes), ALIGNED)
+    assert [one["content"] for one in messages] == ["Good morning", "Hello **there**."]
+    assert stage.heard("Hello there.").ended == 2
+
+
+async def test_a_call_without_audio_is_remembered(app: App) -> None:
+    """Where the agent writes, its replies are whole once LiveKit has them."""
+
+    async def act(stage: Stage) -> None:
+        stage.session.output.set_audio_enabled(False)
+        stage.session.generate_reply(user_input="Tell me a joke")
+        await stage.until_remembered(1)
+        await stage.until_silent()
+
+    _, messages = await remembered(app, Scenario("text", "", act, ()), PLAIN)
+    assert [(one["content"], "interrupted" in one["metadata"]) for one in messages] == [
+        ("Tell me a joke", False),
+        (JOKE, False),
+    ]
 
 
 @asynccontextmanager
