@@ -206,7 +206,7 @@ class Recorder:
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
             self.apply_result(batch, result, now, counts)
-        self.memories.note_commit(time.monotonic() - answered)
+        self.memories.note_commit(time.monotonic() - answered, len(batches))
         self.metrics.count_commit(counts)
         self.feed.publish(appended)
         return True

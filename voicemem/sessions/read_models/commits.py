@@ -22,6 +22,8 @@ MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
 WATCHED_FOLDS = 2_000
 """Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
+USUAL_FOLD_S = 0.000_1
+"""What the fold of a batch takes at most, as a rule; a commit of many batches is not slow for their number."""
 
 
 class CommitFolds(ReadModelWork):
@@ -90,15 +92,16 @@ class CommitFolds(ReadModelWork):
         if large or memory.known_position - memory.position > MAX_LAG:
             self.lagging.add(key)
 
-    def note_commit(self, seconds: float) -> None:
-        """Note a whole commit, and how long folding it took by the wall's clock.
+    def note_commit(self, seconds: float, batches: int) -> None:
+        """Note a whole commit, and how long folding its batches took by the wall's clock.
 
-        After a long one it is measured who is slow: the CPU time of every fold would cost more than many a fold does.
+        After one that was long for its batches it is measured who is slow: the CPU time of every fold would cost more
+        than many a fold does.
         After many bytes the weights of read models are brought up to date.
         """
         if self.uncharged > self.budget.limit // UNCHARGED_SHARE:
             self.under_pressure.set()
-        if seconds > SLOW_S:
+        if seconds > SLOW_S + batches * USUAL_FOLD_S:
             self.watched_folds = WATCHED_FOLDS
 
     def note_ignored(self, memory: ReadModel) -> None:

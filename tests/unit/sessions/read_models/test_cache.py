@@ -514,7 +514,7 @@ async def test_fast_events_are_noticed_between_rounds(store: MemoryStore) -> Non
         for event in talk(50):
             memories.fold_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
             stream.position += 1
-        memories.note_commit(0.0)
+        memories.note_commit(0.0, 1)
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
         while not budget.evicted_memories:  # noqa: ASYNC110 (nothing is told of it)
