@@ -119,7 +119,7 @@ def test_the_constraints_are_exact_versions() -> None:
     exact = dict(line.lower().replace("_", "-").split("==") for line in lines)
     own = {
         canonicalize_name(one.name): one.specifier
-        for one in requirements("server", "otel", "tokens", "livekit", "test")
+        for one in requirements("server", "otel", "tokens", "livekit", "pipecat", "test")
     }
     del own[canonicalize_name(NAME)]
     assert [] == [name for name, specifier in own.items() if name in exact and exact[name] not in specifier]

@@ -41,6 +41,10 @@ FRAMEWORKS = {
     "pipecat-ai": "pipecat",
 }
 """Distributions whose agents the client serves, and what they are imported as."""
+FRAMEWORK_TESTS = {
+    "openai-agents": ("tests/process/sdks/test_openai_agents.py", "tests/process/docs/test_openai_agents_example.py"),
+}
+"""Tests of integrations whose frameworks cannot be installed with what the other tests need."""
 MINORS = range(11, 21)
 SERVER = "voicemem-core[server]"
 LIMIT_S = 900.0
@@ -183,7 +187,12 @@ def check_framework(built: Built, python: str, framework: str, service: tuple[st
     if version != newest:
         raise FailedCheck(f"pip takes {framework} {version}, and not {newest}")
     environment.run(str(RECORD_CALL), *service, framework, FRAMEWORKS[framework])
-    return f"{framework} {version}, {environment.versions()}"
+    tested = ""
+    if tests := FRAMEWORK_TESTS.get(framework):
+        environment.install(built.server, *TEST_TOOLS)
+        shown = environment.run("-m", "pytest", "-p", "no:cacheprovider", *tests, cwd=ROOT)
+        tested = f"; {shown.strip().splitlines()[-1].strip('= ')}"
+    return f"{framework} {version}, {environment.versions()}{tested}"
 
 
 def pythons() -> tuple[str, str]:

@@ -74,6 +74,16 @@ def test_sentences_of_known_length_say_where_the_cut_was(call: Call) -> None:
     assert call.replies() == [(FIRST + "Because he ", True)]
 
 
+def test_a_text_that_is_first_heard_of_with_its_audio(call: Call) -> None:
+    """A TTS that is given single tokens says which sentence it was when its audio is there."""
+    call.say()
+    for text in (FIRST, SECOND):
+        call.ledger.audio_made("r1", 2000)
+        call.ledger.span_made("r1", 300, text)
+    call.ledger.cut("r1", 2000 + 600, 3100)
+    assert call.replies() == [(FIRST + "Because he ", True)]
+
+
 def test_word_times_say_it_better(call: Call) -> None:
     """With them, what the sentences' lengths say is not needed."""
     call.say()

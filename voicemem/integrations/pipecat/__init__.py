@@ -1,0 +1,127 @@
+"""Pipecat: one line makes a call remembered as it was heard.
+
+    from voicemem.integrations import pipecat
+
+    worker = PipelineWorker(pipeline)
+    memory = pipecat.attach(worker, client, session_id="call-1", context=True)
+    await runner.run()
+    await memory.aclose()
+
+See docs/pipecat.md. The framework is imported only here and only when it is used (`voicemem-core[pipecat]`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from voicemem.client import Client
+from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.pipecat.frames import FrameListener
+from voicemem.integrations.pipecat.remembering import Remembering, context_messages
+from voicemem.protocol.types import JsonObject
+
+if TYPE_CHECKING:
+    from pipecat.observers.base_observer import BaseObserver
+    from pipecat.pipeline.worker import PipelineWorker
+
+__all__ = ["PipecatMemory", "attach", "context_messages", "observer"]
+
+
+class PipecatMemory:
+    """The memory of one call of a `PipelineWorker`."""
+
+    def __init__(self, session: BackgroundSession, listener: FrameListener) -> None:
+        self.session = session
+        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        self.listener = listener
+
+    async def aclose(self) -> None:
+        """End the call, if it has not ended, and wait a few seconds until all of it is on disk. Never raises."""
+        self.listener.end()
+        await self.session.aclose()
+
+
+def attach(
+    worker: PipelineWorker,
+    client: Client,
+    *,
+    session_id: str | None = None,
+    context: bool = False,
+    config: Mapping[str, Any] | None = None,
+    producer: str = "pipecat",
+    client_buffer_ms: float = 0.0,
+) -> PipecatMemory:
+    """Remember a call; to be used in a running event loop, before the worker runs.
+
+    With `context`, each request to the LLM gets the messages as they were heard, in the place of Pipecat's own, and
+    what `config` (of a new session) carries over: `{"user_id": "ann", "memory_from": {"sessions": 3}}`. While the
+    memory is away Pipecat's own messages are used; asking takes at most the client's `context_timeout_s`.
+    `client_buffer_ms` is how much audio the caller's side holds before it plays.
+
+    Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `pipecat-ai`.
+    """
+    check_installed()
+    background = BackgroundSession(client, session_id or secrets.token_hex(16), producer, config)
+    listener = new_listener(background.send, client_buffer_ms)
+    worker.add_observer(observer_type()(listener))
+    if context:
+        remembering = Remembering(background, listener)
+        for llm in llm_services(worker.pipeline):
+            llm.add_event_handler("on_before_process_frame", remembering.before)
+    return PipecatMemory(background, listener)
+
+
+def observer(send: Callable[[JsonObject], object], *, client_buffer_ms: float = 0.0) -> BaseObserver:
+    """An observer alone: `send` gets the events of one call, and must return at once.
+
+    Raises `ImportError` without `pipecat-ai`.
+    """
+    check_installed()
+    made: BaseObserver = observer_type()(new_listener(send, client_buffer_ms))
+    return made
+
+
+def new_listener(send: Callable[[JsonObject], object], client_buffer_ms: float) -> FrameListener:
+    return FrameListener(Ledger(send, f"{secrets.token_hex(4)}-"), client_buffer_ms)
+
+
+def check_installed() -> None:
+    if find_spec("pipecat") is None:
+        raise ImportError("Pipecat is not installed: pip install 'voicemem-core[pipecat]'")
+
+
+def llm_services(processor: Any) -> Iterator[Any]:
+    """The LLM services in a pipeline, also in pipelines inside of it."""
+    from pipecat.services.llm_service import LLMService
+
+    if isinstance(processor, LLMService):
+        yield processor
+    for inner in processor.processors:
+        yield from llm_services(inner)
+
+
+@cache
+def observer_type() -> type[Any]:
+    """The class of observers; it can be made only where Pipecat is installed."""
+    from pipecat.observers.base_observer import BaseObserver
+
+    class VoicememObserver(BaseObserver):
+        """Tells a listener of every frame."""
+
+        def __init__(self, listener: FrameListener) -> None:
+            super().__init__()
+            self.listener = listener
+
+        async def on_push_frame(self, data: Any) -> None:
+            self.listener.on_push(data)
+
+        async def cleanup(self) -> None:
+            self.listener.end()
+            await super().cleanup()  # type: ignore[no-untyped-call, unused-ignore]
+
+    return VoicememObserver

@@ -1,0 +1,320 @@
+"""Which reply the text and the audio of a pipeline are of, told to the ledger.
+
+The LLM, the TTS and the output each report on their own, and far apart in time: a reply may be generated, synthesised
+and played while the one before is still heard. What joins them are the response frame of the LLM, which the TTS passes
+on before the audio of that reply, and the id that the TTS gives its audio (a context).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.pipecat.contexts import Audio, Context, Reply
+from voicemem.integrations.pipecat.pauses import Sound, spans_of
+from voicemem.integrations.pipecat.timeline import TRANSPORT_MS, AudioTimeline
+from voicemem.integrations.pipecat.word_clock import TimedWord
+from voicemem.integrations.spoken_text import MAX_CHARS
+from voicemem.transcript.cutting import units_of
+
+WORD_MS_PER_UNIT = 30.0
+"""How long a word has sounded before it counts as heard: half of what a usual voice needs for it."""
+USUAL_MS_PER_UNIT = 66.0
+LEAST_SHARE, MOST_SHARE = 0.5, 2.0
+"""Of the usual length; audio outside of this is not that of the sentence that was announced with it."""
+MAX_SPEECHES = 64
+
+
+class ReplyTracker:
+    """What the frames of one pipeline say about replies.
+
+    `delay_ms` is what the client holds before it plays. Times named `at` are Unix ms; `at_ns` and `pts` are of the
+    pipeline's clock.
+    """
+
+    def __init__(self, ledger: Ledger, delay_ms: float) -> None:
+        self.ledger = ledger
+        self.timeline = AudioTimeline(TRANSPORT_MS + delay_ms)
+        self.count = 0
+        self.open: dict[str, Reply] = {}
+        """Replies that are not over, by name."""
+        self.responses: dict[int, Reply] = {}
+        """Replies of the LLM by the id of their first frame, until the TTS has passed that on."""
+        self.generating: Reply | None = None
+        self.voicing: Reply | None = None
+        """The LLM's reply that the TTS is at."""
+        self.speeches: deque[tuple[str, bool]] = deque(maxlen=MAX_SPEECHES)
+        """Texts that the agent is to say, and whether each may be interrupted."""
+        self.contexts: dict[str, Context] = {}
+        self.context: str | None = None
+        self.last_pts = 0
+        self.interruptions: dict[int, list[Reply]] = {}
+        self.anything_said = False
+        self.speaks = False
+        """Whether there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
+
+    # The LLM
+
+    def response_started(self, frame_id: int, skipped: bool) -> None:
+        self.generating = self.responses[frame_id] = self.new_reply()
+        self.generating.skipped = skipped
+
+    def generated(self, text: str, skipped: bool, at: float) -> None:
+        if self.generating is None:
+            self.generating = self.new_reply()
+        self.generating.skipped |= skipped
+        self.generating.has_text = True
+        self.anything_said = True
+        self.generating.text = (self.generating.text + text)[:MAX_CHARS]
+        self.ledger.said(self.generating.name, text, at)
+
+    def response_ended(self, at: float) -> None:
+        reply, self.generating = self.generating, None
+        if reply is None:
+            return
+        reply.generated = True
+        if reply.has_text:
+            self.ledger.said_all(reply.name, at)
+        if reply.skipped:
+            self.finish(reply, at)
+        else:
+            self.check_done(reply, at)
+
+    def new_reply(self) -> Reply:
+        self.count += 1
+        reply = Reply(f"r{self.count}")
+        self.open[reply.name] = reply
+        return reply
+
+    # The TTS
+
+    def speech_asked(self, text: str, interruptible: bool) -> None:
+        """The agent is to say a text that no LLM made."""
+        self.speeches.append((text, interruptible))
+
+    def voicing_started(self, frame_id: int) -> None:
+        """The TTS comes to a reply of the LLM."""
+        self.voicing = self.responses.pop(frame_id, self.voicing)
+
+    def voicing_ended(self, at: float) -> None:
+        """The TTS has got all text of a reply."""
+        if self.voicing is not None:
+            self.voicing.passed = True
+            reply, self.voicing = self.voicing, None
+            self.check_done(reply, at)
+
+    def context_of(self, name: str | None, text: str, at: float) -> Context | None:
+        """A context, new if it is unknown: of a text to say if `text` begins one, else of the LLM's reply."""
+        name = name or self.context
+        if name is None:
+            return None
+        known = self.contexts.get(name)
+        if known is None:
+            reply = (
+                self.speech_of(text, at) or self.voicing or self.generating or next(reversed(self.open.values()), None)
+            )
+            if reply is None or reply.done_at is not None:
+                return None
+            reply.contexts.add(name)
+            known = self.contexts[name] = Context(reply, self.timeline.track(reply.name).made_ms)
+        self.context = name
+        return known
+
+    def speech_of(self, text: str, at: float) -> Reply | None:
+        """The reply that a text to say makes, when its first sentence comes to the TTS."""
+        bare = text.strip()
+        place = next(
+            (at for at, (asked, _) in enumerate(self.speeches) if bare and asked.strip().startswith(bare)), None
+        )
+        if place is None:
+            return None
+        asked, interruptible = self.speeches[place]
+        del self.speeches[place]
+        reply = self.new_reply()
+        reply.generated = reply.passed = reply.has_text = True
+        reply.interruptible = interruptible
+        self.ledger.announced(reply.name, asked, at, "command" if self.anything_said else "greeting")
+        self.anything_said = True
+        return reply
+
+    def announced(self, context: str | None, text: str, at: float) -> None:
+        """The TTS is to speak a sentence."""
+        known = self.context_of(context, text, at)
+        if known is not None and not known.reply.unannounced:
+            known.reply.text = ""
+            known.alone = not known.text and not known.sound.end_ms
+            known.text += f" {text.strip()}" if known.text else text.strip()
+            self.ledger.voiced(known.reply.name, f"{text.strip()} ")
+
+    def audio_made(self, context: str | None, audio: Audio, interruptible: bool, at: float, at_ns: int) -> None:
+        """The TTS made more audio."""
+        self.speaks = True
+        known = self.context_of(context, "", at) if context or self.context else None
+        if known is None:
+            self.timeline.made("", "", audio.length_ms, interruptible)
+            return
+        reply = known.reply
+        reply.unannounced |= not known.sound.end_ms and not known.text and not known.timed
+        reply.interruptible &= interruptible
+        known.is_open = True
+        reply.contexts.add(self.context or "")
+        self.timeline.made(reply.name, f"{self.context}/{known.stopped}", audio.length_ms, interruptible)
+        self.ledger.audio_made(reply.name, audio.length_ms)
+        self.tell_words(known, known.clock.audio(audio.length_ms, at_ns, self.last_pts), at)
+        known.sound.add(*audio)
+
+    def text_made(self, context: str | None, text: str, pts: int | None, at: float, at_ns: int) -> None:
+        """The TTS reports text as spoken: a word with its time, or a sentence behind its audio."""
+        known = self.context_of(context, text, at)
+        if known is None or not text.strip():
+            return
+        if not pts:
+            self.close_sentence(known, text, at)
+        elif pts != self.last_pts or " " not in text.strip():  # else words that the TTS has left out, all in one
+            before, self.last_pts = self.last_pts, pts
+            known.timed = True
+            self.tell_words(known, known.clock.word(text, pts, at_ns, before), at)
+
+    def tell_words(self, context: Context, words: list[TimedWord], at: float) -> None:
+        if words:
+            self.ledger.words_timed(
+                context.reply.name,
+                [
+                    (
+                        text,
+                        context.start_ms + start,
+                        context.start_ms + start + WORD_MS_PER_UNIT * units_of(text.strip()),
+                    )
+                    for text, start in words
+                ],
+                at,
+            )
+
+    def close_sentence(self, context: Context, text: str, at: float) -> None:
+        """A sentence is complete, if the audio since the last one can be its own.
+
+        A service that sends its audio later reports the sentence as soon as it has sent the text.
+        """
+        usual_ms = units_of(text.strip()) * USUAL_MS_PER_UNIT
+        fits = LEAST_SHARE * usual_ms <= context.sound.sounding_ms <= MOST_SHARE * usual_ms
+        if fits and (context.alone or context.reply.unannounced):
+            self.tell_spans(context, text.strip(), at)
+            context.text = context.text.removeprefix(text.strip()).lstrip()
+            context.reply.text = context.reply.text.lstrip().removeprefix(text.strip())
+
+    def tell_spans(self, context: Context, text: str, at: float) -> None:
+        """A text has all the audio since the last one."""
+        for span in spans_of(text, context.sound):
+            self.ledger.span_made(context.reply.name, at, span.text, span.audio_ms)
+        context.sound = Sound()
+
+    def context_stopped(self, name: str | None, at: float) -> None:
+        """The TTS has made all audio of a context."""
+        known = self.contexts.get(name or self.context or "")
+        if known is None:
+            return
+        self.context, known.is_open = None, False
+        known.stopped += 1
+        self.tell_words(known, known.clock.flush(), at)
+        if known.sound.end_ms:
+            self.tell_spans(known, known.text or known.reply.text, at)
+            known.text = known.reply.text = ""
+
+    # The output
+
+    def played(self, audio_ms: float, at: float) -> None:
+        """The output handed out more audio."""
+        name = self.timeline.played(audio_ms, at)
+        reply = self.open.get(name) if name else None
+        if reply is None:
+            return
+        reply.begun = True
+        self.anything_said = True
+        self.ledger.played(reply.name, self.timeline.heard_ms(reply.name, at), at)
+
+    def context_played(self, name: str | None, at: float) -> None:
+        """The output is done with the audio of a context."""
+        known = self.contexts.get(name or "")
+        if known is None:
+            return
+        self.timeline.context_done(f"{name}/{known.played}", at)
+        known.played += 1
+        if known.played >= known.stopped and not known.is_open:
+            known.reply.contexts.discard(name or "")
+            self.check_done(known.reply, at)
+
+    def check_done(self, reply: Reply, at: float) -> None:
+        """Note when the output has handed out all that a reply will ever have."""
+        if (
+            reply.generated
+            and reply.passed
+            and not reply.contexts
+            and reply.done_at is None
+            and reply.name in self.open
+        ):
+            reply.done_at = at
+
+    def settle(self, at: float) -> None:
+        """Finish the replies whose last audio has been heard by now."""
+        for reply in [one for one in self.open.values() if one.done_at is not None]:
+            if reply.done_at is not None and at >= reply.done_at + self.timeline.delay_ms:
+                self.finish_or_lose(reply, reply.done_at + self.timeline.delay_ms)
+
+    def finish_or_lose(self, reply: Reply, at: float) -> None:
+        """A reply is over. It may have been lost on its way: a client that has gone plays nothing, a TTS may fail."""
+        track = self.timeline.track(reply.name)
+        if self.speaks and (not track.made_ms or track.written_ms < track.made_ms - 2 * TRANSPORT_MS):
+            self.cut(reply, at, "hang_up")
+        else:
+            self.finish(reply, at)
+
+    def finish(self, reply: Reply, at: float) -> None:
+        if reply.has_text:
+            self.ledger.finished(reply.name, at)
+        self.forget(reply)
+
+    def forget(self, reply: Reply) -> None:
+        self.open.pop(reply.name, None)
+        self.timeline.forget(reply.name)
+        self.contexts = {name: one for name, one in self.contexts.items() if one.reply is not reply}
+        self.responses = {frame: one for frame, one in self.responses.items() if one is not reply}
+        self.generating = None if self.generating is reply else self.generating
+        self.voicing = None if self.voicing is reply else self.voicing
+
+    # Interruptions and the end
+
+    def interruption_seen(self, frame_id: int) -> None:
+        """An interruption is on its way; replies that begin behind it are not its own."""
+        if frame_id not in self.interruptions:
+            self.interruptions[frame_id] = list(self.open.values())
+            while len(self.interruptions) > MAX_SPEECHES:
+                del self.interruptions[next(iter(self.interruptions))]
+
+    def interrupted(self, frame_id: int, at: float) -> None:
+        """An interruption has come to the output, which throws away what it has not played."""
+        self.settle(at)
+        met = self.interruptions.pop(frame_id, [])
+        self.timeline.interrupted()
+        self.last_pts = 0
+        self.speeches = deque((one for one in self.speeches if not one[1]), MAX_SPEECHES)
+        for reply in met:
+            if reply.name in self.open and reply.interruptible:
+                self.cut(reply, at, "user_speech")
+
+    def cut(self, reply: Reply, at: float, cause: str) -> None:
+        heard_ms = self.timeline.heard_ms(reply.name, at)
+        if heard_ms > 0:
+            self.ledger.cut(reply.name, heard_ms, at, cause=cause)
+        elif reply.has_text:
+            self.ledger.withdrawn(reply.name, at)
+        self.forget(reply)
+
+    def end(self, at: float, reason: str | None) -> None:
+        """The call is over; what has not been heard by now is not heard any more."""
+        self.settle(at)
+        for reply in list(self.open.values()):
+            if reply.done_at is not None:
+                self.finish_or_lose(reply, at)
+            else:
+                self.cut(reply, at, "hang_up")
+        self.ledger.end(at, reason)
