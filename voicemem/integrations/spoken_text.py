@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from voicemem.transcript.cutting import SPACELESS, after_closing_marks, prefix_of_units, units_of
+from voicemem.protocol.scripts import SPACELESS
+from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of
 
 MAX_CHARS = 60_000
 """Of one reply; an hour of speech. What is beyond has no place in the audio."""
