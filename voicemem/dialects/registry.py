@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
@@ -9,6 +10,7 @@ DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
         OPENAI_REALTIME,
+        CONVERSATION_RELAY,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())
