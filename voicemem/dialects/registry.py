@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
 from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
 DIALECTS: dict[str, Dialect] = {
@@ -11,6 +12,7 @@ DIALECTS: dict[str, Dialect] = {
     for dialect in (
         OPENAI_REALTIME,
         CONVERSATION_RELAY,
+        GEMINI_LIVE,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())
