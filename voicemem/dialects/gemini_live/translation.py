@@ -20,8 +20,28 @@ from voicemem.protocol.types import JsonObject
 Made = Iterable[MadeEvent]
 
 
+ONLY_AUDIO = {AUDIO_BYTES, RATE}
+
+
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one message."""
+    """The events of one message. Most are audio or words of a reply that is under way, so these come first."""
+    notes = known.notes
+    if "begun" in notes and "cut" not in notes and "generated" not in notes:
+        if frame.keys() == ONLY_AUDIO:
+            return (count_audio(frame, known),)
+        content = frame.get("serverContent", {})
+        if len(frame) == len(content) == 1 and "outputTranscription" in content:
+            text = content["outputTranscription"]["text"]
+            return (LlmDelta(item=reply_item(known), text=text, turn_id=reply_turn(known)),)
+    if "toolResponse" in frame:
+        return tool_results(frame, known)
+    if "realtimeInput" in frame:
+        return type_text(frame, known)
+    return server_events(frame, ts, known)
+
+
+def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one message of Gemini's."""
     content: JsonObject = frame.get("serverContent", {})
     cut = content.get("interrupted", False)
     outputs = output_texts(content)
@@ -31,7 +51,8 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     heard = content.get("inputTranscription", {}).get("text", "")
     interim = content.get("interimInputTranscription", {}).get("text", "")
     begins = bool(speaks or outputs) and not known.notes.get("begun")
-    if (heard or interim) and not cut:
+    are_next = cut and not begins  # a message begins one utterance at most
+    if (heard or interim) and not are_next:
         yield from hear(heard, interim, begins, known)
     if begins:
         yield from begin(bool(heard), known)
@@ -43,14 +64,10 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from generated(bool(outputs), known)
     if cut:
         yield from interrupt(ts, known)
-        if heard or interim:
+        if are_next and (heard or interim):
             yield from hear(heard, interim, False, known)
-    yield from tool_calls(frame, known)
-    yield from tool_results(frame, known)
-    if "realtimeInput" in frame:
-        known.note("prompted", True)
-        known.note("answered", None)
-        yield MessageEvent(role="user", text=frame["realtimeInput"]["text"], source="message")
+    if "toolCall" in frame:
+        yield from tool_calls(frame, known)
     if content.get("turnComplete"):
         yield from complete(known, played=True, has_text=bool(outputs))
 
@@ -85,10 +102,10 @@ def reply_turn(known: Known) -> int | None:
 
 def is_next_reply(known: Known) -> bool:
     """Whether what the model says now is another reply, though the end of the one before was not sent."""
-    if not known.notes.get("begun"):
-        return False
-    is_spoken_to = known.turn_of(f"~u{exchange(known) + 1}") is not None
-    return bool(known.notes.get("cut") or (known.notes.get("generated") and is_spoken_to))
+    notes = known.notes
+    if "cut" in notes:
+        return True
+    return "generated" in notes and known.turn_of(f"~u{exchange(known) + 1}") is not None
 
 
 def complete(known: Known, played: bool, has_text: bool = False) -> Made:
@@ -135,6 +152,13 @@ def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
     if turn is not None:
         known.note("answered", None)
     yield Asr(item=item, text=text + ("" if final else interim), final=final, turn_id=turn)
+
+
+def type_text(frame: JsonObject, known: Known) -> Made:
+    """The app sends a text as the user's."""
+    known.note("prompted", True)
+    known.note("answered", None)
+    yield MessageEvent(role="user", text=frame["realtimeInput"]["text"], source="message")
 
 
 def new_turn(known: Known) -> int:
@@ -204,7 +228,7 @@ def interrupt(ts: int, known: Known) -> Made:
 
 
 def tool_calls(frame: JsonObject, known: Known) -> Made:
-    for call in frame.get("toolCall", {}).get("functionCalls", ()):
+    for call in frame["toolCall"]["functionCalls"]:
         id = call.get("id")
         yield ToolCall(
             id=None if id is None else f"call:{id}",
@@ -216,8 +240,8 @@ def tool_calls(frame: JsonObject, known: Known) -> Made:
 
 
 def tool_results(frame: JsonObject, known: Known) -> Made:
-    results = frame.get("toolResponse", {}).get("functionResponses", ())
-    if results and not known.notes.get("begun"):
+    results = frame["toolResponse"]["functionResponses"]
+    if not known.notes.get("begun"):
         known.note("prompted", True)
     turn = reply_turn(known)
     for result in results:
