@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from voicemem.dialects.agora_ten.dialect import AGORA_TEN
+from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
+from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
 DIALECTS: dict[str, Dialect] = {
@@ -13,6 +15,8 @@ DIALECTS: dict[str, Dialect] = {
         OPENAI_REALTIME,
         ELEVENLABS_AGENTS,
         AGORA_TEN,
+        CONVERSATION_RELAY,
+        GEMINI_LIVE,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

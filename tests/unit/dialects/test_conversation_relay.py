@@ -1,0 +1,280 @@
+"""The dialect of ConversationRelay: rules that no recording shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.transcripts import closed
+from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
+from voicemem.dialects.conversation_relay.frames import KINDS, reduce
+from voicemem.dialects.dialect import Known, MalformedFrame, UnknownFrame
+from voicemem.dialects.registry import DIALECTS
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.frames import LEFT
+
+CALLS = [one for one in RECORDINGS if one.dialect == "conversation-relay"]
+SETUP = {"type": "setup", "sessionId": "VX1", "callSid": "CA1", "from": "+15550100", "to": "+15550101"}
+
+
+def memory(*frames: JsonObject, close_at: int | None = None) -> list[tuple[str, int, str, Any]]:
+    """Role, turn, content and `original` of the messages after these frames, a second apart."""
+    rows = []
+    for position, frame in enumerate(frames, 1):
+        kept = reduce(frame)
+        assert kept is not None
+        event = FrameEvent(dialect="conversation-relay", frame=kept.content, ts=1_000 * position)
+        rows.append(DecodedRow(position, 1_000 * position, event, "main"))
+    if close_at is not None:
+        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        rows.append(DecodedRow(len(rows) + 1, close_at, close))
+    found = contents(fold_rows(rows))["contents"]
+    return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
+
+
+def prompt(text: str, **fields: Any) -> JsonObject:
+    return {"type": "prompt", "voicePrompt": text, "lang": "en-US", **fields}
+
+
+def token(text: str, last: bool = False) -> JsonObject:
+    return {"type": "text", "token": text, "last": last}
+
+
+def interrupt(heard: str | None, ms: Any = 460) -> JsonObject:
+    return {"type": "interrupt", "utteranceUntilInterrupt": heard, "durationUntilInterruptMs": ms}
+
+
+# What is kept
+
+
+def test_phone_numbers_and_parameters_are_not_kept() -> None:
+    """Of the setup only the id of the call is kept; of an end that hands over, nothing else."""
+    numbers = {"forwardedFrom": "secret", "callerName": "secret", "customParameters": {"card": "secret"}}
+    kept = [reduce({**SETUP, **numbers}), reduce({"type": "end", "handoffData": "secret"})]
+    assert [None if one is None else one.content for one in kept] == [
+        {"type": "setup", "callSid": "CA1"},
+        {"type": "end"},
+    ]
+    assert [None if one is None else (one.session_id, one.end) for one in kept] == [("CA1", None), (None, "end")]
+
+
+@pytest.mark.parametrize("recording", CALLS, ids=str)
+def test_recordings_keep_no_phone_numbers(recording: Recording) -> None:
+    """No number of the recorded calls reaches the journal."""
+    assert b"+1800555" not in msgspec.json.encode([frame.content for _, frame in reduced(recording)])
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"), [("460", 460), (460, 460), (460.7, 460), ("soon", None), (-1, None)], ids=repr
+)
+def test_durations_are_numbers_or_texts(given: Any, ms: int | None) -> None:
+    """Older frames have the duration as a text; one that is no number is left out, and the heard text stays."""
+    kept = reduce(interrupt("Life is", given))
+    assert kept is not None
+    assert kept.content["utteranceUntilInterrupt"] == "Life is"
+    assert kept.content.get("durationUntilInterruptMs") == ms
+
+
+@pytest.mark.parametrize(
+    "frame",
+    ["text", b"audio", [], {}, {"type": None}, {"type": "prompt"}, {"type": "text", "token": 1}, {"type": "dtmf"}],
+    ids=repr,
+)
+def test_malformed_frames(frame: Any) -> None:
+    """What is not a frame of this dialect, or has fields of other types, is malformed."""
+    with pytest.raises(MalformedFrame):
+        reduce(frame)
+
+
+def test_unknown_types_and_the_other_side() -> None:
+    """A type that is not known is named; a frame that says it is from the other side is malformed."""
+    with pytest.raises(UnknownFrame, match="hologram"):
+        reduce({"type": "hologram"})
+    with pytest.raises(MalformedFrame):
+        reduce(token("Hi"), "vendor")
+
+
+# What it says
+
+
+def test_interruption_by_name_marks_a_reply_that_was_sent_whole() -> None:
+    """All tokens had been sent, and Twilio says how far it had come."""
+    said = memory(prompt("Hi"), token("Life is a complex set of things.", last=True), interrupt("Life is a"))
+    assert said[1] == ("assistant", 1, "Life is a", "Life is a complex set of things.")
+
+
+def test_interruption_after_the_last_word_marks_nothing() -> None:
+    """The user spoke when all had been said; but while more was coming, that was cut."""
+    assert memory(prompt("Hi"), token("Good day.", last=True), interrupt("Good day."))[1][3] is None
+    stopped = memory(prompt("Hi"), token("Good day."), interrupt("Good day."), prompt("Stop"), token("OK."))
+    assert stopped[1] == ("assistant", 1, "Good day.", "Good day.")
+
+
+def test_late_tokens_stay_in_the_reply_that_was_cut() -> None:
+    """An app that goes on sending makes no new message, until the user has spoken."""
+    said = memory(
+        token("One two"), interrupt("One"), token(" three"), prompt("Yes?"), token("", last=True), token("Four")
+    )
+    assert said == [
+        ("assistant", 0, "One", "One two three"),
+        ("user", 1, "Yes?", None),
+    ]
+    assert memory(token("One"), interrupt("One"), prompt("Yes?"), token("Two", last=True))[2] == (
+        "assistant",
+        1,
+        "Two",
+        None,
+    )
+
+
+def test_an_interruption_may_mean_an_older_reply() -> None:
+    """Two replies wait, and the first is cut: of the second nothing was heard."""
+    replies = token("One moment please.", last=True), token("It is ten.", last=True)
+    assert memory(*replies, interrupt("One mom")) == [
+        ("assistant", 0, "One mom", "One moment please."),
+        ("assistant", 0, "", "It is ten."),
+    ]
+    assert memory(*replies, interrupt("One moment  please. It"))[1] == ("assistant", 0, "It", "It is ten.")
+    assert memory(*replies, interrupt("Something else"))[1] == ("assistant", 0, "Something else", "It is ten.")
+
+
+def test_a_second_interruption_does_not_reach_back() -> None:
+    """A cut reply is not followed by a cut of the one before it."""
+    said = memory(token("One.", last=True), prompt("Go on"), token("Two three."), interrupt("Two"), interrupt("On"))
+    assert [one[2] for one in said] == ["One.", "Go on", "Two"]
+
+
+def test_without_a_heard_text_the_duration_counts() -> None:
+    """A position alone gives its part of the text, at the usual rate of speech: 15 characters a second."""
+    text = "One two three four five six seven."
+    said = memory(prompt("Hi"), token(text, last=True), interrupt(None, 1_000))
+    assert said[1] == ("assistant", 1, "One two three ", text)
+
+
+def test_a_reply_that_was_never_shown() -> None:
+    """Where the app's tokens are not sent to us, the heard text of a reply after the greeting is all there is."""
+    said = memory(prompt("Hi"), interrupt("Hello, what"), prompt("Nothing"))
+    assert said == [
+        ("user", 1, "Hi", None),
+        ("assistant", 1, "Hello, what", "Hello, what"),
+        ("user", 2, "Nothing", None),
+    ]
+
+
+def test_the_app_ends_the_call() -> None:
+    """Its end is the time of the close."""
+    assert memory(prompt("Bye"), token("Bye.", last=True), {"type": "end"}, close_at=9_000)[1][2] == "Bye."
+
+
+def test_silence_at_the_close_cuts_nothing() -> None:
+    """The agent had stopped speaking; without `info` nothing says that it spoke."""
+    text = "One two three four five six seven eight nine ten eleven twelve."
+    on, off = ({"type": "info", "name": "agentSpeaking", "value": value} for value in ("on", "off"))
+    call = prompt("Hi"), token(text, last=True)
+    assert memory(*call, close_at=3_000)[1][2] == text
+    assert memory(*call, on, off, close_at=5_000)[1][2] == text
+    assert memory(*call, on, close_at=4_000)[1] == ("assistant", 1, "One two three ", text)
+
+
+# Wrong dialects
+
+
+def unnamed(made: Any) -> Any:
+    """An interruption that does not say which reply it cuts."""
+    return msgspec.structs.replace(made, item=None) if isinstance(made, Interrupt) else made
+
+
+def without_text(made: Any) -> Any:
+    """An interruption that does not say what was heard."""
+    return msgspec.structs.replace(made, heard_text=None) if isinstance(made, Interrupt) else made
+
+
+def in_one_reply(made: Any) -> Any:
+    """All tokens of a call in one reply."""
+    return msgspec.structs.replace(made, item="~r1") if isinstance(made, LlmDelta | LlmDone) else made
+
+
+def always_final(made: Any) -> Any:
+    """Partial prompts taken as whole utterances."""
+    return msgspec.structs.replace(made, final=True) if isinstance(made, Asr) else made
+
+
+@pytest.mark.parametrize("wrong", [unnamed, without_text, in_one_reply, always_final])
+def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these mistakes changes the memory of a recorded call."""
+
+    def translate(frame: JsonObject, ts: int, known: Known) -> Any:
+        return map(wrong, CONVERSATION_RELAY.translate(frame, ts, known))
+
+    broken = msgspec.structs.replace(CONVERSATION_RELAY, translate=translate)
+    monkeypatch.setitem(DIALECTS, broken.name, broken)
+    assert any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in CALLS)
+
+
+# Any frames
+
+TEXTS = st.sampled_from(["", "One", "One two", " three", "One two three", "x" * 50])
+FRAMES = st.one_of(
+    st.builds(lambda text, last: {**prompt(text), "last": last}, TEXTS, st.sampled_from([True, False, None])),
+    st.builds(token, TEXTS, st.booleans()),
+    st.builds(interrupt, st.none() | TEXTS, st.sampled_from([None, 0, "460", 10**6])),
+    st.builds(lambda value: {"type": "info", "name": "agentSpeaking", "value": value}, st.sampled_from(["on", "off"])),
+    st.just({"type": "dtmf", "digit": "5"}),
+    st.just({"type": "end"}),
+    st.just(SETUP),
+)
+
+
+@given(
+    frames=st.lists(FRAMES, max_size=30), times=st.lists(st.none() | st.integers(0, 10**6), min_size=31, max_size=31)
+)
+def test_any_frames_in_any_order_are_folded(frames: list[JsonObject], times: list[int | None]) -> None:
+    """Nothing that is made of any frames is left out by the fold, with and without times, and with restarts."""
+    rows = []
+    for position, (frame, ts) in enumerate(zip(frames, times, strict=False), 1):
+        kept = reduce(frame)
+        assert kept is not None
+        again = reduce(kept.content)
+        assert again is not None
+        assert again.content == kept.content
+        rows.append(
+            DecodedRow(position, 1_000, FrameEvent(dialect="conversation-relay", frame=kept.content, ts=ts), "main")
+        )
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    state = fold_rows(rows)
+    assert state.ignored == {}
+    assert contents(fold_rows(rows, restarts=True)) == contents(state)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "name", "from"]), inner),
+    max_leaves=5,
+)
+FIELDS = (
+    "token",
+    "last",
+    "voicePrompt",
+    "utteranceUntilInterrupt",
+    "durationUntilInterruptMs",
+    "digit",
+    "name",
+    "callSid",
+)
+
+
+@given(kind=st.sampled_from([*KINDS, "other"]) | JSON, fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
+def test_any_fields_are_kept_or_refused(kind: Any, fields: JsonObject) -> None:
+    """A frame with whatever fields is reduced, or refused as unknown or malformed; nothing else is raised."""
+    try:
+        kept = reduce({"type": kind, **fields})
+    except (MalformedFrame, UnknownFrame):
+        return
+    assert kept is None or reduce(kept.content) == kept

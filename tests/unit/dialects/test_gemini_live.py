@@ -1,0 +1,326 @@
+"""The dialect of Gemini's Live API, held to the types of Google's own SDK."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from google.genai.types import LiveClientMessage, LiveServerMessage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.transcripts import closed
+from voicemem.dialects.dialect import AUDIO_BYTES, Known, MalformedFrame, UnknownFrame
+from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
+from voicemem.dialects.gemini_live.frames import APP, CAMEL, RATE, VENDOR, reduce
+from voicemem.dialects.registry import DIALECTS
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt, Tts
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.frames import LEFT
+
+CALLS = [one for one in RECORDINGS if one.dialect == "gemini-live"]
+PCM = base64.b64encode(bytes(480)).decode()
+
+
+def with_audio(frame: JsonObject) -> JsonObject:
+    """A message as Gemini sends it, for one whose audio was counted."""
+    if AUDIO_BYTES not in frame:
+        return frame
+    data = base64.b64encode(bytes(frame[AUDIO_BYTES])).decode()
+    audio = {"inlineData": {"mimeType": f"audio/pcm;rate={frame[RATE]}", "data": data}}
+    return {"serverContent": frame.get("serverContent", {}) | {"modelTurn": {"parts": [audio]}}}
+
+
+@pytest.mark.parametrize("recording", CALLS, ids=str)
+def test_recorded_frames_are_the_sdks(recording: Recording) -> None:
+    """Every message of a recorded call is one that Google's SDK accepts, which forbids unknown fields."""
+    for envelope in recording.envelopes():
+        frame = envelope["frame"]
+        message = with_audio(json.loads(frame) if isinstance(frame, str) else frame)
+        (LiveServerMessage if envelope["from"] == "vendor" else LiveClientMessage).model_validate(message)
+
+
+def test_every_message_of_the_sdk_is_known() -> None:
+    """Each kind of message of the SDK is known, in both spellings, with the side that sends it."""
+    for names, kind in ((VENDOR, LiveServerMessage), (APP, LiveClientMessage)):
+        assert {CAMEL[name] for name in kind.model_fields} == names
+
+
+@pytest.mark.parametrize("recording", CALLS, ids=str)
+def test_messages_of_the_sdk_are_reduced_alike(recording: Recording) -> None:
+    """What the SDK writes of its own objects, with nulls and other names, is kept as what came over the wire is."""
+    for envelope in recording.envelopes():
+        frame = envelope["frame"]
+        message = with_audio(json.loads(frame) if isinstance(frame, str) else frame)
+        kind = LiveServerMessage if envelope["from"] == "vendor" else LiveClientMessage
+        expected = reduce(message)
+        assert reduce(json.loads(kind.model_validate(message).model_dump_json())) == expected
+        assert reduce(json.dumps(message).encode()) == expected
+
+
+@pytest.mark.parametrize("recording", CALLS, ids=str)
+def test_recordings_keep_no_secrets(recording: Recording) -> None:
+    """No handle of a resumption, no prompt, no thought and no audio reaches the journal."""
+    kept = msgspec.json.encode([frame.content for _, frame in reduced(recording)])
+    assert not any(word in kept for word in (b"secret", b"You are a joker", b"Thinking", b"AAAA", b"Old"))
+
+
+def test_audio_is_counted() -> None:
+    """Audio becomes its bytes and its rate, next to what else the message says; images are nothing."""
+    audio = {"inlineData": {"mimeType": "audio/pcm;rate=16000", "data": PCM}}
+    image = {"inlineData": {"mimeType": "image/png", "data": PCM}}
+    kept = reduce({"serverContent": {"modelTurn": {"parts": [audio, image]}}})
+    assert kept is not None
+    assert (kept.content, kept.counts_audio) == ({"audio_bytes": 480, "rate": 16_000}, True)
+    kept = reduce({"serverContent": {"modelTurn": {"parts": [audio]}, "turnComplete": True}})
+    assert kept is not None
+    assert (kept.content["serverContent"], kept.counts_audio) == ({"turnComplete": True}, False)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "text",
+        b"\xff",
+        "[]",
+        {},
+        {"serverContent": []},
+        {"serverContent": {"inputTranscription": {"text": 1}}},
+        {"serverContent": {}, "realtimeInput": {}},
+        {"toolCall": {"functionCalls": [{"id": "a"}]}},
+        {"audio_bytes": 5, "rate": 0},
+        "[" * 100_000,
+    ],
+    ids=lambda frame: repr(frame)[:40],
+)
+def test_malformed_messages(frame: Any) -> None:
+    """What is not a message of this dialect, or has fields of other types, is malformed."""
+    with pytest.raises(MalformedFrame):
+        reduce(frame)
+
+
+def test_unknown_messages_and_the_other_side() -> None:
+    """A kind that is not known is named; a message that says it is from the other side is malformed."""
+    with pytest.raises(UnknownFrame, match="hologram"):
+        reduce({"hologram": {}})
+    with pytest.raises(MalformedFrame):
+        reduce({"serverContent": {"turnComplete": True}}, "app")
+
+
+# Rules that no recording shows
+
+
+def memory(*frames: tuple[int, JsonObject], close_at: int | None = None) -> list[tuple[str, int, str, Any]]:
+    """Role, turn, content and `original` of the messages after these messages, each with its time."""
+    rows = []
+    for position, (ts, frame) in enumerate(frames, 1):
+        kept = reduce(frame)
+        assert kept is not None
+        rows.append(DecodedRow(position, ts, FrameEvent(dialect="gemini-live", frame=kept.content, ts=ts), "main"))
+    if close_at is not None:
+        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        rows.append(DecodedRow(len(rows) + 1, close_at, close))
+    found = contents(fold_rows(rows))["contents"]
+    return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
+
+
+def server(**fields: Any) -> JsonObject:
+    return {"serverContent": fields}
+
+
+def heard(text: str) -> JsonObject:
+    return server(inputTranscription={"text": text})
+
+
+def spoken(text: str, audio_ms: int = 1_000) -> JsonObject:
+    return {AUDIO_BYTES: 48 * audio_ms, RATE: 24_000, **server(outputTranscription={"text": text})}
+
+
+DONE, OVER, CUT = server(generationComplete=True), server(turnComplete=True), server(interrupted=True)
+TEXT = "One two three four five six seven eight."
+
+
+def test_words_that_come_after_the_whole_reply_stand_before_it() -> None:
+    """Nothing was recognised until the model had said all; the place of the words was kept."""
+    frames = (1_000, spoken("Hello.")), (1_100, DONE), (1_200, heard("Hi")), (1_300, heard(" there.")), (2_000, OVER)
+    assert memory(*frames) == [("user", 1, "Hi there.", None), ("assistant", 1, "Hello.", None)]
+
+
+def test_words_over_a_finished_reply_are_the_next_utterance() -> None:
+    """The model has generated all and is still played: what the user says then is new, before and after the cut."""
+    call = [(1_000, heard("Count.")), (1_500, spoken(TEXT, 8_000)), (1_600, DONE), (5_400, heard("Stop"))]
+    call += [(5_500, CUT), (5_600, heard(" it.")), (5_700, OVER), (6_000, spoken("OK.")), (7_000, OVER)]
+    assert memory(*call) == [
+        ("user", 1, "Count.", None),
+        ("assistant", 1, "One two three four ", TEXT),
+        ("user", 2, "Stop it.", None),
+        ("assistant", 2, "OK.", None),
+    ]
+
+
+def test_a_reply_after_a_cut_is_another_one_even_if_the_turn_was_never_completed() -> None:
+    """Gemini may leave out `turnComplete`; audio that comes after `interrupted` is not of the reply that was cut."""
+    call = [(1_000, heard("Count.")), (1_500, spoken(TEXT, 8_000)), (5_500, CUT), (5_600, heard("Stop."))]
+    said = memory(*call, (6_000, spoken("OK.")))
+    assert said[1:] == [("assistant", 1, "One two three four ", TEXT), ("user", 2, "Stop.", None)]
+    said = memory(*call, (6_000, spoken("OK.")), (6_100, OVER))
+    assert said[3] == ("assistant", 2, "OK.", None)
+
+
+def test_an_interruption_before_the_model_speaks_is_nothing() -> None:
+    """There is nothing to cut, and the reply that comes then is whole."""
+    said = memory(
+        (1_000, heard("Hi")), (1_100, CUT), (1_200, heard(" again.")), (1_500, spoken("Hello.")), (2_600, OVER)
+    )
+    assert said == [("user", 1, "Hi again.", None), ("assistant", 1, "Hello.", None)]
+
+
+def test_an_interruption_after_all_was_played_marks_nothing() -> None:
+    """By the clock the audio was over."""
+    assert memory((1_000, spoken(TEXT)), (1_100, DONE), (5_000, CUT), (5_100, OVER))[0][3] is None
+
+
+def test_interim_words_are_replaced() -> None:
+    """They show what is being said, and leave nothing behind."""
+    interim = server(interimInputTranscription={"text": "tell me a yolk"})
+    call = (1_000, interim), (1_100, heard("Tell me a joke.")), (1_500, spoken("Why?")), (2_600, OVER)
+    assert memory(*call)[0] == ("user", 1, "Tell me a joke.", None)
+    assert memory((1_000, interim), (1_500, spoken("Why?")), (2_600, OVER))[0][2] == "tell me a yolk"
+
+
+def test_calls_without_ids_are_matched_by_name() -> None:
+    """On Vertex AI functions may be called without an id."""
+    call = {"toolCall": {"functionCalls": [{"name": "book", "args": {"n": 2}}]}}
+    answer = {"toolResponse": {"functionResponses": [{"name": "book", "response": {"ok": True}}]}}
+    rows = []
+    for position, frame in enumerate((call, answer), 1):
+        kept = reduce(frame)
+        assert kept is not None
+        rows.append(
+            DecodedRow(position, 1_000, FrameEvent(dialect="gemini-live", frame=kept.content, ts=1_000), "main")
+        )
+    calls = fold_rows(rows).turns[1].tool_calls
+    assert calls is not None
+    assert [(one.call_id, one.name, one.result) for one in calls] == [("~book", "book", {"ok": True})]
+
+
+def test_messages_that_only_count_audio_are_added_up_alike() -> None:
+    """Two counts are worth as much as one of their sum."""
+    half, whole = {AUDIO_BYTES: 96_000, RATE: 24_000}, {AUDIO_BYTES: 192_000, RATE: 24_000}
+    text = (1_000, server(outputTranscription={"text": TEXT}))
+    one = memory(text, (1_000, whole), (1_100, DONE), (3_000, CUT))
+    assert one == memory(text, (1_000, half), (1_000, half), (1_100, DONE), (3_000, CUT))
+    assert one == [("assistant", 1, "One two three four ", TEXT)]
+
+
+# Wrong dialects
+
+
+def without_position(made: Any) -> Any:
+    """An interruption that does not ask the clock."""
+    return msgspec.structs.replace(made, audio_end_ms=None) if isinstance(made, Interrupt) else made
+
+
+def at_half_the_rate(made: Any) -> Any:
+    """Audio taken for twice as long as it is."""
+    total = made.total_audio_ms if isinstance(made, Tts) else None
+    return made if total is None else msgspec.structs.replace(made, total_audio_ms=2 * total)
+
+
+def never_final(made: Any) -> Any:
+    """The user's words left as partials."""
+    return msgspec.structs.replace(made, final=False) if isinstance(made, Asr) else made
+
+
+def in_arrival_order(made: Any) -> Any:
+    """No place kept for late words."""
+    return msgspec.structs.replace(made, item=None, turn_id=None) if isinstance(made, Asr) else made
+
+
+@pytest.mark.parametrize("wrong", [without_position, at_half_the_rate, never_final, in_arrival_order])
+def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these mistakes changes the memory of a recorded call."""
+
+    def translate(frame: JsonObject, ts: int, known: Known) -> Any:
+        return map(wrong, GEMINI_LIVE.translate(frame, ts, known))
+
+    broken = msgspec.structs.replace(GEMINI_LIVE, translate=translate)
+    monkeypatch.setitem(DIALECTS, broken.name, broken)
+    assert any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in CALLS)
+
+
+# Any messages
+
+TEXTS = st.sampled_from(["", " ", "One", " two", "three. "])
+BLOB = st.fixed_dictionaries({"mimeType": st.sampled_from(["audio/pcm;rate=24000", "image/png"]), "data": st.just(PCM)})
+PART = st.one_of(
+    st.builds(lambda text, thought: {"text": text, "thought": thought}, TEXTS, st.booleans()),
+    st.builds(lambda blob: {"inlineData": blob}, BLOB),
+)
+TRANSCRIPTION = st.builds(lambda text: {"text": text}, TEXTS)
+CONTENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputTranscription": TRANSCRIPTION,
+        "interimInputTranscription": TRANSCRIPTION,
+        "outputTranscription": TRANSCRIPTION,
+        "modelTurn": st.builds(lambda parts: {"parts": parts}, st.lists(PART, max_size=2)),
+        "generationComplete": st.booleans(),
+        "interrupted": st.booleans(),
+        "turnComplete": st.booleans(),
+    },
+)
+CALL = {"functionCalls": [{"id": "c", "name": "book", "args": {}}, {"name": "look"}]}
+MESSAGES = st.one_of(
+    st.builds(lambda content: {"serverContent": content}, CONTENT),
+    st.builds(lambda content: {"serverContent": content, "toolCall": CALL}, CONTENT),
+    st.just({"toolResponse": {"functionResponses": [{"id": "c", "name": "book", "response": {}}]}}),
+    st.builds(lambda text: {"realtimeInput": {"text": text}}, TEXTS),
+    st.builds(lambda text: {"clientContent": {"turns": [{"role": "user", "parts": [{"text": text}]}]}}, TEXTS),
+)
+
+
+@given(
+    messages=st.lists(MESSAGES, max_size=20),
+    times=st.lists(st.none() | st.integers(0, 10**5), min_size=20, max_size=20),
+)
+def test_any_messages_in_any_order_are_folded(messages: list[JsonObject], times: list[int | None]) -> None:
+    """Nothing that is made of any messages is left out by the fold, with and without times, and with restarts."""
+    rows: list[DecodedRow] = []
+    for message, ts in zip(messages, times, strict=False):
+        (LiveServerMessage if message.keys() & VENDOR else LiveClientMessage).model_validate(message)
+        kept = reduce(message)
+        if kept is None:
+            continue
+        again = reduce(kept.content)
+        assert again is not None
+        assert again.content == kept.content
+        rows.append(
+            DecodedRow(len(rows) + 1, 1_000, FrameEvent(dialect="gemini-live", frame=kept.content, ts=ts), "main")
+        )
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    state = fold_rows(rows)
+    assert state.ignored == {}
+    assert contents(fold_rows(rows, restarts=True)) == contents(state)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CAMEL, *CAMEL.values()]), inner),
+    max_leaves=8,
+)
+
+
+@given(message=st.dictionaries(st.sampled_from([*VENDOR, *APP, AUDIO_BYTES, RATE, "other"]), JSON))
+def test_any_fields_are_kept_or_refused(message: JsonObject) -> None:
+    """A message with whatever fields is reduced, or refused as unknown or malformed; nothing else is raised."""
+    try:
+        kept = reduce(message)
+    except (MalformedFrame, UnknownFrame):
+        return
+    assert kept is None or reduce(kept.content) == kept

@@ -1,0 +1,1 @@
+"""Twilio's ConversationRelay, and Telnyx's."""
