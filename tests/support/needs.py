@@ -30,6 +30,18 @@ def needs(name: str) -> str:
     return found(name) or missing(f"{name} is not installed (Debian: apt-get install {name})")
 
 
+def needs_module(name: str, extra: str) -> None:
+    """Skip a file of tests at its top where a package of an extra is not installed."""
+    try:
+        found = find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        if IS_CI:
+            raise ModuleNotFoundError(f"{name} is not installed (pip install 'voicemem-core[{extra}]')")
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
 def missing(reason: str) -> NoReturn:
     """Skip the test for this reason, or fail it where nothing may be missing."""
     if IS_CI:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
+        LIVEKIT_AGENTS,
         OPENAI_REALTIME,
     )
 }  # fmt: skip
