@@ -24,7 +24,7 @@ CALLS = [one for one in RECORDINGS if one.dialect == "pipecat-rtvi"]
 def message_types() -> dict[str, type[BaseModel]]:
     """The types of the SDK, by the `type` of their messages."""
     members = [one for one in vars(models).values() if isinstance(one, type) and issubclass(one, BaseModel)]
-    named = {one.model_fields["type"].default: one for one in members if "label" in one.model_fields}
+    named = {one.model_fields["type"].default: one for one in members if {"label", "type"} <= one.model_fields.keys()}
     return {name: one for name, one in named.items() if isinstance(name, str)}
 
 

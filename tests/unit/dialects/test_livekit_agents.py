@@ -15,7 +15,7 @@ from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.livekit_agents import translation
 from voicemem.dialects.livekit_agents.frames import KINDS, reduce
-from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.events import FrameEvent, Resume
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.frames import LEFT
@@ -188,7 +188,7 @@ def test_wrong_variants_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(translation, "turn_at", lambda at, known: known.here)
         assert not is_right()
     with monkeypatch.context() as patch:
-        patch.setattr(translation, "Interrupt", lambda **fields: translation.Resume(item=fields["item"]))
+        patch.setattr(translation, "Interrupt", lambda **fields: Resume(item=fields["item"]))
         assert not is_right()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.pipecat_rtvi import translation
-from voicemem.dialects.pipecat_rtvi.frames import KINDS, LABEL, reduce
+from voicemem.dialects.pipecat_rtvi.frames import KINDS, LABEL, ms, reduce
 from voicemem.protocol.events import FrameEvent, LlmDelta
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
@@ -175,6 +176,14 @@ def test_a_typed_text_counts_once() -> None:
     kept = reduce(sent)
     assert kept is not None
     assert (kept.typed, kept.id, kept.side) == (True, "chat/m", "app")
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)), st.integers(-840, 840))
+def test_times_of_the_user_are_read(time: datetime, zone_minutes: int) -> None:
+    """Pipecat writes ISO times, in any zone."""
+    aware = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=timezone(timedelta(minutes=zone_minutes)))
+    assert ms(aware.isoformat()) == round(aware.timestamp() * 1000)
+    assert ms("yesterday") is ms(None) is None
 
 
 def test_a_call_that_is_cancelled_has_no_result() -> None:

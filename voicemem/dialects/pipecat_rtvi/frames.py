@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from voicemem.dialects.dialect import Frame, MalformedFrame, RawFrame, Side
@@ -13,6 +12,11 @@ from voicemem.protocol.types import JsonObject
 LABEL = "rtvi-ai"
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
 """A user's id that telephony made of the caller's number."""
+
+ISO_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII
+)
+"""Pure packages have no calendar: the days are counted by hand."""
 
 
 class Nothing(Record):
@@ -140,8 +144,13 @@ def id_of(name: str, data: JsonObject, chat: str | None, typed: bool) -> str | N
 
 def ms(timestamp: str | None) -> int | None:
     """An ISO time as Unix ms; None for what is not one. Without a zone it is UTC."""
-    try:
-        parsed = datetime.fromisoformat(timestamp or "")
-        return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    found = ISO_TIME.fullmatch(timestamp or "")
+    if found is None:
         return None
+    year, month, day, hours, minutes, seconds = (int(part) for part in found.groups()[:6])
+    years = year - (month < 3)
+    days = years * 365 + years // 4 - years // 100 + years // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 719_469
+    fraction, sign, zone_hours, zone_minutes = found.groups()[6:]
+    offset = (int(zone_hours or 0) * 60 + int(zone_minutes or 0)) * (-1 if sign == "-" else 1)
+    whole = ((days * 24 + hours) * 60 + minutes - offset) * 60 + seconds
+    return max(0, whole * 1000 + int((fraction or "").ljust(3, "0")[:3]))
