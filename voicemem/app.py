@@ -11,12 +11,13 @@ from typing import Any
 from aiohttp import web
 
 from voicemem.config import service as rules
-from voicemem.config.service import Address, Settings
+from voicemem.config.service import MIB, Address, Settings
 from voicemem.context.plugins import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
 from voicemem.server import agora
+from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
 from voicemem.server.http.request import DECODING, GAUGES
@@ -25,6 +26,7 @@ from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.store.engines import open_store
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics
 from voicemem.telemetry.tracing import NoTracer, Tracer
@@ -41,15 +43,20 @@ class App:
         gate = Gate(services.access, settings.insecure, services.limits)
         self.decoding = Decoding()
         incarnation = services.store.incarnation
-        self.ingest = IngestServer(services.recorder, services.presence, gate, incarnation, self.decoding)
+        per_address = settings.connections_per_address
+        self.ingest = IngestServer(
+            services.recorder, services.presence, gate, incarnation, self.decoding, ingest_limits(per_address)
+        )
+        self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
         rest = application(services, gate, agora.DOCUMENTED)
         rest[DECODING] = self.decoding
-        agora.mount(rest, gate, settings.agora_contents)
+        agora.mount(rest, gate.granting(services.agora_apps.grant), settings.agora_contents)
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
             services.presence,
             services.memories,
             self.open_connections,
+            self.unauthenticated_connections,
             services.draining.is_set,
         )
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
@@ -75,7 +82,7 @@ class App:
             self.run_in_background(work)
         await self.runner.setup()
         with naming_flag("--rest"):
-            self.rest_server = await listen(self.runner, self.settings.rest)
+            self.rest_server = await listen(self.runner, self.settings.rest, connections=self.rest_connections)
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
@@ -84,6 +91,13 @@ class App:
         """The number of open connections, by port."""
         rest = self.runner.server
         return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
+
+    def unauthenticated_connections(self) -> dict[str, int]:
+        """The number of open connections whose caller has not shown a key, by port."""
+        return {"websocket": len(self.ingest.port.unauthenticated), "rest": len(self.rest_connections.unauthenticated)}
+
+    def count_rest_refused(self) -> None:
+        self.services.telemetry.metrics.connections_refused.labels("rest").inc()
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -131,10 +145,11 @@ async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer
     rules.check_service_settings(settings)
     policies = load_policies(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)
-    store = open_store(settings.store)
+    budget = MemoryBudget(settings.memory_budget * MIB)
+    store = open_store(settings.store, budget=budget)
     try:
         telemetry = Telemetry(Metrics(), tracer or NoTracer())
-        app = App(settings, Services(store, settings, policies, runtime, telemetry))
+        app = App(settings, Services(store, settings, policies, runtime, telemetry, budget=budget))
         try:
             await app.start()
             yield app

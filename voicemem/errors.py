@@ -5,7 +5,8 @@
     VoicememError
     ├── InvalidFrame     a message that is not a frame of events; its connection is closed
     ├── Refused          an event or request that cannot be accepted; none of it is stored
-    │   └── RateLimited  a caller that exceeds its rate
+    │   ├── RateLimited  a caller that exceeds its rate
+    │   └── QuotaExceeded  a project that has used up a quota
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
     │   └── DamagedEntry an entry of one session's journal cannot be read
     ├── SessionSetAside  a session whose memory could not be made; its events are kept
@@ -64,7 +65,7 @@ CODES: dict[str, ErrorSpec] = {
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),
-    "invalid_cursor": ErrorSpec(400, None, "The cursor was not issued by this store for this project."),
+    "invalid_cursor": ErrorSpec(400, None, "The cursor must be the next_cursor of a page of this project's list."),
     "invalid_http": ErrorSpec(400, None, "The request is not valid HTTP."),
     "not_found": ErrorSpec(404, None, "There is nothing at this path."),
     "method_not_allowed": ErrorSpec(405, None, "This path does not support the method."),
@@ -75,6 +76,7 @@ CODES: dict[str, ErrorSpec] = {
     "foreign_origin": ErrorSpec(403, 1008, "Without keys, the service answers only pages served from loopback."),
     # The service itself
     "timeout": ErrorSpec(408, 1008, "The data that was expected did not arrive in time."),
+    "too_many_connections": ErrorSpec(503, 1013, "Too many connections are open; connect again a little later."),
     "draining": ErrorSpec(503, 1012, "The service is shutting down; connect again shortly."),
     "store_unavailable": ErrorSpec(503, 1013, "The store is not available at the moment; try again."),
     "session_set_aside": ErrorSpec(
@@ -91,29 +93,36 @@ CODES: dict[str, ErrorSpec] = {
     ),
     # Keys, tokens and rates
     "token_expired": ErrorSpec(401, 1008, "The session token has expired; get a new one."),
-    "rate_limited": ErrorSpec(429, None, "Too many requests; nothing is lost, try again a little later."),
+    "rate_limited": ErrorSpec(429, 1008, "Too many requests; nothing is lost, try again a little later."),
+    "quota_exceeded": ErrorSpec(429, None, "The project has used up one of its quotas."),
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
+    "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
+    "agora_app_exists": ErrorSpec(409, None, "An app of Agora's is already registered with this App ID."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),
     "other_incarnation": ErrorSpec(409, None, "The position is of another incarnation of the store; start without it."),
     "too_many_sessions": ErrorSpec(409, None, "Too many running sessions match; narrow the filter."),
     # Webhooks
-    "unknown_webhook": ErrorSpec(404, None, "There is no such webhook."),
+    "unknown_webhook": ErrorSpec(404, None, "There is no such webhook; GET /v1/webhooks lists those of the project."),
     "unknown_delivery": ErrorSpec(404, None, "There is no such delivery."),
     "webhook_disabled": ErrorSpec(409, None, "The webhook is disabled; enable it first."),
     "too_many_webhooks": ErrorSpec(409, None, "The project already has as many webhooks as it may have."),
     # The gateway
-    "llm_not_configured": ErrorSpec(409, None, "The session has no llm.url, and the service has no default LLM."),
+    "llm_not_configured": ErrorSpec(
+        409, None, "No LLM is set: give the session an llm.url, or start the service with --llm-url."
+    ),
     "llm_failed": ErrorSpec(502, None, "The LLM request failed, or its answer could not be read."),
     "llm_timeout": ErrorSpec(504, None, "The LLM did not answer in time."),
     # Working memory
     "no_user": ErrorSpec(409, None, "The session has no user_id, so it has no user's working memory."),
     "precondition_failed": ErrorSpec(412, None, "The document's version is not the one in If-Match; read it again."),
-    "unknown_version": ErrorSpec(404, None, "The document has no such version."),
+    "unknown_version": ErrorSpec(
+        404, None, "The document has no such version; its versions are listed under …/versions."
+    ),
     # Managing a memory
-    "unknown_turn": ErrorSpec(404, None, "The session has no such turn."),
+    "unknown_turn": ErrorSpec(404, None, "The session has no such turn; its turns are listed under …/turns."),
     "invalid_checkpoint": ErrorSpec(400, None, "This is not a checkpoint that can be restored here."),
 }
 
@@ -142,6 +151,14 @@ class RateLimited(Refused):
 
     def __init__(self, retry_after_s: float, detail: str | None = None) -> None:
         super().__init__("rate_limited", detail)
+        self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(Refused):
+    """A project has used up a quota; `retry_after_s` is None where nobody knows when it is free again."""
+
+    def __init__(self, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__("quota_exceeded", detail)
         self.retry_after_s = retry_after_s
 
 

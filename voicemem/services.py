@@ -16,20 +16,31 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
-from voicemem.security.access import Access
+from voicemem.security.access import DEFAULT_PROJECT, Access
 from voicemem.security.address_guard import allowed_networks, check_url
+from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
+from voicemem.sessions.hooks import Hooks, parse_hook_secrets
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain_forever, save_all
+from voicemem.sessions.read_models.maintenance import (
+    catch_up_forever,
+    maintain_forever,
+    relieve_forever,
+    save_all,
+)
 from voicemem.sessions.recorder import Recorder
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
+from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
+from voicemem.store.records import SessionQuotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
 from voicemem.webhooks.endpoints import Webhooks
@@ -54,8 +65,9 @@ class Services:
         runtime: Runtime,
         telemetry: Telemetry,
         check_memory: Callable[[Any], None] | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """Wire the use cases.
+        """Wire the use cases. `budget` is the one that the store was opened with.
 
         `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
@@ -63,6 +75,7 @@ class Services:
         self.store = store
         self.runtime = runtime
         self.telemetry = telemetry
+        self.budget = budget or MemoryBudget()
         self.policies = policies
         self.draining = asyncio.Event()
         """Set when the service begins to shut down."""
@@ -70,13 +83,22 @@ class Services:
         check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
+        store.set_quotas(SessionQuotas(settings.open_sessions, settings.sessions_per_day))
         self.access = Access(store, runtime, settings.admin_key)
+        self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
-        self.memories = ReadModelCache(store, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored)
-        self.sessions = Sessions(store, runtime, check_patch)
+        self.memories = ReadModelCache(
+            store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
+        )
+        self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
+        self.overviews = Overviews(store, self.memories)
+        self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
-        self.tails = TailHub(TailSources(store, self.memories, runtime.clock, self.draining), self.recorder.feed)
+        secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
+        self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
+        followed = FollowedMemories(self.memories)
+        self.tails = TailHub(TailSources(store, followed, runtime.clock, self.draining), self.recorder.feed)
         self.retention = RetentionWorker(store, self.memories, runtime.clock)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
@@ -99,8 +121,10 @@ class Services:
             erase_forever(self.retention),
             compact_forever(self.retention),
             maintain_forever(self.memories),
+            relieve_forever(self.memories),
             catch_up_forever(self.memories),
             run_summaries(self.summaries),
+            make_overviews_forever(self.overviews),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from voicemem.cli.agora_apps import agora
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.keys import keys
@@ -29,5 +30,6 @@ def main() -> None:
     """
 
 
+keys.add_command(agora)
 for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""`voicemem keys create`, `list` and `revoke`."""
+"""`voicemem keys create`, `list` and `revoke`; `keys agora` is in `agora_apps`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from voicemem.store.records import ApiKey
 T = TypeVar("T")
 
 
-@click.group(short_help="Create, list and revoke API keys.")
+@click.group(short_help="Create, list and revoke API keys; register apps of Agora's.")
 def keys() -> None:
-    """Create, list and revoke API keys, even while the server runs.
+    """Create, list and revoke API keys, and register apps of Agora's, even while the server runs.
 
     Once there is a key, the service answers only requests with one.
 
@@ -58,14 +58,11 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
     Example:
       voicemem keys create --store sqlite:calls.db --scope read --name dashboard
     """
-    path = keys_store_path(store)
-    if not os.path.exists(path):
-        click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
+    path = new_or_existing_path(store)
 
     async def work(opened: Store) -> str:
         key, text = await Access(opened).create_key(project, name, scopes)
-        # A service on the same store looks for a first key this often: wait until it requires the key that is shown.
-        await asyncio.sleep(ASK_AGAIN_MS / 1000)
+        await wait_for_services()
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text
@@ -118,6 +115,19 @@ def revoke_key(store: str, key_id: str) -> None:
 
 def keys_store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+
+
+def new_or_existing_path(store: str) -> str:
+    """The path of a store, announced if it does not exist yet."""
+    path = keys_store_path(store)
+    if not os.path.exists(path):
+        click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
+    return path
+
+
+async def wait_for_services() -> None:
+    """Wait until a service on the same store requires keys, if this is the first: it looks for one this often."""
+    await asyncio.sleep(ASK_AGAIN_MS / 1000)
 
 
 def existing_path(store: str) -> str:

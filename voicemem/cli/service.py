@@ -120,6 +120,34 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--memory-budget",
+        "MiB that memories of calls and configurations may take together while they are kept at hand.",
+        type=int,
+        default=Settings().memory_budget,
+        show_default=True,
+    ),
+    setting(
+        "--open-sessions",
+        "Sessions of a project that may run at a time; 0 for no limit.",
+        type=int,
+        default=Settings().open_sessions,
+        show_default=True,
+    ),
+    setting(
+        "--sessions-per-day",
+        "Sessions that a project may begin in a day (UTC); 0 for no limit.",
+        type=int,
+        default=Settings().sessions_per_day,
+        show_default=True,
+    ),
+    setting(
+        "--connections-per-address",
+        "Connections of one IP address, on each port; 0 for no limit, which is right behind a proxy.",
+        type=int,
+        default=Settings().connections_per_address,
+        show_default=True,
+    ),
+    setting(
         "--memory",
         "Memory policy of sessions that choose none, as JSON, such as"
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
@@ -130,12 +158,21 @@ SERVE_OPTIONS = (
         multiple=True,
     ),
     setting(
+        "--hook-secret",
+        "What signs the webhooks of another stack, DIALECT=SECRET or PROJECT/DIALECT=SECRET. Use the variable, since"
+        " other users of the machine can see flags. May be repeated (in the variable, separate with spaces).",
+        multiple=True,
+    ),
+    setting(
         "--model-window",
         "How many tokens a model's context holds, MODEL=TOKENS; extends the built-in table. May be repeated (in the"
         " variable, separate with spaces).",
         multiple=True,
     ),
 )
+
+SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "hook_secrets")
+"""Of these `check-config` shows only that they are set."""
 
 
 def serve_options(command: Command) -> Command:
@@ -165,9 +202,14 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_total_timeout=options["llm_total_timeout"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
+        memory_budget=options["memory_budget"],
+        open_sessions=options["open_sessions"],
+        sessions_per_day=options["sessions_per_day"],
+        connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),
         model_windows=tuple(options["model_window"]),
+        hook_secrets=tuple(options["hook_secret"]),
         log_format=options["log_format"],
         log_level=options["log_level"],
     )
@@ -296,7 +338,7 @@ def check_config(context: click.Context, /, **options: Any) -> None:
         raise CommandFailed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        shown = "(set)" if value and field in ("webhook_secret", "admin_key", "llm_api_key") else value
+        shown = "(set)" if value and field in SECRET_SETTINGS else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
         click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
     if unknown:

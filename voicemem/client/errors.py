@@ -27,12 +27,15 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Try again later
 
-TRANSIENT_CODES = frozenset({"flood", "rate_limited", "timeout", "draining", "store_unavailable", "internal"})
+TRANSIENT_CODES = frozenset(
+    {"flood", "rate_limited", "quota_exceeded", "timeout", "too_many_connections"}
+    | {"draining", "store_unavailable", "internal"}
+)
 """Never a reason to give up, whatever the HTTP status or close code that comes with them."""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses that may change soon, also when a proxy sends them without a code."""
 
-BUSY_CODES = frozenset({"flood", "rate_limited", "store_unavailable"})
+BUSY_CODES = frozenset({"flood", "rate_limited", "quota_exceeded", "store_unavailable", "too_many_connections"})
 """The server works and asks for patience, so attempts become rare."""
 TOO_MANY_REQUESTS = 429
 

@@ -34,6 +34,7 @@ class ContextParams(TypedDict, total=False):
     context_window: int
     usage: bool
     data: bool
+    peek: bool
 
 
 class SessionFacts:

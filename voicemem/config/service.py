@@ -17,6 +17,9 @@ from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.session import URL_PATTERN, URL_RULE
 from voicemem.errors import CannotStart, Refused
 
+MIB = 1024 * 1024
+MIN_MEMORY_BUDGET, MAX_MEMORY_BUDGET = 16, 1024 * 1024
+"""In MiB."""
 SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
@@ -56,6 +59,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0: no limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0: no limit."""
+    open_sessions: int = 0
+    """Sessions of a project that may run at a time; 0: no limit."""
+    sessions_per_day: int = 0
+    """Sessions that a project may begin between midnight and midnight, UTC; 0: no limit."""
+    connections_per_address: int = 0
+    """Connections of one IP address, on each port; 0: no limit."""
     llm_url: str | None = None
     """The LLM of sessions without an `llm.url`; may be a private address."""
     llm_api_key: str | None = None
@@ -70,6 +79,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's own policies, as NAME=MODULE:CLASS."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
+    hook_secrets: tuple[str, ...] = ()
+    """What signs the webhooks of other stacks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
+    memory_budget: int = 512
+    """MiB that everything takes together that is kept in memory to be at hand."""
     log_format: str = "text"
     log_level: str = "warning"
 
@@ -98,6 +111,7 @@ def check_service_settings(settings: Settings) -> None:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
+    check_hook_secrets(settings.hook_secrets)
     check_llm(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths must be full or standard.")
@@ -105,6 +119,20 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
     if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
         raise CannotStart("A rate must be a number per second, or 0 for no limit.")
+    if not MIN_MEMORY_BUDGET <= settings.memory_budget <= MAX_MEMORY_BUDGET:
+        raise CannotStart(
+            f"The memory budget must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without a unit, such as 512."
+        )
+    if settings.open_sessions < 0 or settings.sessions_per_day < 0:
+        raise CannotStart("A quota must be a number, or 0 for no limit.")
+    if settings.connections_per_address < 0:
+        raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
+
+
+def check_hook_secrets(given: tuple[str, ...]) -> None:
+    """Check what signs the webhooks of other stacks. Raises `CannotStart`, which quotes none of it."""
+    if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in given):
+        raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
 
 
 def check_llm(settings: Settings) -> None:

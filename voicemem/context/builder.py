@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.config.memory import MemoryConfig, overlay
 from voicemem.config.session import SessionConfig, parse_config
-from voicemem.context.carry_over import carry_over
+from voicemem.context.carry_over import carry_over, may_carry_over
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.context.formats.values import json_text
 from voicemem.context.policies import Policies
@@ -51,6 +51,8 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
     """Whether to show the session's data."""
+    peek: bool = False
+    """Whether to journal nothing. What earlier sessions leave is missing until another context puts it together."""
 
 
 class ContextSelection(NamedTuple):
@@ -72,6 +74,8 @@ class ContextSelection(NamedTuple):
     """System messages with what is not part of the conversation: working memory, data."""
     tool_uses: Callable[[], Sequence[ToolUse]] = list
     """Gives all answered tool uses, shown or not; valid until the memory changes."""
+    carries_later: bool = False
+    """Whether the next context that may journal puts together what is carried over."""
 
     @property
     def summary_source(self) -> Remembered:
@@ -125,16 +129,18 @@ async def build_context(
 async def select_context(
     memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
 ) -> ContextSelection:
-    """What the policy chooses: the options' policy, else the session's. Journals as `build_context` does.
+    """What the policy chooses: the options' policy, else the session's. Journals as `build_context`, unless it peeks.
 
     Raises `Refused`.
     """
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(memories, stream.project, session_config)
     memory = await memories.get(stream)
-    if session_config.memory_from is not None and memory.state.carried is None:
+    carries = memory.state.carried is None and may_carry_over(stream, session_config)
+    if carries and not options.peek:
         memory = await carry_over(memories, stream, session_config)
-    return select_from(memory, policies, session_config, options, user_document_message, stream.id)
+    selection = select_from(memory, policies, session_config, options, user_document_message, stream.id)
+    return selection._replace(carries_later=True) if carries and options.peek else selection
 
 
 def select_from(
@@ -231,6 +237,7 @@ def tool_tokens(use: ToolUse, counter: TokenCounter) -> int:
 
 
 def render_body(selection: ContextSelection, options: ContextOptions) -> dict[str, Any]:
+    """The body; of a peek also `carried`, null, while what is carried over is not put together."""
     session_config, llm = selection.session_config, selection.session_config.llm
     format = RequestFormat(
         vendor=llm.vendor,
@@ -243,7 +250,8 @@ def render_body(selection: ContextSelection, options: ContextOptions) -> dict[st
         alternate=options.alternate,
         tools=options.tools,
     )
-    return request_body(selection.messages, selection.tools, format, cut=selection.is_cut)
+    body = request_body(selection.messages, selection.tools, format, cut=selection.is_cut)
+    return body | {"carried": None} if selection.carries_later else body
 
 
 async def make_user_document_message(

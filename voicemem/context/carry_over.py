@@ -25,15 +25,18 @@ PAGE, MAX_PAGES = 16, 16
 """How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
 
 
-async def carry_over(memories: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
-    """Journal what a session carries over; its memory after that.
+def may_carry_over(stream: Stream, session_config: SessionConfig) -> bool:
+    """Whether a session may carry something over: not one that has ended, or has no user."""
+    has_source = session_config.memory_from is not None and session_config.user_id is not None
+    return has_source and stream.state == "running"
 
-    Nothing is added to a session that has ended or has no user.
-    """
-    memory_from = session_config.memory_from
-    if memory_from is None or session_config.user_id is None or stream.state != "running":
-        return await memories.get(stream)
-    carried = await collect_carried_sessions(memories, stream, session_config.user_id, memory_from)
+
+async def carry_over(memories: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
+    """Journal what a session carries over, which it must be allowed to (`may_carry_over`); its memory after that."""
+    memory_from, user_id = session_config.memory_from, session_config.user_id
+    assert memory_from is not None
+    assert user_id is not None
+    carried = await collect_carried_sessions(memories, stream, user_id, memory_from)
     _, memory = await append_derived(
         memories,
         stream,

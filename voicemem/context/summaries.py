@@ -116,10 +116,10 @@ class Summaries:
             if everywhere or "memory" in result.stream.config:
                 self.changed[result.stream.key] = result.stream
 
-    def summary_state(self, stream: Stream, selection: ContextSelection) -> SummaryState | None:
+    def summary_state(self, stream: Stream, selection: ContextSelection, peek: bool = False) -> SummaryState | None:
         """The state of a session's summaries; None if its policy writes none.
 
-        A session that is asked about is checked again, so a summary may start because of it.
+        Unless this is a `peek`, the session is checked again, so a summary may start because of it.
         """
         policy, remembered = selection.policy, selection.summary_source
         if not isinstance(policy, SummaryPolicy):
@@ -131,7 +131,8 @@ class Summaries:
                 "none" if remembered.summary is None else "current", *summary_extent(remembered.summary)
             )
         job, due = self.jobs.get(stream.key), policy.find_due(remembered)
-        self.changed.setdefault(stream.key, stream)
+        if not peek:
+            self.changed.setdefault(stream.key, stream)
         state: SummaryStatus = "none" if remembered.summary is None else "current"
         if job is not None and job.task is not None:
             state = "running"

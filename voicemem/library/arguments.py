@@ -29,7 +29,7 @@ from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, S
 from voicemem.security.access import PROJECT_PATTERN
 
 T = TypeVar("T")
-CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, memory"
+CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, peek, memory"
 
 
 def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:
@@ -106,6 +106,7 @@ class ContextArguments(Struct, forbid_unknown_fields=True):
     tools: bool = False
     max_history: MaxHistory | None = None
     data: bool = False
+    peek: bool = False
 
 
 def context_options(arguments: Mapping[str, Any]) -> ContextOptions:

@@ -10,10 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec import Struct
-
 from voicemem.config.service import Settings, check_store
-from voicemem.config.session import warnings_about
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
@@ -46,9 +43,11 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
+from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.engines import open_store
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter, SetAside
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
@@ -74,9 +73,10 @@ async def open_library(
     check_store(store)
     check_project(project)
     known = policies_from_options(policies, memory, model_windows)
-    opened = open_store(store)
+    budget = MemoryBudget()
+    opened = open_store(store, budget=budget)
     try:
-        library = Library(opened, known, project)
+        library = Library(opened, known, project, budget)
         yield library
         await save_all(library.memories, timeout_s=2.0)
     finally:
@@ -86,12 +86,12 @@ async def open_library(
 class Library:
     """The sessions of a project. Its methods and theirs raise `Refused` for whatever is invalid or impossible."""
 
-    def __init__(self, store: Store, policies: Policies, project: str) -> None:
+    def __init__(self, store: Store, policies: Policies, project: str, budget: MemoryBudget) -> None:
         def check_memory(memory: Any) -> None:
             with with_policy_reason():
                 policies.check(memory)
 
-        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory)
+        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory, budget)
         self.services = services
         self.project = project
         self.store = store
@@ -142,37 +142,6 @@ class Library:
         return await erase_user(
             self.store, self.memories, self.project, check_user_id(user_id), self.services.runtime.clock
         )
-
-
-class SessionInfo(Struct, frozen=True):
-    """A session as REST shows it; times are Unix ms, secrets are left out."""
-
-    session_id: str
-    state: str
-    """`running` or `ended`."""
-    reason: str | None
-    started_at: int
-    ended_at: int | None
-    position: int
-    config: JsonObject
-    warnings: tuple[str, ...] = ()
-    """Sentences about settings that have no effect."""
-    set_aside: SetAside | None = None
-    """Why its memory cannot be made; only `info` looks."""
-
-
-def info_of(stream: Stream, set_aside: SetAside | None = None) -> SessionInfo:
-    return SessionInfo(
-        session_id=stream.id,
-        state=stream.state,
-        reason=stream.reason,
-        started_at=stream.started_ms,
-        ended_at=stream.ended_ms,
-        position=stream.position,
-        config=stream.config,
-        warnings=warnings_about(stream.config),
-        set_aside=set_aside,
-    )
 
 
 class LibrarySession:
@@ -243,8 +212,8 @@ class LibrarySession:
     async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history` and `data` are as in `GET …/context`; `memory`
-        replaces the section `memory` of the configuration for this request.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` and `peek` are as in `GET …/context`;
+        `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
         return render_body(await self._select(checked), checked)

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from voicemem.protocol.types import Name, Reason, SessionId
 from voicemem.protocol.types import SequenceNumber as Seq
 
-FEATURES = ("interrupt.more", "interrupt.several", "llm.cancel", "tts.synthesised_text", "turn_id.optional")
+FEATURES = ("frame", "interrupt.more", "interrupt.several", "llm.cancel", "tts.synthesised_text", "turn_id.optional")
 """What events may have or leave out that earlier servers refuse (docs/ingest.md, "Open a session")."""
 
 

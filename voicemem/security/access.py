@@ -51,6 +51,8 @@ class Grant(Struct, frozen=True):
     session_id: str | None = None
     """The one session that a token gives access to; None for a key, which gives access to its whole project."""
     expires_ms: int | None = None
+    channel: str | None = None
+    """The one channel whose agents a token of Agora's gives access to (`*`: every one); None for keys."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
@@ -116,7 +118,7 @@ class Access:
             return FULL_GRANT
         if token is None:
             raise Refused("unauthorized", NO_KEY)
-        if self.admin_digest is not None and hmac.compare_digest(digest(token), self.admin_digest):
+        if self.is_admin_key(token):
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID)
         if looks_like_token(token):
             return await self.grant_session(token)
@@ -127,6 +129,9 @@ class Access:
         if not hmac.compare_digest(digest(match[2]), key.hash):
             raise Refused("unauthorized", WRONG_KEY)
         return Grant(key.project, key.scopes, key.id)
+
+    def is_admin_key(self, text: str) -> bool:
+        return self.admin_digest is not None and hmac.compare_digest(digest(text), self.admin_digest)
 
     async def grant_session(self, text: str) -> Grant:
         """What the holder of a session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
@@ -183,15 +188,25 @@ class Access:
 
     async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[ApiKey, str]:
         """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
-        if not PROJECT_PATTERN.match(project):
-            raise Refused("invalid_field", "A project must be 1 to 128 of the characters A-Za-z0-9._:-.")
-        if not scopes or any(scope not in SCOPES for scope in scopes):
-            raise Refused("invalid_field", f"Scopes must be one or more of {', '.join(SCOPES)}.")
+        check_project(project)
+        check_scopes(scopes)
         key_id, secret = self.new_secret(12).lower(), self.new_secret(40)
         key = ApiKey(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock())
         await self.directory.add_key(key)
         self.has_seen_key = True
         return key, f"vm_{key_id}_{secret}"
+
+
+def check_project(project: str) -> None:
+    """Raise `Refused` (`invalid_field`) for what cannot be the name of a project."""
+    if not PROJECT_PATTERN.match(project):
+        raise Refused("invalid_field", "A project must be 1 to 128 of the characters A-Za-z0-9._:-.")
+
+
+def check_scopes(scopes: Sequence[str]) -> None:
+    """Raise `Refused` (`invalid_field`) for unknown scopes, and for none."""
+    if not scopes or any(scope not in SCOPES for scope in scopes):
+        raise Refused("invalid_field", f"Scopes must be one or more of {', '.join(SCOPES)}.")
 
 
 def digest(secret: str) -> bytes:

@@ -5,6 +5,8 @@ checks the address when a connection is made, the one place that sees the final 
 an IP literal, and what a name resolves to can change after a check. The guard works only without a proxy and without
 redirects: leave `trust_env` False and send with `allow_redirects=False`.
 
+The machine's own addresses are blocked as well, public ones included: services that listen on them trust their network.
+
 The ranges are listed here because `ipaddress.is_private` and `is_global` are not meant as deny lists: they let
 multicast, NAT64, IPv4-compatible and other addresses through, and which ones depends on the version of Python.
 """
@@ -63,6 +65,9 @@ IPV4_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
 )
 """IPv6 networks whose addresses contain the IPv4 address that is really reached, and the number of bits after it."""
 
+UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses for documentation (RFC 5737, RFC 3849), which no interface has."""
+
 MAX_URL_LENGTH = 2048
 
 WEB_PORTS = frozenset({80, 443})
@@ -102,7 +107,24 @@ def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
     final = _final_address(literal)
     if any(literal in network or final in network for network in allowed):
         return False
-    return any(final in network for network in DENIED_NETWORKS)
+    return any(final in network for network in DENIED_NETWORKS) or is_own(final)
+
+
+def is_own(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of this machine's interfaces, as they are now."""
+    # The kernel lets a socket bind to its own addresses only. Where it was told to allow others too, which would make
+    # every address look like an own one, an address that is nobody's tells.
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    return _can_bind(family, str(address)) and not _can_bind(family, UNASSIGNED[family])
+
+
+def _can_bind(family: socket.AddressFamily, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def guarded_connector(

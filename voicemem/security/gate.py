@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from voicemem.config.service import is_loopback
 from voicemem.errors import Refused
@@ -11,16 +12,31 @@ from voicemem.security.access import FULL_GRANT, Access, Grant, bearer_token
 from voicemem.security.rate_limits import RateLimits
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
+GrantHolder = Callable[[str | None], Awaitable[Grant]]
+"""What the holder of a key or token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?\Z", re.ASCII | re.IGNORECASE)
+"""An origin as browsers write it (RFC 6454, section 6.2); lenient parsers see loopback in `[::1].example.com`."""
 
 
 class Gate:
     """Checks the origin, key and rate of callers. `open_to_all` is set by `--insecure`."""
 
-    def __init__(self, access: Access, open_to_all: bool = False, limits: RateLimits | None = None) -> None:
-        """Without `limits`, only wrong keys are limited."""
+    def __init__(
+        self,
+        access: Access,
+        open_to_all: bool = False,
+        limits: RateLimits | None = None,
+        grant_holder: GrantHolder | None = None,
+    ) -> None:
+        """Without `limits`, only wrong keys are limited; without `grant_holder`, `access` grants."""
         self.access = access
+        self.grant_holder = grant_holder or access.grant
         self.open_to_all = open_to_all
         self.limits = limits or RateLimits(access.clock, 0, 0)
+
+    def granting(self, grant_holder: GrantHolder) -> Gate:
+        """The same gate, with the same limits, for callers who may also show something else than keys."""
+        return Gate(self.access, self.open_to_all, self.limits, grant_holder)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
@@ -47,19 +63,31 @@ class Gate:
         """
         if not needed:
             return FULL_GRANT
-        try:
-            grant = await self.access.grant(bearer_token(authorization))
-        except Refused as refused:
-            if authorization is not None and refused.code == "unauthorized":
-                self.limits.count_wrong_key(address)
-            raise
+        with self.counting_wrong_keys(authorization, address):
+            grant = await self.grant_holder(bearer_token(authorization))
         self.limits.count_request(grant.caller)
         return grant
 
+    async def grant_token(self, token: str | None, address: str | None) -> Grant:
+        """What the holder of a key or token in a frame may do; counts one wrong key of `address`.
+
+        Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
+        """
+        with self.counting_wrong_keys(token, address):
+            return await self.access.grant(token)
+
+    @contextmanager
+    def counting_wrong_keys(self, sent: str | None, address: str | None) -> Iterator[None]:
+        """Count a key that turns out to be wrong in the block. Raises `RateLimited` instead of what the block does."""
+        try:
+            yield
+        except Refused as refused:
+            if sent is not None and refused.code == "unauthorized":
+                self.limits.count_wrong_key(address)
+            raise
+
 
 def origin_host(origin: str) -> str:
-    """The host of an `Origin` header; empty when it has none, such as `null`."""
-    try:
-        return urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
+    """The host of an `Origin` header; empty when it has none, such as `null`, and for anything that is no origin."""
+    match = ORIGIN.match(origin)
+    return match[1] if match else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import (
@@ -128,6 +130,8 @@ class PendingBatch:
         With the first other event it becomes the list of all. The plain form needs no object and no look at each event,
         neither here nor in the store (see `voicemem.store.admission.admits_all`).
         """
+        self.from_seq: int | None = None
+        """The lowest seq that its producer can still send; only events over HTTP say so, others at their open."""
         self.is_sealed = False
         """Whether it has been offered to the journal, so that nothing can be added any more."""
 
@@ -163,9 +167,10 @@ class PendingBatch:
         """The batch in the journal's form. Nothing may be added after this."""
         lease, self.is_sealed = self.lease, True
         if self.arrivals is None:
-            return Batch(lease.key, lease.producer, lease.epoch, now_ms, self.payloads, self.first_seq)
+            ordinary = Batch(lease.key, lease.producer, lease.epoch, now_ms, self.payloads, self.first_seq)
+            return ordinary if self.from_seq is None else replace(ordinary, from_seq=self.from_seq)
         offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
-        return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers)
+        return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers, from_seq=self.from_seq)
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -38,8 +39,10 @@ class FrameReducer:
         self.named: set[tuple[str, str]] = set()
         """The types of frames that the log has named, by dialect."""
 
-    def reduce(self, event: FrameEvent, keep_typed: bool = True) -> ReducedFrame | RejectedEvent | None:
-        """What is journaled for a frame; None for one that says nothing and has no seq.
+    def reduce(
+        self, event: FrameEvent, keep_typed: bool = True, is_known: Callable[[FrameEvent], bool] | None = None
+    ) -> ReducedFrame | RejectedEvent | None:
+        """What is journaled for a frame; None for one that says nothing, or `is_known` by its id, and has no seq.
 
         Without `keep_typed` a text that the app typed says nothing.
         """
@@ -60,6 +63,9 @@ class FrameReducer:
             self.count(event.dialect, result)
             return None
         kept = kept_event(event, frame)
+        if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
+            self.count(event.dialect, "repeated")
+            return None
         payload = ENCODER.encode(kept)
         if len(payload) > MAX_FRAME_BYTES:
             return self.refuse(event, TOO_LONG)

@@ -16,7 +16,8 @@ from voicemem.telemetry.metrics import Metrics
 class Gauges:
     """Sets the gauges of `metrics`.
 
-    `connections` returns the number of open connections by port, `draining` whether the service is shutting down.
+    `connections` returns the number of open connections by port, `unauthenticated` that of those among them whose
+    caller has not shown a key, `draining` whether the service is shutting down.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Gauges:
         presence: Presence,
         memories: ReadModelCache,
         connections: Callable[[], Mapping[str, int]],
+        unauthenticated: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
     ) -> None:
         self.metrics = metrics
@@ -32,7 +34,10 @@ class Gauges:
         self.clock = presence.sessions.clock
         self.presence = presence
         self.memories = memories
+        self.evicted: Counter[str] = Counter()
+        """Evictions that were counted, by kind."""
         self.connections = connections
+        self.unauthenticated = unauthenticated
         self.draining = draining
 
     async def refresh(self) -> None:
@@ -44,6 +49,8 @@ class Gauges:
         metrics.draining.set(self.draining())
         for kind, count in self.connections().items():
             metrics.connections.labels(kind).set(count)
+        for kind, count in self.unauthenticated().items():
+            metrics.connections_unauthenticated.labels(kind).set(count)
         metrics.sessions_connected.set(len(self.presence.connected))
         self.refresh_memories()
 
@@ -62,15 +69,23 @@ class Gauges:
     def refresh_memories(self) -> None:
         metrics = self.metrics
         counts = Counter({"in_use": 0, "packed": 0})
-        sizes = Counter({"in_use": 0, "packed": 0})
         lags = []
         for memory in self.memories.cached.values():
             state = "packed" if memory.unpacked is None else "in_use"
             counts[state] += 1
-            sizes[state] += memory.weight
             lags.append(max(0, memory.known_position - memory.position))
         for state in counts:
             metrics.memories.labels(state).set(counts[state])
-            metrics.memories_bytes.labels(state).set(sizes[state])
+        self.refresh_budget()
         metrics.fold_lag_events.set(max(lags, default=0))
         metrics.memories_lagging.set(sum(lag > 0 for lag in lags))
+
+    def refresh_budget(self) -> None:
+        metrics, budget = self.metrics, self.memories.budget
+        metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
+        metrics.memories_bytes.labels("packed").set(budget.memories_packed)
+        metrics.rows_bytes.set(budget.rows)
+        metrics.memory_budget_bytes.set(budget.limit)
+        for kind, count in (("memories", budget.evicted_memories), ("rows", budget.evicted_rows)):
+            metrics.evictions.labels(kind).inc(count - self.evicted[kind])
+            self.evicted[kind] = count

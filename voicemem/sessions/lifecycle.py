@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import builtins
 import hmac
 import logging
 from collections.abc import Callable
@@ -19,11 +20,13 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.store.port import Store
-from voicemem.store.records import RestoredSession, SessionFilter
+from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
 from voicemem.transcript.frames import LEFT
 
 LOG = logging.getLogger("voicemem.sessions")
+LIST_BYTES = 1024 * 1024
+"""JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", LEFT})
@@ -34,18 +37,28 @@ DIFFERENT = "The session already exists, with a different configuration; what di
 class Sessions:
     """Creates, lists, changes, ends and erases sessions.
 
-    `check_settings` raises `Refused` for a configuration that this service does not allow.
+    `check_settings` raises `Refused` for a configuration that this service does not allow. `note_ended` is called with
+    the key of each session that this process has closed.
     """
 
-    def __init__(self, store: Store, runtime: Runtime, check_settings: Callable[[SessionPatch], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        check_settings: Callable[[SessionPatch], None],
+        note_ended: Callable[[int], None] = lambda key: None,
+    ) -> None:
         self.store = store
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.check_settings = check_settings
+        self.note_ended = note_ended
         self.name_lock = asyncio.Lock()
         """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
         """Set at every start and close, when there may be notices to send."""
+        self.close_listeners: builtins.list[Callable[[Stream], None]] = []
+        """Called with each session that was closed; they must be fast."""
 
     # Reading
 
@@ -59,16 +72,25 @@ class Sessions:
     async def list(self, wanted: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page, if any.
 
+        With large configurations a page has fewer sessions than asked for.
         Raises `Refused` (`invalid_cursor`).
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page = await self.store.list_sessions(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
+        page, has_more = await self.store.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
+        return page, self.format_cursor(wanted.project, page[-1]) if has_more else None
+
+    async def list_overviews(
+        self, wanted: SessionFilter, cursor: str | None
+    ) -> tuple[builtins.list[SessionOverview], str | None]:
+        """The same page as slim rows, never shorter."""
+        after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
+        page = await self.store.list_overviews(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
         if len(page) <= wanted.limit:
             return page, None
         page = page[: wanted.limit]
         return page, self.format_cursor(wanted.project, page[-1])
 
-    def format_cursor(self, project: str, last: Stream) -> str:
+    def format_cursor(self, project: str, last: Stream | SessionOverview) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])
         return base64.urlsafe_b64encode(self.sign_cursor(project, body) + body).decode().rstrip("=")
 
@@ -159,6 +181,9 @@ class Sessions:
         reason = stream.reason if stream.reason in OWN_REASONS else "given"
         log_session("closed", stream.project, stream.id, reason=reason)
         self.notices_due.set()
+        self.note_ended(stream.key)
+        for listener in self.close_listeners:
+            listener(stream)
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""

@@ -115,11 +115,16 @@ class Recorder:
         if name in RESERVED_PRODUCERS and (stream is None or not await self.journal.has_seqs(stream.key, name)):
             raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
 
-    async def record(self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]) -> BatchResult:
-        """Journal events in one batch, and return its result after the commit. Raises `StoreUnavailable`, `Refused`."""
+    async def record(
+        self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent], from_seq: int | None = None
+    ) -> BatchResult:
+        """Journal events in one batch, and return its result after the commit; `from_seq` as in `session.open`.
+
+        Raises `StoreUnavailable`, `Refused`.
+        """
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
         batch = PendingBatch(lease, lambda _, answer: None if answered.done() else answered.set_result(answer))
-        batch.origin = self.tracer.current()
+        batch.origin, batch.from_seq = self.tracer.current(), from_seq
         for arrival in arrivals:
             vetted = self.vet(lease, arrival)
             if vetted is not None:
@@ -144,11 +149,17 @@ class Recorder:
             if isinstance(arrival.event, SessionUpdate):
                 return self.vet_update(lease, arrival.event, arrival.payload)
             if isinstance(arrival.event, FrameEvent) and not isinstance(arrival, ReducedFrame):
-                return self.frames.reduce(arrival.event)
+                return self.reduce_frame(lease, arrival.event)
         except Refused as refused:
             event = arrival.event
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
+
+    def reduce_frame(
+        self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
+    ) -> ReducedFrame | RejectedEvent | None:
+        """What is journaled for a frame of another stack, if anything is."""
+        return self.frames.reduce(event, keep_typed, lambda kept: self.memories.has_frame(lease.key, kept))
 
     def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
@@ -210,7 +221,7 @@ class Recorder:
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
             self.apply_result(batch, result, now, counts)
-        self.memories.note_commit(time.monotonic() - answered)
+        self.memories.note_commit(time.monotonic() - answered, len(batches))
         self.metrics.count_commit(counts)
         self.feed.publish(appended)
         return True

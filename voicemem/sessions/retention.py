@@ -109,8 +109,8 @@ async def compact_forever(retention: RetentionWorker) -> None:
             await asyncio.sleep(IDLE_PAUSE_S)
 
 
-ERASE_PAGE = 200
-"""Sessions listed at a time."""
+ERASE_PAGE = 20
+"""Sessions listed at a time: each may have a configuration of 256 KiB."""
 
 
 async def erase_user(

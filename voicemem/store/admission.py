@@ -40,6 +40,8 @@ class Batch(Struct, frozen=True, gc=False):
     payloads: Sequence[bytes] = ()
     first_seq: int = 0
     offers: Sequence[Offer] | None = None
+    from_seq: int | None = None
+    """The lowest seq that the producer can still send: above its `next_seq`, the seqs between are declared missing."""
 
     def as_offers(self) -> Sequence[Offer]:
         """All events, as offers."""
@@ -89,6 +91,7 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
     """Whether all of a batch of plain payloads is to be stored: `admit` would return None for each of them."""
     return (
         batch.offers is None
+        and batch.from_seq is None
         and batch.first_seq == producer.next_seq
         and batch.epoch in (None, producer.epoch)
         and stream.state == "running"

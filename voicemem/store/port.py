@@ -3,11 +3,12 @@
 It is split by use:
 
 - `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
+- `Overviews`: slim rows of sessions;
 - `Outbox`: deliveries, which are webhook notices on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
-- `Directory`: API keys, the operator's endpoint, and the store's own identity;
+- `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -18,7 +19,8 @@ What holds for every method of every engine:
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service.
-- A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice.
+- A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
+  later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
 - Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
   transaction, so that all engines decide alike.
 - Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
@@ -35,6 +37,7 @@ from typing import Literal, Protocol
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import Batch
 from voicemem.store.records import (
+    AgoraApp,
     ApiKey,
     AppendResult,
     Attempt,
@@ -48,6 +51,8 @@ from voicemem.store.records import (
     OpenResult,
     RestoredSession,
     SessionFilter,
+    SessionOverview,
+    SessionQuotas,
     SetAside,
     Snapshot,
 )
@@ -104,6 +109,9 @@ class Journal(Protocol):
         Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
         what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
         plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
+
+        A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
+        ended or sends events without seq.
 
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
@@ -165,6 +173,13 @@ class Journal(Protocol):
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
 
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
+        """The same, and whether more of them match.
+
+        The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
+        of JSON or more.
+        """
+
     async def count_sessions(self, wanted: SessionFilter) -> int:
         """How many sessions match, whatever `after` and `limit` say."""
 
@@ -173,6 +188,12 @@ class Journal(Protocol):
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
@@ -207,6 +228,19 @@ class Journal(Protocol):
         Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
         again. The content itself is deleted through `Retention`. The row of a user's stream loses the id too, since it
         identifies a person; a later user of that id gets a new stream.
+        """
+
+
+class Overviews(Protocol):
+    """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory."""
+
+    async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
+        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories."""
+
+    async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
+        """Save what slim rows show of memories: key, position, and bytes that are only passed on.
+
+        They replace what was saved before. Does nothing for erased sessions.
         """
 
 
@@ -370,7 +404,7 @@ class Retention(Protocol):
 
 
 class Directory(Protocol):
-    """API keys, the operator's endpoint, and the store's own identity."""
+    """API keys, apps of Agora's, the operator's endpoint, and the store's own identity."""
 
     @property
     def incarnation(self) -> str:
@@ -387,7 +421,10 @@ class Directory(Protocol):
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
 
     async def has_keys(self) -> bool:
-        """Whether any key was ever made, revoked ones included. Asked for every request while there is none."""
+        """Whether any key or app of Agora's was ever made, revoked and removed ones included.
+
+        Asked for every request while there is none.
+        """
 
     async def add_key(self, key: ApiKey) -> None:
         """Store a new key."""
@@ -397,6 +434,24 @@ class Directory(Protocol):
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
+
+    async def list_agora_apps(self) -> list[AgoraApp]:
+        """The apps of all projects, the oldest first."""
+
+    async def find_agora_app(self, app_id: str) -> AgoraApp | None:
+        """An app; None when the id is unknown. Asked for every request on Agora's paths."""
+
+    async def add_agora_app(self, app: AgoraApp) -> bool:
+        """Store a new app; False when there is one with its id, in whatever project."""
+
+    async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
+        """Replace the certificates of an app by those that `change` returns for it; None when the id is unknown.
+
+        `change` is pure, and may run more than once.
+        """
+
+    async def remove_agora_app(self, app_id: str) -> bool:
+        """Delete an app and its certificates; False when the id is unknown."""
 
     async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
         """Set the receiver of every session's history, and enable it; without a URL it is taken away.
@@ -415,6 +470,9 @@ class Operations(Protocol):
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 
+    def set_quotas(self, quotas: SessionQuotas) -> None:
+        """Bound the sessions of each project: what begins one then raises `QuotaExceeded`, and nothing else does."""
+
     async def probe(self) -> None:
         """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
 
@@ -425,5 +483,5 @@ class Operations(Protocol):
         """Finish what was begun, and release the store."""
 
 
-class Store(Journal, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
+class Store(Journal, Overviews, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
     """The whole port: one object per engine."""

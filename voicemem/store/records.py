@@ -1,4 +1,4 @@
-"""The records that a store takes and returns: entries, deliveries, endpoints, keys. Times are Unix ms."""
+"""The records that a store takes and returns: entries, deliveries, endpoints, keys, apps. Times are Unix ms."""
 
 from __future__ import annotations
 
@@ -58,14 +58,18 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
-class SetAside(NamedTuple):
-    """Why a session is set aside: its memory could not be made, and is not tried again by this version."""
+SetAsideReason = Literal["failed", "too_slow", "damaged"]
 
-    reason: str
-    """`failed`, `too_slow`, or `damaged` (an entry of the journal)."""
+
+class SetAside(Struct, frozen=True):
+    """Why a session is set aside, and since when: its memory could not be made, and `version` does not try again.
+
+    `version` is that of the program and its fold. `damaged` is an entry of the journal.
+    """
+
+    reason: SetAsideReason
     since_ms: int
     version: str
-    """Of the program and its fold; to any other version the session is not set aside."""
 
 
 class RestoredSession(Struct, frozen=True, kw_only=True):
@@ -100,6 +104,28 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     channel: str | None = None
     after: tuple[int, int] | None = None
     limit: int = 100
+
+
+class SessionOverview(NamedTuple):
+    """What a slim list shows of a session, without its configuration. Texts are at most 160 characters long."""
+
+    key: int
+    session_id: str
+    state: str
+    reason: str | None
+    started_ms: int
+    ended_ms: int | None
+    active_ms: int
+    """When the last entry was journaled."""
+    position: int
+    """Of the last entry."""
+    name: str | None
+    user_id: str | None
+    labels: str | None
+    """As JSON; None without any, and where they take more than 2,048 characters."""
+    figures_position: int | None
+    figures: bytes | None
+    """What was last saved of its memory, and as of which position; None until then."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -216,6 +242,14 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class SessionQuotas(NamedTuple):
+    """How many sessions each project may have; 0: no limit."""
+
+    open: int = 0
+    per_day: int = 0
+    """Begun since midnight, UTC."""
+
+
 class ApiKey(Struct, frozen=True):
     """An API key as it is stored; `hash` is the SHA-256 of its secret."""
 
@@ -226,6 +260,18 @@ class ApiKey(Struct, frozen=True):
     scopes: tuple[str, ...]
     created_ms: int
     revoked_ms: int | None = None
+
+
+class AgoraApp(Struct, frozen=True):
+    """An app of Agora's: tokens signed with its certificates open a project on Agora's paths."""
+
+    app_id: str
+    project: str
+    certificate: str
+    scopes: tuple[str, ...]
+    created_ms: int
+    old_certificate: str | None = None
+    """Valid alongside the certificate after a rotation."""
 
 
 class Figures(NamedTuple):

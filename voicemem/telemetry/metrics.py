@@ -23,6 +23,7 @@ RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
 ATTEMPT_RESULTS = ("delivered", "failed", "gone")
 FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
 FRAME_RESULTS = ("taken", "ignored", "unknown", "malformed", "repeated")
+EVICTED_KINDS = ("memories", "rows")
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -114,6 +115,11 @@ class Metrics:
         self.connections_rejected = self.counter(
             "connections_rejected", "Websockets that were rejected or closed, by error code.", "reason"
         )
+        self.connections_refused = self.counter(
+            "connections_refused", "Connections refused or closed because there were too many, by port.", "kind"
+        )
+        for kind in ("websocket", "rest"):
+            self.connections_refused.labels(kind)
         self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
         self.webhook_attempt_seconds = self.histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
@@ -141,10 +147,18 @@ class Metrics:
         self.last_commit_ok = self.gauge("last_commit_ok", "Whether the store's last commit succeeded.")
         self.draining = self.gauge("draining", "Whether the service is shutting down.")
         self.connections = self.gauge("connections", "Open connections, by port.", "kind")
+        self.connections_unauthenticated = self.gauge(
+            "connections_unauthenticated", "Open connections that have not shown a key, by port.", "kind"
+        )
         self.sessions = self.gauge("sessions", "Sessions in the store, by state.", "state")
         self.sessions_connected = self.gauge("sessions_connected", "Sessions with a websocket to this process.")
         self.memories = self.gauge("memories", "Cached memories, by state.", "state")
         self.memories_bytes = self.gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
+        self.rows_bytes = self.gauge("rows_bytes", "Approximate bytes of sessions' rows that are kept at hand.")
+        self.memory_budget_bytes = self.gauge("memory_budget_bytes", "What memories and rows may take together.")
+        self.evictions = self.counter("evictions", "Memories and rows dropped to stay in the budget, by kind.", "kind")
+        for kind in EVICTED_KINDS:
+            self.evictions.labels(kind)
         self.fold_lag_events = self.gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
         self.memories_lagging = self.gauge("memories_lagging", "Cached memories that are behind their journals.")
         self.sessions_set_aside = self.gauge("sessions_set_aside", "Sessions whose memory cannot be made.")

@@ -1,8 +1,15 @@
-"""What has changed in the messages of a call since a reader last asked."""
+"""What has changed in the messages of a call since a reader last asked.
+
+The key of a message is the journal position of its first event, which no later event changes. What readers were sent is
+kept as keys and digests, so many readers of a long call cost little more than its one fold.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -10,6 +17,9 @@ from msgspec import Raw, Struct
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, put
+
+ORDER_BYTES, DIGEST_BYTES = 8, 16
+MARK_BYTES = ORDER_BYTES + DIGEST_BYTES
 
 
 class Upsert(Struct, frozen=True):
@@ -35,63 +45,123 @@ class Changes(Struct, frozen=True):
         return bool(self.removed or self.upserts)
 
 
-class MessageDiff:
-    """A fold state, and its messages as a reader last saw them.
+class TurnMarks(NamedTuple):
+    """The messages of a turn as they were: the key and a digest of each, packed, in order."""
 
-    The key of a message is the journal position of its first event, which no later event changes. The state belongs to
-    this reader alone, because `changes` clears its `dirty_turns`.
-    """
+    packed: bytes = b""
+    last_key: str | None = None
 
-    def __init__(self, state: State, unfinished: bool) -> None:
-        self.state = state
-        self.unfinished = unfinished
-        self.turns: dict[int, dict[str, bytes]] = {}
-        """By turn: its messages, by key and in order."""
-        self.shown: list[int] = []
+
+NO_MESSAGES = TurnMarks()
+
+
+class MessageMarks:
+    """The messages of a call as they were at a position."""
+
+    def __init__(self, position: int = 0, turns: dict[int, TurnMarks] | None = None) -> None:
+        self.position = position
+        self.turns = turns or {}
+        """By number: the turns that ever had messages."""
+        self.shown = sorted(number for number, marks in self.turns.items() if marks.packed)
         """The turns that have messages, sorted."""
 
-    def changes(self) -> Changes:
-        """What has changed since the last time; the first time, everything."""
-        state = self.state
-        changes = Changes([], [])
-        settle(state)
-        for number in sorted(state.dirty_turns):
-            before, now = self.turns.get(number, {}), self.encode_turn(number)
-            self.turns[number] = now
-            put(self.shown, number, bool(now))
-            changes.removed.extend(key for key in before if key not in now)
-            changes.upserts.extend(upserts(before, now, self.last_key_before(number)))
-        state.dirty_turns.clear()
-        return changes
 
-    def encode_turn(self, number: int) -> dict[str, bytes]:
-        """The messages of a turn as they are now, as JSON by key."""
-        encoded: dict[str, bytes] = {}
-        for entry in turn_entries(self.state, self.state.turns[number], self.unfinished):
-            key, count = str(entry.order), 1
-            while key in encoded:  # two messages begin there when a user who is named late owns only part of one
-                count += 1
-                key = f"{entry.order}.{count}"
-            encoded[key] = msgspec.json.encode(entry.message)
-        return encoded
+class Comparison(NamedTuple):
+    """How messages became what they are at a position: the turns with other marks, and what a reader is to be sent."""
 
-    def last_key_before(self, number: int) -> str | None:
-        """The key of the last message before this turn."""
-        place = bisect_left(self.shown, number)
-        return next(reversed(self.turns[self.shown[place - 1]])) if place else None
+    position: int
+    turns: dict[int, TurnMarks]
+    shown: list[int]
+    changes: Changes
 
 
-def upserts(before: dict[str, bytes], now: dict[str, bytes], after: str | None) -> list[Upsert]:
-    """The upserts that turn the messages `before` of a turn into those of `now`.
+def compare(
+    state: State, unfinished: bool, marks: MessageMarks, changed: Collection[int], behind: Mapping[int, TurnMarks]
+) -> Comparison:
+    """Compare the messages of a state with how they were, and with what one reader was sent.
+
+    `changed` are the turns that may have changed since `marks`. `behind` has the marks of turns in which the reader was
+    sent something else than `marks` say. Changes neither, so that it may be given up half-way.
+    """
+    settle(state)
+    turns: dict[int, TurnMarks] = {}
+    shown, changes = marks.shown.copy(), Changes([], [])
+    for number in sorted({*changed, *behind}):
+        before = marks.turns.get(number, NO_MESSAGES)
+        sent = behind.get(number, before)
+        encoded = encode_turn(state, number, unfinished)
+        now = mark_turn(encoded) if number in changed else before
+        if now != before:
+            turns[number] = now
+            put(shown, number, bool(encoded))
+        if now.packed != sent.packed:
+            known, place = dict(unpack(sent)), bisect_left(shown, number)
+            previous = shown[place - 1] if place else None
+            after = None if previous is None else (turns.get(previous) or marks.turns[previous]).last_key
+            changes.removed.extend(key for key in known if key not in encoded)
+            changes.upserts.extend(upserts(known, dict(unpack(now)), encoded, after))
+    return Comparison(state.position, turns, shown, changes)
+
+
+def mark_messages(state: State, unfinished: bool) -> MessageMarks:
+    """The marks of all messages."""
+    settle(state)
+    turns = {number: mark_turn(encode_turn(state, number, unfinished)) for number in state.turn_numbers}
+    return MessageMarks(state.position, turns)
+
+
+def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]:
+    """The messages of a turn as they are now, as JSON by key."""
+    encoded: dict[str, bytes] = {}
+    turn = state.turns.get(number)
+    for entry in turn_entries(state, turn, unfinished) if turn is not None else ():
+        encoded[unused_key(entry.order, encoded)] = msgspec.json.encode(entry.message)
+    return encoded
+
+
+def unused_key(order: int, used: Collection[str]) -> str:
+    """The key of a message that begins at a position.
+
+    Two begin there when a user who is named late owns only part of one.
+    """
+    key, count = str(order), 1
+    while key in used:
+        count += 1
+        key = f"{order}.{count}"
+    return key
+
+
+def mark_turn(encoded: dict[str, bytes]) -> TurnMarks:
+    packed = b"".join(
+        int(key.partition(".")[0]).to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
+        for key, message in encoded.items()
+    )
+    return TurnMarks(packed, next(reversed(encoded), None)) if encoded else NO_MESSAGES
+
+
+def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
+    """The keys and digests of marks, in order."""
+    used: set[str] = set()
+    for place in range(0, len(marks.packed), MARK_BYTES):
+        digest = place + ORDER_BYTES
+        key = unused_key(int.from_bytes(marks.packed[place:digest]), used)
+        used.add(key)
+        yield key, marks.packed[digest : place + MARK_BYTES]
+
+
+def upserts(
+    before: Mapping[str, bytes], now: Mapping[str, bytes], encoded: Mapping[str, bytes], after: str | None
+) -> list[Upsert]:
+    """The upserts that turn the messages `before` of a turn into those of `now`, both by their digests.
 
     It plays the reader's part: `keys` is the order that the reader has after each step. So a message that only moved
     back, because another was put before it, needs no upsert.
     """
     found = []
     keys = [key for key in before if key in now]
-    for index, (key, message) in enumerate(now.items()):
-        if keys[index : index + 1] != [key] or before[key] != message:
-            found.append(Upsert(key, after, Raw(message)))
+    for index, (key, digest) in enumerate(now.items()):
+        if keys[index : index + 1] != [key] or before[key] != digest:
+            found.append(Upsert(key, after, Raw(encoded[key])))
             if key in keys:
                 keys.remove(key)
             keys.insert(index, key)

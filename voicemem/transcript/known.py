@@ -99,6 +99,29 @@ class FoldReply(KnownReply):
         return FoldReply(self.state, self.state.replies[keys[place - 1][2]]) if place else None
 
 
+class NotesView(Mapping[str, Any]):
+    """What was noted before, with what this frame notes: None for what it forgets."""
+
+    def __init__(self, before: Mapping[str, Any], noted: Mapping[str, Any]) -> None:
+        self.before = before
+        self.noted = noted
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.noted:
+            return self.before[key]
+        value = self.noted[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (key for key in self.before if key not in self.noted)
+        yield from (key for key, value in self.noted.items() if value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class FoldKnown(Known):
     """The state of the fold before a frame. What is noted is kept only by `keep_notes`."""
 
@@ -128,10 +151,7 @@ class FoldKnown(Known):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        if not self.noted:
-            return self.known_notes.values
-        together = {key: value for key, value in self.known_notes.values.items() if key not in self.noted}
-        return together | {key: value for key, value in self.noted.items() if value is not None}
+        return NotesView(self.known_notes.values, self.noted) if self.noted else self.known_notes.values
 
     def note(self, key: str, value: Any) -> None:
         self.noted.pop(key, None)

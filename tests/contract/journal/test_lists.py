@@ -150,3 +150,49 @@ async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
     )
 
     assert ["with"] == await listed_ids(store, project=project, label=(key, value))
+
+
+async def test_a_page_ends_where_configurations_are_large(store: Store) -> None:
+    """It ends with the session that reaches the bound, says that there are more, and goes on from there."""
+    for number in range(7):
+        await open_key(store, f"s{number}", given={"labels": {"a": "x" * 1_000}}, now_ms=NOW + number)
+    wanted, seen, after = await listed_ids(store), [], None
+    while True:
+        page, has_more = await store.list_page(SessionFilter(project="p", limit=100, after=after), 2_500)
+        seen.append([stream.id for stream in page])
+        if not has_more:
+            break
+        after = (page[-1].started_ms, page[-1].key)
+    assert [wanted[:3], wanted[3:6], wanted[6:]] == seen
+
+
+@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, True), (3, False), (4, False)])
+async def test_a_page_says_whether_there_are_more(store: Store, limit: int, more: bool) -> None:
+    """Also when it is just full."""
+    for number in range(3):
+        await open_key(store, f"s{number}")
+    page, has_more = await store.list_page(SessionFilter(project="p", limit=limit), 2**20)
+    assert (min(limit, 3), more) == (len(page), has_more)
+
+
+async def test_a_page_has_at_least_one_session(store: Store) -> None:
+    """However large its configuration is."""
+    await open_key(store, given={"labels": {"a": "x" * 1_000}})
+    page, has_more = await store.list_page(SessionFilter(project="p"), 1)
+    assert (1, False) == (len(page), has_more)
+
+
+async def test_keys_are_listed_in_order(store: Store) -> None:
+    """Keys of a project's sessions in both orders, whenever the sessions began, erased ones included, users' not."""
+    keys = [await open_key(store, name, now_ms=NOW - place) for place, name in enumerate("abcd")]
+    await store.create_session("q", "other", validate_config({}), NOW)
+    await store.ensure_user("p", "u", NOW)
+    await store.erase(keys[1], NOW)
+
+    assert sorted(keys) == keys
+    assert keys[::-1] == await store.list_newest_keys("p", 10)
+    assert keys[:1:-1] == await store.list_newest_keys("p", 2)
+    assert keys == await store.list_keys_after("p", 0, 10)
+    assert keys[1:3] == await store.list_keys_after("p", keys[0], 2)
+    assert [] == await store.list_keys_after("p", keys[-1], 2)
+    assert [] == await store.list_newest_keys("r", 2)

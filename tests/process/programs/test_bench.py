@@ -107,6 +107,12 @@ def test_fold() -> None:
     assert told["results"]["context_us"]["goal"] == "<= 100"
 
 
+def test_dialects() -> None:
+    """The cost of a frame of each dialect that has recorded calls."""
+    _, told = bench("dialects", "--rounds", "1")
+    assert told["results"]["openai-realtime_fold_us"]["value"] > 0
+
+
 def test_heard() -> None:
     """Each kind of evidence is measured on the true calls, compared with everything generated."""
     lines, told = bench("heard", "--condition", "plain", "--kind", "position", "--kind", "generated", "--worst", "1")

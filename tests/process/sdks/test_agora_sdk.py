@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.callers.agora_sdk import (
     APP_ID,
+    CERTIFICATE,
     ApiError,
     Area,
     async_client,
@@ -20,8 +21,8 @@ from tests.support.callers.agora_sdk import (
     point_at,
     session_place,
 )
-from tests.support.callers.producer import open_producer
-from tests.support.callers.rest import RestClient, make_key
+from tests.support.callers.producer import connected_producer
+from tests.support.callers.rest import RestClient, bearer_header, make_key
 from tests.support.services import Serve
 
 KEY = "sixteen letters and more"
@@ -67,12 +68,16 @@ async def refused(call: Callable[[], Any]) -> tuple[int, str]:
 Do = Callable[..., Coroutine[Any, Any, Any]]
 
 
-async def live(session: Any, do: Do, app: Any) -> str:
-    """A session's whole life: its agent joins, a call streams in meanwhile, and its agent leaves."""
+async def live(session: Any, do: Do, app: Any, key: str | None = None) -> str:
+    """A session's whole life: its agent joins, a call streams in meanwhile, and its agent leaves.
+
+    Where keys are needed, `key` is that of the engine, which is not the SDK.
+    """
     agent_id: str = await do(session.start)
     assert "running" == session.status
     assert [] == (await do(session.get_history)).contents
-    async with open_producer(app, agent_id) as engine:
+    async with connected_producer(app, bearer_header(key) if key else None) as engine:
+        await engine.open(agent_id)
         await engine.store(*numbered(CALL))
         history = await do(session.get_history)
         assert (agent_id, "RUNNING") == (history.agent_id, history.status)
@@ -88,7 +93,7 @@ async def live(session: Any, do: Do, app: Any) -> str:
         assert ("Why did the scarecrow ", True) == (cut.metadata["original"], cut.metadata["interrupted"])
 
         await do(session.update, {"llm": {"system_messages": UPDATED}})
-        context = await RestClient(app).context(session_id=agent_id)
+        context = await RestClient(app, key).context(session_id=agent_id)
         assert UPDATED == context["messages"][:1]
 
         await do(session.say, "Are you still there?", "APPEND", False)
@@ -110,10 +115,10 @@ async def live(session: Any, do: Do, app: Any) -> str:
     return agent_id
 
 
-async def after(session: Any, do: Do, app: Any, agent_id: str) -> None:
+async def after(session: Any, do: Do, app: Any, agent_id: str, key: str | None = None) -> None:
     """What can be asked when the call is over."""
     assert (404, "TaskNotFound") == await refused(lambda: do(session.get_history))
-    contents = await RestClient(app).contents(agent_id)
+    contents = await RestClient(app, key).contents(agent_id)
     assert 6 == len(contents)
     info = await do(session.get_info)
     assert ("STOPPED", "OK") == (info.status, info.message)
@@ -146,18 +151,18 @@ async def after(session: Any, do: Do, app: Any, agent_id: str) -> None:
     assert [0, 1, 2] == [turn.turn_id for turn in paged.turns]
 
 
+async def awaited(call: Any, *given: Any, **named: Any) -> Any:
+    return await call(*given, **named)
+
+
 async def test_the_asynchronous_session_object(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """`AsyncAgentSession` lives its whole life here, and what is over can be asked for but for its history."""
     app = await serve()
     point_at(app, monkeypatch)
-
-    async def do(call: Any, *given: Any, **named: Any) -> Any:
-        return await call(*given, **named)
-
     async with async_client() as agora:
         session = bound_agent(agora).create_async_session(**session_place())
-        agent_id = await live(session, do, app)
-        await after(session, do, app, agent_id)
+        agent_id = await live(session, awaited, app)
+        await after(session, awaited, app, agent_id)
 
 
 async def test_the_synchronous_session_object(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +173,47 @@ async def test_the_synchronous_session_object(serve: Serve, monkeypatch: pytest.
         session = bound_agent(agora).create_session(**session_place())
         agent_id = await live(session, asyncio.to_thread, app)
         await after(session, asyncio.to_thread, app, agent_id)
+
+
+@pytest.mark.parametrize("area", [Area.US, Area.CN])
+async def test_a_registered_certificate_is_enough(serve: Serve, monkeypatch: pytest.MonkeyPatch, area: Any) -> None:
+    """Where keys are needed, App ID and certificate are all that the SDK is given: it lives its whole life."""
+    app = await serve(admin_key=KEY)
+    point_at(app, monkeypatch)
+    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    key = await make_key(app, "ingest", "read", project="shop")
+    async with async_client(area) as agora:
+        session = bound_agent(agora).create_async_session(**session_place())
+        agent_id = await live(session, awaited, app, key)
+        await after(session, awaited, app, agent_id, key)
+
+
+async def test_a_registered_certificate_is_enough_without_asyncio(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The synchronous objects sign in so too, also where the old certificate signs during a rotation."""
+    app = await serve(admin_key=KEY)
+    point_at(app, monkeypatch)
+    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    await app.services.agora_apps.rotate("shop", APP_ID, "0" * 32)
+    key = await make_key(app, "ingest", "read", project="shop")
+    with client() as agora:
+        session = bound_agent(agora).create_session(**session_place())
+        agent_id = await live(session, asyncio.to_thread, app, key)
+        await after(session, asyncio.to_thread, app, agent_id, key)
+
+
+async def test_an_agent_is_stopped_by_its_id_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stop_agent` does not know the channel, and stops agents of all channels of its app."""
+    app = await serve(admin_key=KEY)
+    point_at(app, monkeypatch)
+    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    async with async_client() as agora:
+        session = bound_agent(agora).create_async_session(**session_place())
+        agent_id = await session.start()
+        await agora.stop_agent(agent_id)
+        await agora.stop_agent(agent_id)
+        assert "STOPPED" == (await session.get_info()).status
 
 
 async def test_a_session_that_ended_elsewhere_stops(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +308,18 @@ async def test_a_key_is_the_password_or_the_token(
         agent_id = await bound_agent(agora).create_async_session(**session_place(), token="t").start()
         assert "RUNNING" == (await agora.agents.get("default", agent_id)).status
         assert (403, "InvalidPermission") == await refused(lambda: agora.agents.get(APP_ID, agent_id))
+
+
+async def test_an_unknown_certificate_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that the SDK makes with another certificate, or for an app that is not registered, is 401."""
+    app = await serve(admin_key=KEY)
+    point_at(app, monkeypatch)
+    for registered in (False, True):
+        async with async_client() as agora:
+            session = bound_agent(agora).create_async_session(**session_place())
+            assert (401, "InvalidPermission") == await refused(session.start)
+        if not registered:
+            await app.services.agora_apps.add("shop", APP_ID, "0" * 32)
 
 
 @pytest.mark.parametrize("credentials", WRONG, ids=["certificate", "token", "basic"])

@@ -83,7 +83,7 @@ async def test_an_empty_store(tmp_path: Path) -> None:
 
 
 async def test_an_empty_store_over_http(tmp_path: Path) -> None:
-    """Over HTTP a session is made again too; a hole waits for the websocket, which alone can tell of it."""
+    """Over HTTP a session is made again too, and what is lost is a gap, as over a websocket."""
     async with (
         NetworkProxy(UNUSED) as ws,
         NetworkProxy(UNUSED) as rest,
@@ -97,12 +97,13 @@ async def test_an_empty_store_over_http(tmp_path: Path) -> None:
         async with running_service(store="memory:") as app:
             ws.target, rest.target = app.ingest_address, app.rest_address
             assert [1, 2] == await acknowledged_seqs(send_transcripts(fresh, [1, 2]))
-            acks = send_transcripts(session, [4, 5])
-            await asyncio.sleep(0.2)
-            assert ("http", [False, False]) == (client.transport, [ack.done() for ack in acks])
-            await ws.up()
-            assert [4, 5] == await acknowledged_seqs(acks)
+            assert [4, 5] == await acknowledged_seqs(send_transcripts(session, [4, 5]))
+            assert "http" == client.transport
             assert [(4, "Line 4."), (5, "Line 5.")] == await stored_transcripts(app)
+            gap, *_ = [row["event"] for row in await RestClient(app).journal()]
+            assert ("session.gap", 1, 3) == (gap["type"], gap["from_seq"], gap["to_seq"])
+            await ws.up()
+            assert [6] == await acknowledged_seqs(send_transcripts(session, [6]))
             assert transcripts_up_to(2) == await stored_transcripts(app, "fresh")
 
 

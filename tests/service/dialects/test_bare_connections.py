@@ -132,6 +132,8 @@ async def test_repeats_count_once(app: App, api: RestClient) -> None:
         await socket.send(json.dumps(transcript("a", "Other.")))
         await socket.send(json.dumps(transcript("b", "Two.")))
         await eventually(["One. Two."], lambda: texts(api))
+    assert ["e-a", "e-b"] == [row["event"]["id"] for row in await api.journal()]
+    assert 'result="repeated"} 1.0' in (await api.get("/metrics")).body.decode()
 
 
 async def test_our_subprotocol_is_answered(app: App) -> None:

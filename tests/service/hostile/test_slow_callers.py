@@ -19,12 +19,14 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import ANY_PORT, Serve
 from voicemem.app import App
-from voicemem.server.http.listener import DEADLINES, Deadlines, listen, max_connections
+from voicemem.server.http.connections import ConnectionLimits, PortConnections, ingest_limits, max_files, rest_limits
+from voicemem.server.http.listener import DEADLINES, Deadlines, listen
 
 SOON = 0.2
 LONG = Deadlines(30, 30, 30, 30)
 """Longer than any of these tests waits."""
 TIMEOUT_S = 10.0
+NO_SESSION = b"GET /v1/sessions/none HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/sessions/s/events HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -93,8 +95,9 @@ async def port(app: App) -> AsyncIterator[Port]:
     """Another port of the running service, with deadlines of its own."""
     servers: list[asyncio.Server] = []
 
-    async def opened(most: int | None = None, **deadlines: float) -> int:
-        server = await listen(app.runner, ANY_PORT, LONG._replace(**deadlines), most)
+    async def opened(limits: ConnectionLimits | None = None, **deadlines: float) -> int:
+        connections = PortConnections(limits or rest_limits(), app.count_rest_refused)
+        server = await listen(app.runner, ANY_PORT, LONG._replace(**deadlines), connections=connections)
         servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
@@ -295,22 +298,39 @@ async def test_slow_callers_hold_up_nobody(app: App, port: Port) -> None:
 
 
 async def test_connections_beyond_the_most_are_closed(port: Port) -> None:
-    """So many connections and no more; when one goes, another may come."""
-    number = await port(most=2)
+    """So many connections with a key and no more; the one that is idle for the longest gives way."""
+    number = await port(ConnectionLimits(authenticated=2, unauthenticated=2))
+
+    async def ask(peer: Peer) -> None:
+        peer.writer.write(NO_SESSION)
+        assert (await peer.reader.readuntil(b"}")).startswith(b"HTTP/1.1 404")
+
     async with connected(number) as first, connected(number) as second:
-        for peer in (first, second):
-            peer.writer.write(HEAD + b"\r\n")
-            await peer.reader.readuntil(b'{"status":"ok"}')
+        for peer in (first, second, first):
+            await ask(peer)
         async with connected(number) as third:
-            assert b"" == await third.end()
-        first.writer.write(HEAD + b"Connection: close\r\n\r\n")
-        assert (await first.end()).startswith(b"HTTP/1.1 200")
-        async with connected(number) as fourth:
-            fourth.writer.write(HEAD + b"Connection: close\r\n\r\n")
-            assert (await fourth.end()).startswith(b"HTTP/1.1 200")
+            await ask(third)
+            assert b"" == await second.end()
+            await ask(first)
+
+
+async def test_a_connection_without_a_key_gives_way_to_a_newer_one(port: Port) -> None:
+    """The oldest idle one is closed, with an answer if it has had none; who comes then is served."""
+    number = await port(ConnectionLimits(authenticated=2, unauthenticated=2))
+    async with connected(number) as first, connected(number) as second:
+        second.writer.write(HEAD + b"\r\n")
+        await second.reader.readuntil(b'{"status":"ok"}')
+        async with connected(number) as third:
+            assert (await first.end()).startswith(b"HTTP/1.1 503")
+            third.writer.write(HEAD + b"\r\n")
+            await third.reader.readuntil(b'{"status":"ok"}')
+            async with connected(number) as fourth:
+                assert b"" == await second.end()
+                fourth.writer.write(HEAD + b"\r\n")
+                await fourth.reader.readuntil(b'{"status":"ok"}')
 
 
 def test_the_default_deadlines_are_the_documented_ones() -> None:
-    """10 s for a head, 75 s idle, 5 s for the rest of an unwanted body, 30 s for a reader; half of the open files."""
+    """10 s for a head, 75 s idle, 5 s for the rest of an unwanted body, 30 s for a reader; shares of the files."""
     assert (10.0, 75.0, 5.0, 30.0) == DEADLINES
-    assert max_connections() >= 128
+    assert (max_files() // 2, max_files() // 4) == tuple(sum(limits) for limits in (ingest_limits(), rest_limits()))

@@ -434,3 +434,30 @@ async def test_what_calls_out_needs_admin(serve: Serve) -> None:
     assert [(seq, "forbidden") for seq in range(1, 5)] == await codes(ingest, *updates)
     assert {} == (await admin.session())["config"]
     assert [] == await codes(admin, {"type": "session.update", "seq": 5, **hooks[0]})
+
+
+async def test_a_hole_is_declared(api: RestClient) -> None:
+    """With `from_seq` what is missing becomes a gap in the journal; the memory and the next request go on behind it."""
+    await api.send(*numbered(1, 2))
+    assert {"next_seq": 6, "errors": []} == await api.send(*numbered(5, 5), query="?from_seq=5")
+    assert {"next_seq": 6, "errors": []} == await api.send(*numbered(5, 5), query="?from_seq=5")
+    gap = {"type": "session.gap", "producer": "main", "from_seq": 3, "to_seq": 4}
+    assert gap == (await api.journal())[2]["event"]
+    assert ["Turn 1.", "Turn 2.", "Turn 5."] == [one["content"] for one in await api.contents()]
+    assert {"next_seq": 9, "errors": []} == await api.send(query="?from_seq=9")
+    assert [(7, "seq_conflict")] == await codes(api, *numbered(7, 7))
+    many = numbered(1_001, 2_200)
+    assert {"next_seq": 2_201, "errors": []} == await api.send(*many, query="?from_seq=1001")
+    assert ["session.gap"] * 3 == [
+        row["event"]["type"] for row in await api.journal() if row["event"]["type"] == "session.gap"
+    ]
+
+
+async def test_a_hole_is_declared_as_by_an_open(api: RestClient) -> None:
+    """What is no seq is refused, and so is a hole that another epoch declares."""
+    await api.send(*numbered(1, 1))
+    for query in ("?from_seq=0", "?from_seq=x", "?from_seq=-1", f"?from_seq={2**63}"):
+        assert (400, "invalid_query") == (await api.post(EVENTS + query, numbered(2, 2))).problem, query
+    assert [(5, "superseded")] == await codes(api, *numbered(5, 5), query="?from_seq=5&epoch=7")
+    assert [(None, "seq_required")] == await codes(api, final(9, "Unnumbered."), query="?from_seq=5")
+    assert 5 == (await api.send())["next_seq"]

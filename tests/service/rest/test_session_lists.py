@@ -10,7 +10,8 @@ import pytest
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.samples.session_configs import listed
 from tests.support.services import Serve
-from voicemem.server.rest.sessions import PAGE
+from voicemem.server.rest.sessions import MAX_PAGE_BYTES, PAGE
+from voicemem.sessions.lifecycle import LIST_BYTES
 
 
 @pytest.fixture
@@ -19,11 +20,11 @@ async def api(serve: Serve) -> RestClient:
     return RestClient(await serve())
 
 
-async def pages(api: RestClient, query: str) -> list[str]:
+async def pages(api: RestClient, query: str, path: str = "/v1/sessions") -> list[str]:
     """The ids of the sessions on all pages, in their order."""
     ids, cursor = [], ""
     while cursor is not None:
-        page = (await api.get(f"/v1/sessions?{query}{cursor}")).json
+        page = (await api.get(f"{path}?{query}{cursor}")).json
         ids += [session["session_id"] for session in page["sessions"]]
         cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
     return ids
@@ -43,6 +44,20 @@ async def test_a_long_list_comes_in_pieces(api: RestClient) -> None:
     assert "chunked" == answered.headers["Transfer-Encoding"]
     assert {"sessions": sessions, "next_cursor": None} == answered.json
     assert names[::-1] == await pages(api, f"limit={PAGE + 3}")
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/users/ann/sessions"])
+async def test_a_page_with_large_configurations_ends_early(api: RestClient, path: str) -> None:
+    """Its answer has a few MiB at most, and its cursor leads to the others."""
+    params = {"text": "x" * 200_000}
+    names = [f"s{number}" for number in range(30)]
+    for name in names:
+        await api.create(name, user_id="ann", llm={"params": params})
+    first = await api.get(f"{path}?limit=1000")
+    assert 1024 * 1024 < len(first.body) < MAX_PAGE_BYTES + LIST_BYTES + 500_000
+    assert 5 < len(first.json["sessions"]) < 30
+    assert names[::-1] == await pages(api, "limit=1000", path)
+    assert names[::-1] == await pages(api, "limit=7", path)
 
 
 async def test_every_filter(api: RestClient) -> None:
@@ -132,6 +147,18 @@ async def test_a_cursor_keeps_to_its_filters(api: RestClient) -> None:
     for number in range(6):
         await api.create(f"s{number}", labels={"even": str(number % 2 == 0)})
     assert ["s4", "s2", "s0"] == await pages(api, "limit=1&label=even:True")
+
+
+async def test_pages_by_state_hold_while_sessions_end(api: RestClient) -> None:
+    """Sessions that end between two pages leave those of the running ones, and no other is missed or met twice."""
+    for number in range(7):
+        await api.create(f"s{number}")
+    page = (await api.get("/v1/sessions?state=running&limit=2")).json
+    for session_id in ("s6", "s3"):
+        await api.end(session_id)
+    assert ["s6", "s5"] == [session["session_id"] for session in page["sessions"]]
+    assert ["s4", "s2", "s1", "s0"] == await listed(api, f"?state=running&cursor={page['next_cursor']}")
+    assert ["s6", "s3"] == await pages(api, "state=ended&limit=1")
 
 
 async def cursor_of(api: RestClient) -> str:

@@ -60,7 +60,8 @@ async def test_reads_say_that_it_is_set_aside(serve: Serve) -> None:
         answered = await api.call(method, f"/v1/sessions/bad{path}", json=body)
         assert SET_ASIDE == answered.problem, path
     shown = await api.session("bad")
-    assert {"reason": "damaged"} == {name: value for name, value in shown["set_aside"].items() if name != "since_ms"}
+    assert {"reason", "since_ms", "version"} == shown["set_aside"].keys()
+    assert "damaged" == shown["set_aside"]["reason"]
     assert ["bad"] == [session["session_id"] for session in (await api.get("/v1/sessions")).json["sessions"]]
     assert {"session_id": "bad", "state": "running"}.items() <= (await api.patch("/v1/sessions/bad", {})).json.items()
 

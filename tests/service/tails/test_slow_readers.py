@@ -24,7 +24,7 @@ MOST_BYTES = 1024 * 1024
 
 async def asked(app: App, path: str) -> tuple[asyncio.Server, socket.socket]:
     """A connection with little room that has asked for a tail, on a port with a deadline for readers."""
-    server = await listen(app.runner, ANY_PORT, DEADLINES)
+    server = await listen(app.runner, ANY_PORT, DEADLINES, connections=app.rest_connections)
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     narrow.setblocking(False)

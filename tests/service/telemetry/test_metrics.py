@@ -18,6 +18,7 @@ from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
+from voicemem.sessions.read_models.maintenance import relieve
 from voicemem.store.sqlite import SqliteStore
 
 KEY = "an operator's own key"
@@ -155,10 +156,14 @@ async def test_memories_in_use_and_packed_and_behind(serve: Serve) -> None:
     await RestClient(app).contents()
     for memory in app.services.memories.cached.values():
         memory.pack()
+    await relieve(app.services.memories)
     await RestClient(app).send(final(2, "x"), final(3, "x"), query="?producer=other")
     now = await figures(app)
     assert (0, 1) == (now["memories{state=in_use}"], now["memories{state=packed}"])
     assert now["memories_bytes{state=packed}"] > 0
+    assert now["rows_bytes"] > 0
+    assert now["memory_budget_bytes"] == app.services.budget.limit
+    assert (0, 0) == (now["evictions_total{kind=memories}"], now["evictions_total{kind=rows}"])
     assert (1, 2) == (now["memories_lagging"], now["fold_lag_events"])
     await RestClient(app).contents()
     now = await figures(app)

@@ -63,11 +63,14 @@ def address_in(line: str) -> Address:
 
 
 @asynccontextmanager
-async def measured_process(store: str = "memory:") -> AsyncIterator[MeasuredProcess]:
-    """A service in a process of its own, which must end well, at SIGTERM, with nothing said on stderr."""
+async def measured_process(store: str = "memory:", *flags: str) -> AsyncIterator[MeasuredProcess]:
+    """A service in a process of its own, with more flags of `serve`.
+
+    It must end well, at SIGTERM, with nothing said on stderr.
+    """
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "voicemem", "serve", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"),
-        *("--store", store, "--log-level", "error"),
+        *("--store", store, "--log-level", "error", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")},

@@ -8,10 +8,18 @@ from click.testing import CliRunner
 
 from voicemem.cli import main
 
-COMMANDS = {
-    **main.commands,
-    **{f"keys {name}": command for name, command in main.commands["keys"].commands.items()},  # type: ignore[attr-defined]
-}
+
+def commands_of(group: click.Group, path: str = "") -> dict[str, click.Command]:
+    """The commands of a group and of the groups in it, by what one types."""
+    found = {}
+    for name, command in group.commands.items():
+        found[path + name] = command
+        if isinstance(command, click.Group):
+            found |= commands_of(command, f"{path}{name} ")
+    return found
+
+
+COMMANDS = commands_of(main)
 
 
 def shown(*arguments: str) -> str:
@@ -22,7 +30,7 @@ def shown(*arguments: str) -> str:
 
 def test_every_command_has_a_whole_summary() -> None:
     """The lists of commands show one line each, and none of them is cut."""
-    lines = [*shown().splitlines(), *shown("keys").splitlines()]
+    lines = [*shown().splitlines(), *shown("keys").splitlines(), *shown("keys", "agora").splitlines()]
     for name, command in COMMANDS.items():
         assert command.short_help, name
         assert [line for line in lines if line.split() == [name.split()[-1], *command.short_help.split()]], name

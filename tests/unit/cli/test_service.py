@@ -33,6 +33,7 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--webhook-contents", "standard"],
         ["--webhook-url", "https://x.example/", "--webhook-contents", "some"],
         ["--admin-key", "short"],
+        ["--memory-budget", "0"],
         ["--allow-address", "10.0.0.0/99"],
         ["--agora-contents", "some"],
         ["--store", "sqlite:/nowhere/at/all/x.db"],

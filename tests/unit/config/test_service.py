@@ -108,6 +108,8 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"llm_url": "http://x.example", "llm_api_key": "hunter2\n"}, "key"),
         ({"llm_url": "http://x.example", "llm_api_key": "hunter2\u20ac"}, "key"),
         ({"llm_timeout": 0.0}, "seconds"),
+        ({"memory_budget": 15}, "MiB"),
+        ({"memory_budget": 512 * 1024 * 1024}, "MiB"),
         ({"llm_total_timeout": 0.0}, "seconds"),
         ({"llm_total_timeout": float("inf")}, "seconds"),
         ({"llm_timeout": float("inf")}, "seconds"),

@@ -221,3 +221,18 @@ def test_transcripts_find_their_turns_however_late() -> None:
         ("user", 2, "Question u2."),
         ("assistant", 2, "Answer u2."),
     ]
+
+
+def test_notes_stay_small_however_long_the_call() -> None:
+    """After hundreds of replies the format of the audio is still known, so that lengths are right."""
+    audio = {"output": {"format": {"type": "audio/pcmu"}}}
+    frames: list[tuple[int | None, JsonObject]] = [(1, {"type": "session.updated", "session": {"audio": audio}})]
+    for number in range(300):
+        frames += reply(f"item{number}", audio_ms=1_000, at=1_000 + number * 10_000)
+    rows = [frame_row(position, ts, **frame) for position, (ts, frame) in enumerate(frames, 1)]
+    state = fold_rows(rows)
+    assert state.notes["openai-realtime"].size < 4_000
+    evidence = state.item_evidence["item299"].playback
+    assert evidence is not None
+    assert evidence.totals is not None
+    assert evidence.totals.highest == 6_000

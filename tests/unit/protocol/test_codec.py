@@ -95,7 +95,7 @@ def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
         ({"type": "llm.done", "content": "a"}, "no field `content`; known: `id`, `item`, `metadata`,"),
         ({"type": "interrupt", "heard": "a"}, "no field `heard`; known: `audio_end_ms`, `cause`, `estimated`,"),
         ({"type": "session.update", "session": {}}, "no field `session` (did you mean `session_id`?)"),
-        ({"type": "session.open", "sesion_id": "a"}, "(did you mean `session_id`?); known: `from_seq`, `id`,"),
+        ({"type": "session.open", "sesion_id": "a"}, "(did you mean `session_id`?); known: `dialect`, `from_seq`,"),
         ({"type": "auth", "token": "a", "key": "a"}, "no field `key`"),
     ],
     ids=str,

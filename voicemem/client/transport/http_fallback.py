@@ -49,8 +49,10 @@ class HttpFallback:
         self.on_failure = on_failure
         self.pending: dict[Producer, None] = {}
         """Producers to open or with something to send, in the order in which they came."""
+        self.declaring: set[Producer] = set()
+        """Producers that can no longer send what the server expects next, and declare that with their next events."""
         self.blocked: set[Producer] = set()
-        """Producers with a gap that only the `from_seq` of a websocket can declare."""
+        """Producers that only an open over a websocket can bring back."""
         self.wake = asyncio.Event()
         self.slots = asyncio.Semaphore(MAX_CONCURRENT_POSTS)
 
@@ -134,6 +136,8 @@ class HttpFallback:
         if producer.epoch is not None and not producer.unanswered_opens:
             query["epoch"] = str(producer.epoch)
         body = b"\n".join(ack.payload for ack in batch) or b"[]"
+        if batch and producer in self.declaring:
+            query["from_seq"] = str(batch[0].seq)
         path = session_path(producer.session_id, "/events")
         try:
             answer = await self.rest.request("POST", path, query, body)
@@ -150,9 +154,19 @@ class HttpFallback:
         for error in answer["errors"]:
             frame = msgspec.convert({"type": "error", **error}, ServerFrame)
             if producer.on_error(frame):
-                self.blocked.add(producer)
+                self.bring_back(producer, frame)
                 return
+        self.declaring.discard(producer)
         producer.on_ack(last)
+
+    def bring_back(self, producer: Producer, frame: ServerFrame) -> None:
+        """Declare the hole that stops a producer; anything else that stops it waits for a websocket."""
+        if frame.code == "seq_gap" and producer not in self.declaring:
+            self.declaring.add(producer)
+            producer.buffer.rewind()
+            self.schedule(producer)
+        else:
+            self.blocked.add(producer)
 
     async def open(self, producer: Producer) -> None:
         """Create the session if it does not exist, and ask where it stands. Raises as `RestClient.request`."""

@@ -28,6 +28,7 @@ from voicemem.protocol.types import JsonObject
 PCM_BYTES_PER_MS = 48
 """Of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
+KEPT_RESPONSES, KEPT_ITEMS = 8, 32
 Made = Iterable[MadeEvent]
 
 
@@ -196,8 +197,17 @@ def tool_result(id: str, item: JsonObject, turn: int) -> Made:
 def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     out_of_band = response.get("conversation_id", "") is None
+    forget_old(known)
     known.note(f"r:{response.get('id')}", False if out_of_band else [])
     return ()
+
+
+def forget_old(known: Known) -> None:
+    """Keep notes of the newest responses and items only, so that the format of the audio is never crowded out."""
+    for prefix, most in (("r:", KEPT_RESPONSES), ("b:", KEPT_RESPONSES), ("i:", KEPT_ITEMS), ("a:", KEPT_ITEMS)):
+        keys = [key for key in known.notes if key.startswith(prefix)]
+        for key in keys[:-most]:
+            known.note(key, None)
 
 
 def note_item(frame: JsonObject, known: Known) -> None:

@@ -9,9 +9,10 @@ from msgspec import Meta, Struct
 
 from voicemem.config.session import parse_config
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.agora.auth import agent_of, project_of, running_agent_of
+from voicemem.security.agora_tokens import ANY_CHANNEL
+from voicemem.server.agora.auth import agent_of, check_channel, project_of, running_agent_of
 from voicemem.server.agora.requests import Join, Update, agora_update_patch, body_as, session_config
-from voicemem.server.http.request import NoQuery, json_response, services_of
+from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.store.records import SessionFilter
@@ -21,6 +22,8 @@ PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
 LEAVE_REASON = "api_leave"
 """The reason of a session that ends by `leave`, in Agora's words."""
+STOP_CHANNEL = "stop"
+"""The channel of the tokens with which Agora's SDK stops an agent of which it knows the id only."""
 RUNNING, STOPPED = "2", "4"
 CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """By the reason of the close; any other gives OK."""
@@ -95,8 +98,9 @@ def agent_status(stream: Stream) -> str:
 
 async def join(request: web.Request, _: NoQuery) -> web.Response:
     """Start a session; its id is the agent's id, under which an engine sends events."""
-    project = project_of(request)
+    project = await project_of(request)
     config = session_config(await body_as(request, Join))
+    check_channel(request, config["channel"])
     check_outbound_change(request, config)
     stream = await services_of(request).sessions.join(project, config)
     note_outbound_change(request, config, stream)
@@ -105,10 +109,11 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
 
 async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     """List the agents of the project that meet all conditions, the newest first."""
-    project = project_of(request)
+    project = await project_of(request)
     sessions = services_of(request).sessions
     states = set(query.state.split(","))
-    conditions = agents_filter(project, query, sessions.clock() // 1000)
+    channel = channel_to_list(request, query)
+    conditions = agents_filter(project, query, channel, sessions.clock() // 1000)
     if states.isdisjoint({RUNNING, STOPPED}):
         return json_response(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(conditions, query.cursor or None)
@@ -116,7 +121,16 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
 
 
-def agents_filter(project: str, query: AgentsQuery, now_s: int) -> SessionFilter:
+def channel_to_list(request: web.Request, query: AgentsQuery) -> str | None:
+    """Return the channel whose agents are wanted; a token of Agora's lists those of its own. Raises `Refused`."""
+    if query.channel:
+        check_channel(request, query.channel)
+        return query.channel
+    bound = request[GRANT].channel
+    return None if bound == ANY_CHANNEL else bound
+
+
+def agents_filter(project: str, query: AgentsQuery, channel: str | None, now_s: int) -> SessionFilter:
     """Turn a query into a filter; the first and the last second are included."""
     states = set(query.state.split(","))
     both = {RUNNING, STOPPED} <= states
@@ -124,7 +138,7 @@ def agents_filter(project: str, query: AgentsQuery, now_s: int) -> SessionFilter
     return SessionFilter(
         project=project,
         state=None if both else "running" if RUNNING in states else "ended",
-        channel=query.channel or None,
+        channel=channel,
         started_after=since * 1000 - 1,
         started_before=None if query.to_time is None else int(query.to_time) * 1000 + 1000,
         limit=query.limit,
@@ -158,7 +172,7 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
 
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
     """End and close the session at once; the body is ignored."""
-    stream = await running_agent_of(request)
+    stream = await running_agent_of(request, STOP_CHANNEL)
     await services_of(request).sessions.end(stream, LEAVE_REASON)
     return web.Response(content_type=JSON)
 
@@ -175,7 +189,7 @@ ROUTES = (
         NoQuery,
         json_ok(Started),
         BodySpec({JSON: Join}),
-        (*FIELD_CODES, "session_exists"),
+        (*FIELD_CODES, "session_exists", "quota_exceeded"),
     ),
     Route("GET", f"{PROJECT}/agents", list_agents, "read", AgentsQuery, json_ok(Agents), codes=("invalid_cursor",)),
     Route("GET", AGENT, read_agent, "read", NoQuery, json_ok(Agent), codes=UNKNOWN_AGENT),

@@ -1,4 +1,4 @@
-"""Access on Agora's paths: the key in the header that Agora's clients send, and the project in the path."""
+"""Access on Agora's paths: the key or token in the header that Agora's clients send, and the app in the path."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import binascii
 from aiohttp import web
 from aiohttp.hdrs import AUTHORIZATION
 
+from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.security.access import FULL_GRANT
-from voicemem.server.http.request import GRANT, SESSION_ID, get_stream
+from voicemem.security.agora_tokens import ANY_CHANNEL
+from voicemem.server.http.request import GRANT, SESSION_ID, get_stream, services_of
 from voicemem.store.streams import Stream
 
 
@@ -50,25 +52,37 @@ def password_of(credentials: str) -> str | None:
     return text.partition(":")[2] or None
 
 
-def project_of(request: web.Request) -> str:
+async def project_of(request: web.Request) -> str:
     """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
     grant = request[GRANT]
-    if grant != FULL_GRANT and request.match_info["appid"] != grant.project:
-        raise Refused("forbidden", "The key belongs to another project than the one in the path.")
+    if grant != FULL_GRANT and not await services_of(request).agora_apps.opens(grant, request.match_info["appid"]):
+        raise Refused("forbidden", "The key or token belongs to another project than the one in the path.")
     return grant.project
 
 
-async def agent_of(request: web.Request) -> Stream:
-    """Return the session that the path names, running or not. Raises `Refused`."""
-    project_of(request)
+def check_channel(request: web.Request, *channels: str | None) -> None:
+    """Raise `Refused` (`forbidden`) if the caller has a token of Agora's for none of these channels."""
+    if request[GRANT].channel not in (None, ANY_CHANNEL, *channels):
+        raise Refused("forbidden", "The token is for another channel.")
+
+
+async def agent_of(request: web.Request, *channels: str) -> Stream:
+    """Return the session that the path names, running or not. Raises `Refused`.
+
+    A token of Agora's must be for the session's channel, or one of these.
+    """
+    await project_of(request)
     if not SESSION_ID.match(request.match_info["id"]):
         raise Refused("unknown_session")
-    return await get_stream(request)
+    stream = await get_stream(request)
+    if request[GRANT].channel is not None:
+        check_channel(request, parse_config(stream.config).channel, *channels)
+    return stream
 
 
-async def running_agent_of(request: web.Request) -> Stream:
+async def running_agent_of(request: web.Request, *channels: str) -> Stream:
     """Return the same if it runs; for Agora's clients, a session that has ended is unknown."""
-    stream = await agent_of(request)
+    stream = await agent_of(request, *channels)
     if stream.state != "running":
         raise Refused("unknown_session")
     return stream

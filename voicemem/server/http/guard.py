@@ -8,6 +8,7 @@ from aiohttp import web
 
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
+from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import SERVER, Handler
 from voicemem.server.http.request import GRANT, parse_query
 from voicemem.server.http.routes import Route
@@ -26,6 +27,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
         if route.scope is not None:
             grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
             grant.require(route.scope, session_of(request, route))
+            authenticated(request)
             request[GRANT] = grant
         return await route.handler(request, parse_query(request, route.query))
 

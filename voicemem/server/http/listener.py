@@ -9,7 +9,6 @@ where they are read: aiohttp would unpack every one, for seconds in which it ser
 from __future__ import annotations
 
 import asyncio
-import resource
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -19,9 +18,10 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from voicemem.config.service import Address
-from voicemem.errors import CODES, InvalidFrame
+from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.problems import SERVER, problem_response
+from voicemem.server.http.connections import PortConnections
+from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
 
 class Deadlines(NamedTuple):
@@ -44,11 +44,11 @@ BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
 
 
 class ProblemHandler(RequestHandler):
-    """One HTTP connection. `peers` are all open connections of its port, at most `most`."""
+    """One HTTP connection, one of `port`."""
 
-    __slots__ = ("deadlines", "last_look", "max_peers", "on_lost", "peers", "timers", "writes_resumed")
+    __slots__ = ("address", "deadlines", "last_look", "on_lost", "port", "timers", "writes_resumed")
 
-    def __init__(self, server: web.Server, deadlines: Deadlines, peers: set[ProblemHandler], most: int) -> None:
+    def __init__(self, server: web.Server, deadlines: Deadlines, port: PortConnections) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
         super().__init__(
             server,
@@ -58,8 +58,9 @@ class ProblemHandler(RequestHandler):
             **options,
         )
         self.deadlines = deadlines
-        self.peers = peers
-        self.max_peers = most
+        self.port = port
+        self.address: str | None = None
+        """The IP address of the peer."""
         self.timers: dict[str, asyncio.TimerHandle] = {}
         self.writes_resumed = 0
         """How often the peer has read so much that writing could go on."""
@@ -70,21 +71,37 @@ class ProblemHandler(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
-        if len(self.peers) >= self.max_peers:
-            connection.abort()
-            return
-        self.peers.add(self)
+        peer = connection.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else None
         super().connection_made(connection)
+        if not self.port.admit(self):
+            return
         self.timers["head"] = self._loop.call_later(self.deadlines.head, self.check_head, connection)
         self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.peers.discard(self)
+        self.port.remove(self)
         for timer in self.timers.values():
             timer.cancel()
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.port.count_received(self, len(data))
+        super().data_received(data)
+
+    def is_idle(self) -> bool:
+        return self._current_request is None and not self._messages
+
+    def turn_away(self) -> None:
+        """Close; say why, unless the peer has had an answer and may take this for one to its next request."""
+        transport = cast(asyncio.Transport, self.transport)
+        if self._request_count == 0:
+            transport.write(turned_away())
+        transport.close()
+        if transport.get_write_buffer_size():
+            transport.abort()
 
     def resume_writing(self) -> None:
         self.writes_resumed += 1
@@ -156,20 +173,19 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
     return text
 
 
-def max_connections() -> int:
-    """Return half the number of files that the process may open; the store, webhooks and producers need the rest."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 65_536 if soft == resource.RLIM_INFINITY else soft // 2
+def authenticated(request: web.Request) -> None:
+    """Note that the caller of a request has shown a key, or needs none. Raises `Refused` (`too_many_connections`)."""
+    connection = request.protocol
+    if isinstance(connection, ProblemHandler) and not connection.port.authenticate(connection):
+        raise Refused("too_many_connections")
 
 
 async def listen(
-    runner: web.AppRunner, address: Address, deadlines: Deadlines = DEADLINES, most: int | None = None
+    runner: web.AppRunner, address: Address, deadlines: Deadlines = DEADLINES, *, connections: PortConnections
 ) -> asyncio.Server:
-    """Listen with a runner that was set up; above `most` connections new ones are closed at once. Raises `OSError`."""
+    """Listen with a runner that was set up. Raises `OSError`."""
     server = runner.server
     assert server is not None
-    peers: set[ProblemHandler] = set()
-    limit = max_connections() if most is None else most
     return await asyncio.get_running_loop().create_server(
-        lambda: ProblemHandler(server, deadlines, peers, limit), address.host, address.port, reuse_address=True
+        lambda: ProblemHandler(server, deadlines, connections), address.host, address.port, reuse_address=True
     )

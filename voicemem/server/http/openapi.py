@@ -44,7 +44,7 @@ HEADERS = {
     },
     "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {
-        "description": "With `rate_limited`: seconds to wait.",
+        "description": "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known.",
         "required": False,
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
@@ -61,7 +61,7 @@ SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "Authorization",
-        "description": "`agora token=` and the key, with or without quotes.",
+        "description": "`agora token=` and a key, or a token of a registered app; with or without quotes.",
     },
 }
 IF_NONE_MATCH = {
@@ -199,12 +199,14 @@ def error_response(
     """Describe the error answers of one status."""
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:
-        properties["status"] = {"const": status}
+        properties["status"] = {"enum": [status]}
+    # In `allOf`, since generators of clients pass over what stands beside a `$ref`.
+    narrower = {"type": "object", "properties": properties}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
-        "content": {errors.media_type: {"schema": schemas.of(kind) | {"properties": properties}}},
+        "content": {errors.media_type: {"schema": {"allOf": [schemas.of(kind), narrower]}}},
     }
-    if "rate_limited" in codes:
+    if {"rate_limited", "quota_exceeded"} & set(codes):
         response["headers"] = {"Retry-After": HEADERS["Retry-After"]}
     if status == HTTPStatus.UNAUTHORIZED:
         response["headers"] = {"WWW-Authenticate": HEADERS["WWW-Authenticate"]}

@@ -11,10 +11,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from voicemem.errors import CODES, RateLimited, VoicememError
+from voicemem.errors import CODES, QuotaExceeded, RateLimited, VoicememError
 from voicemem.protocol.types import Reason
 
 LOG = logging.getLogger("voicemem")
+RETRY_AFTER_S = 1
+"""For a connection: others go within seconds."""
 SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
@@ -50,6 +52,21 @@ def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> byte
     return msgspec.json.encode(problem_document(code, detail, sent))
 
 
+def turned_away() -> bytes:
+    """The answer to a connection for which there is no room, before or in place of its first request."""
+    status = HTTPStatus(CODES["too_many_connections"].status)
+    body = problem_body("too_many_connections", CODES["too_many_connections"].sentence)
+    lines = (
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {MEDIA_TYPE}",
+        f"Content-Length: {len(body)}",
+        f"Retry-After: {RETRY_AFTER_S}",
+        f"Server: {SERVER}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
 def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
         status=CODES[code].status, body=problem_body(code, detail), content_type=MEDIA_TYPE, headers=headers
@@ -60,7 +77,11 @@ def headers_of(error: VoicememError) -> dict[str, str]:
     """Return the headers of an error's answer: how to authenticate, or when to try again."""
     if CODES[error.code].status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
-    return {"Retry-After": str(math.ceil(error.retry_after_s))} if isinstance(error, RateLimited) else {}
+    if error.code == "too_many_connections":
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    if not isinstance(error, RateLimited | QuotaExceeded) or error.retry_after_s is None:
+        return {}
+    return {"Retry-After": str(math.ceil(error.retry_after_s))}
 
 
 @web.middleware

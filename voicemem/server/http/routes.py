@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
 from voicemem.protocol.types import Name, SessionId, matching
+from voicemem.security.agora_apps import APP_ID_RULE
 from voicemem.server.http import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
@@ -27,8 +28,19 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 AppId = Annotated[str, Meta(min_length=1)]
+"""In Agora's paths, where it may also be the name of a project."""
+HEX_32 = r"^[0-9A-Fa-f]{32}\Z"
+AgoraAppId = Annotated[str, matching(HEX_32, APP_ID_RULE)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
-    {"id": SessionId, "key_id": KeyId, "delivery": DeliveryId, "appid": AppId, "user_id": Name}
+    {
+        "id": SessionId,
+        "key_id": KeyId,
+        "delivery": DeliveryId,
+        "appid": AppId,
+        "app_id": AgoraAppId,
+        "user_id": Name,
+        "dialect": Name,
+    }
 )
 """The types of the placeholders in paths."""
 

@@ -66,7 +66,7 @@ class Schemas:
     def register(self, kind: Any) -> JsonObject:
         """Return the schema of a type; the components that it needs are added."""
         schema, components = components_of(kind)
-        self.components |= components
+        self.components |= {name: with_optional_fields(component) for name, component in components.items()}
         return schema
 
     def patch(self, kind: type[Struct]) -> JsonObject:
@@ -101,6 +101,24 @@ def portable(schema: Any) -> Any:
         case str():
             return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
     return schema
+
+
+def with_optional_fields(component: JsonObject) -> JsonObject:
+    """Say the defaults of fields in words: for generators of TypeScript a field with a `default` is a required one.
+
+    A default of null says nothing more than that the field may be left out.
+    """
+    if "properties" not in component:
+        return component
+    return component | {"properties": {name: in_words(value) for name, value in component["properties"].items()}}
+
+
+def in_words(field: JsonObject) -> JsonObject:
+    described = {key: value for key, value in field.items() if key != "default"}
+    default = field.get("default")
+    if default in (None, [], {}) or "$ref" in field:
+        return described
+    return {"description": f"Default: {msgspec.json.encode(default).decode()}."} | described
 
 
 def patched(schema: JsonObject, names: set[str]) -> JsonObject:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import decode_message
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
@@ -31,12 +31,12 @@ from voicemem.server.ingest.control import CLEAN_CLOSES, WINDOW_BYTES, IngestHos
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.hooks import session_id_of
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
 """Close codes after which a sender is not expected back."""
-NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 QUERY = ("session_id", "producer", "token", "typed")
 AUTH_DECODER = msgspec.json.Decoder(Auth)
 
@@ -160,6 +160,7 @@ class BareConnection(Connection):
         except msgspec.DecodeError:
             key = None
         await self.authenticate(key)
+        self.websocket.accept_up_to(MAX_DIALECT_FRAME_BYTES)
         return first if key is None else None
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
@@ -180,13 +181,19 @@ class BareConnection(Connection):
             frames.count(self.door.dialect, "malformed")
             arrival: ReducedFrame | RejectedEvent | None = frame
         else:
-            arrival = frames.reduce(self.at(frame, received.ts), self.door.keep_typed)
+            arrival = self.reduce(self.at(frame, received.ts))
         if arrival is None:
             return
         if self.open_lease is not None:
             self.enqueue(arrival, size)
         elif isinstance(arrival, ReducedFrame):
             self.wait_for_id(arrival)
+
+    def reduce(self, frame: FrameEvent) -> ReducedFrame | RejectedEvent | None:
+        recorder, keep_typed = self.host.recorder, self.door.keep_typed
+        if self.open_lease is None:
+            return recorder.frames.reduce(frame, keep_typed)
+        return recorder.reduce_frame(self.open_lease.lease, frame, keep_typed)
 
     def at(self, frame: FrameEvent, ts: int) -> FrameEvent:
         """A frame with the time of its receipt, where it has none; one with a seq must stay as it was sent."""
@@ -213,7 +220,7 @@ class BareConnection(Connection):
         self.waiting_bytes += len(frame.payload)
         said = None if frame.reduced is None else frame.reduced.session_id
         if said:
-            self.frame_task = asyncio.create_task(self.process_id(NOT_IN_IDS.sub("-", said)[:128]))
+            self.frame_task = asyncio.create_task(self.process_id(session_id_of(said)))
         elif len(self.waiting) >= MAX_WAITING or self.waiting_bytes > MAX_WAITING_BYTES:
             self.wait_no_longer()
 

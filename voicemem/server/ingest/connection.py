@@ -28,7 +28,7 @@ from voicemem.server.http.decoding import LARGE_BYTES
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
 from voicemem.server.ingest.leases import OpenLease
-from voicemem.server.ingest.websocket import EventSocket
+from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
 from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
 from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
 
@@ -39,6 +39,7 @@ NEEDS_VETTING = SessionUpdate, FrameEvent
 OF_THE_LEASE = "-"
 """Stands for the dialect that the `session.open` of an envelope's session has named."""
 AUTH_TIMEOUT_S = 10.0
+BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
 
@@ -127,6 +128,10 @@ class Connection(ConnectionControl):
         # the rest of its message goes to a task and later messages into the backlog, until the task is through them;
         # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task
         # as well, which lets others in between.
+        if self.grant is None:
+            if len(message) > MAX_BYTES_BEFORE_KEY:
+                raise InvalidFrame("too_big", BEFORE_KEY)
+            self.websocket.set_reading(False)  # until the key was checked
         if len(message) > LARGE_BYTES:
             self.frame_task = asyncio.create_task(self.process_rest(partial(self.process_large, message)))
             return

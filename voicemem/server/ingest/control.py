@@ -42,7 +42,7 @@ class IngestHost(Protocol):
     incarnation: str
     decoding: Decoding
 
-    async def grant(self, token: str | None) -> Grant: ...
+    async def grant(self, token: str | None, address: str | None) -> Grant: ...
 
     def event_bucket(self, grant: Grant) -> Bucket | None: ...
 
@@ -103,11 +103,13 @@ class ConnectionControl(ABC):
     async def authenticate(self, token: str | None) -> None:
         """Accept a key, or go on without one where none is needed. Raises `InvalidFrame` to close the connection."""
         try:
-            grant = await self.host.grant(token)
+            grant = await self.host.grant(token, self.websocket.address)
         except Refused as refused:
             raise InvalidFrame(refused.code, refused.detail) from None
         if self.grant is not None and not grant.includes(self.grant):
             raise InvalidFrame("forbidden", "A later key or token must allow everything that the earlier one allowed.")
+        if not self.websocket.authenticate():
+            raise InvalidFrame("too_many_connections")
         self.accept(grant)
 
     def accept(self, grant: Grant) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -24,6 +25,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import Bucket
+from voicemem.server.http.connections import ConnectionLimits, PortConnections
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.bare import BareConnection, Door, find_door
@@ -67,7 +69,13 @@ class IngestServer:
     """The websocket server: the connections, and which of them holds each lease."""
 
     def __init__(
-        self, recorder: Recorder, presence: Presence, gate: Gate, incarnation: str, decoding: Decoding
+        self,
+        recorder: Recorder,
+        presence: Presence,
+        gate: Gate,
+        incarnation: str,
+        decoding: Decoding,
+        limits: ConnectionLimits,
     ) -> None:
         self.recorder = recorder
         self.presence = presence
@@ -75,6 +83,7 @@ class IngestServer:
         self.gate = gate
         self.incarnation = incarnation
         self.decoding = decoding
+        self.port = PortConnections(limits, self.count_refused)
         self.connections: set[Connection] = set()
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
@@ -90,7 +99,7 @@ class IngestServer:
             self.handle,
             address.host,
             address.port,
-            create_connection=EventSocket,
+            create_connection=cast(Any, partial(EventSocket, port=self.port)),
             process_request=self.check_handshake,
             select_subprotocol=select_protocol,
             compression=None,  # saves 50 KiB a connection, and rules out bombs
@@ -103,6 +112,9 @@ class IngestServer:
 
     async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         """Check path, host, origin and key before the upgrade; return a problem document to refuse it."""
+        assert isinstance(connection, EventSocket)
+        # What the client sends on meanwhile stays with TCP: who it is, is not known yet.
+        connection.set_reading(False)
         try:
             door = find_door(request.path)
             if self.draining:
@@ -112,19 +124,26 @@ class IngestServer:
             if door is not None and door.token is not None and authorization is None:
                 authorization = f"Bearer {door.token}"
             if authorization is not None or not needed:
-                grant = await self.gate.grant(authorization, needed, address_of(connection))
+                grant = await self.gate.grant(authorization, needed, connection.address)
                 session_id = grant.session_id if door is None else door.session_id or grant.session_id
                 grant.require("ingest", session_id)
+                if not connection.authenticate():
+                    raise Refused("too_many_connections")
+                if door is not None:
+                    connection.accept_up_to(MAX_DIALECT_FRAME_BYTES)
                 self.grants[connection] = grant
             if door is not None:
-                assert isinstance(connection, EventSocket)
-                connection.accept_up_to(MAX_DIALECT_FRAME_BYTES)
                 self.doors[connection] = door
         except Refused as refused:
             return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
             return self.reject_handshake(Refused("invalid_http"))
+        finally:
+            connection.set_reading(True)
         return None
+
+    def count_refused(self) -> None:
+        self.metrics.connections_refused.labels("websocket").inc()
 
     def reject_handshake(self, refused: Refused) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
@@ -147,9 +166,9 @@ class IngestServer:
             self.connections.discard(connection)
             await connection.wind_down()
 
-    async def grant(self, token: str | None) -> Grant:
+    async def grant(self, token: str | None, address: str | None) -> Grant:
         """Return the grant for the key or token of an `auth` frame. Raises `Refused`."""
-        grant = await self.gate.access.grant(token)
+        grant = await self.gate.grant_token(token, address)
         grant.require("ingest", grant.session_id)
         return grant
 
@@ -202,9 +221,3 @@ class IngestServer:
 def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     """Return the protocol if the client offers it; it need not."""
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
-
-
-def address_of(connection: ServerConnection) -> str | None:
-    """Return the IP address of the peer."""
-    address = connection.remote_address
-    return str(address[0]) if address else None

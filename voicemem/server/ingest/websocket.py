@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -15,11 +16,17 @@ from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body
+from voicemem.server.http.connections import PortConnections
+from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
+from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
 from voicemem.server.ingest.fast_frames import apply_mask, control_frame_size, parse_fast_frames
+from voicemem.sessions.batches import EventProblem
 
-BINARY, CONT, TEXT, OPEN = Opcode.BINARY, Opcode.CONT, Opcode.TEXT, State.OPEN
+BINARY, CONT, TEXT = Opcode.BINARY, Opcode.CONT, Opcode.TEXT
+CONNECTING, OPEN = State.CONNECTING, State.OPEN
+MAX_BYTES_BEFORE_KEY = 16 * 1024
+"""Of a message that comes before the caller has shown a key, and of anything that is not a whole message yet."""
 MAX_FRAGMENTS = 1_024
 """Of one message; the library has the same limit for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -27,6 +34,8 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 READ_TIMEOUT_S = 30.0
 """For a peer to read something of what is unsent."""
 TOO_MANY = "too many fragments"
+TOO_BIG_WITHOUT_KEY = "too big before a key"
+FULL = "too_many_connections"
 END_OF_REQUEST = b"\r\n\r\n"
 SHORT_BYTES = 125
 """The longest message whose length takes one byte."""
@@ -42,8 +51,16 @@ class EventSocket(ServerConnection):
     that would wait for them.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, port: PortConnections | None = None, **options: Any) -> None:
+        """`port` bounds the connections; without one there is no bound, and no key is awaited."""
         super().__init__(*args, **options)
+        self.port = port
+        self.address: str | None = None
+        """The IP address of the peer."""
+        self.awaits_key = port is not None
+        """Whether the caller has not shown a key yet, where it needs one."""
+        self.bytes_before_key = 0
+        """Of frames that have come, while no message was complete and no key was shown."""
         self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
         self.undelivered: list[tuple[bytes, bool]] = []
@@ -67,6 +84,43 @@ class EventSocket(ServerConnection):
         for name in ("max_size", "max_message_size"):
             if hasattr(self.protocol, name):
                 setattr(self.protocol, name, size)
+
+    # Who may stay
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else None
+        if self.port is not None:
+            self.port.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.port is not None:
+            self.port.remove(self)
+        super().connection_lost(exc)
+
+    def authenticate(self) -> bool:
+        """Note that the caller has shown a key, or needs none; False if too many others have."""
+        if self.port is not None and not self.port.authenticate(self):
+            return False
+        self.awaits_key = False
+        return True
+
+    def is_idle(self) -> bool:
+        # Once a request or a message has come, it is checked; reading begins again when that is done.
+        return self.awaits_key and self.reading and (self.request is None or self.listener is not None)
+
+    def turn_away(self) -> None:
+        """Say that there are too many connections, and close without waiting for the peer."""
+        if self.protocol.state is CONNECTING:
+            self.transport.write(turned_away())
+        elif self.protocol.state is OPEN:
+            self.send_nowait(error_frame(EventProblem(None, FULL, CODES[FULL].sentence)))
+            self.protocol.send_close(CODES[FULL].close, FULL)
+            self.send_data()
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def listen(self, listener: Listener) -> None:
         """Deliver every message to this listener, those included that came before it."""
@@ -131,6 +185,28 @@ class EventSocket(ServerConnection):
     # Bytes in
 
     def data_received(self, data: bytes) -> None:
+        if self.awaits_key:
+            self.receive_before_key(data)
+        else:
+            self.receive(data)
+
+    def receive_before_key(self, data: bytes) -> None:
+        """Take bytes of a caller without a key, who may not make the service hold much."""
+        had_listener = self.listener is not None
+        if self.port is not None:
+            self.port.count_received(self, len(data))
+        if self.transport.is_closing():
+            return
+        self.receive(data)
+        # A whole message stops reading until its key was checked. As long as there is reading, there was none.
+        if had_listener and self.reading and self.awaits_key and self.protocol.state is OPEN:
+            self.bytes_before_key += len(data)
+            if self.bytes_before_key > MAX_BYTES_BEFORE_KEY:
+                self.partial.clear()
+                self.protocol.fail(1009, TOO_BIG_WITHOUT_KEY)
+                self.send_data()
+
+    def receive(self, data: bytes) -> None:
         # Frames are parsed here once there is a listener, unless bytes came behind the request: those are with the
         # library already, which may be in the middle of a frame. From the first frame that is not a fast one, a ping
         # or a pong, it is the library for good, since a fragmented message, for one, leaves state in it.

@@ -26,6 +26,7 @@ from voicemem.server.rest import (
     events,
     health,
     history,
+    hooks,
     keys,
     messages,
     sessions,
@@ -51,6 +52,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *checkpoints.ROUTES,
     *messages.ROUTES,
     *users.ROUTES,
+    *hooks.ROUTES,
 )
 
 

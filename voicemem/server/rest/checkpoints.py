@@ -38,12 +38,11 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import (
     GivenConfig,
-    Session,
     check_outbound_change,
     note_outbound_change,
-    session_view,
 )
 from voicemem.server.rest.tails import JournalEntry
+from voicemem.sessions.session_info import SessionInfo, info_of
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
@@ -125,7 +124,7 @@ async def restore_from_body(request: web.Request) -> web.Response:
         services_of(request).sessions, request[GRANT].project, restore.session_id, restore.checkpoint
     )
     note_outbound_change(request, restore.checkpoint.config, stream)
-    return json_response(session_view(stream), 201)
+    return json_response(info_of(stream), 201)
 
 
 class Restore(NamedTuple):
@@ -193,11 +192,11 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config)
     note_outbound_change(request, config, forked)
-    return json_response(session_view(forked), 201)
+    return json_response(info_of(forked), 201)
 
 
-CREATED_RESPONSE = {201: ResponseSpec({JSON: Session}, id_field="session_id")}
-CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased")
+CREATED_RESPONSE = {201: ResponseSpec({JSON: SessionInfo}, id_field="session_id")}
+CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased", "quota_exceeded")
 
 ROUTES = (
     Route(

@@ -25,7 +25,7 @@ POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
-    `data` shows the session's data to the LLM.
+    `data` shows the session's data to the LLM; `peek` writes nothing and starts no summary.
 
     `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
     """
@@ -41,6 +41,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     context_window: Tokens | None = None
     usage: bool = False
     data: bool = False
+    peek: bool = False
 
 
 class OpenAiContext(Struct, frozen=True):
@@ -66,6 +67,12 @@ class AccountedContext(Usage, frozen=True):
     """What is added to the body with `usage=true`."""
 
 
+class PeekedContext(Struct, frozen=True):
+    """What is added to the body with `peek=true` while what earlier sessions leave is not put together yet."""
+
+    carried: None
+
+
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
@@ -78,11 +85,13 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         max_history=query.max_history,
         memory=memory_from_query(query),
         data=query.data,
+        peek=query.peek,
     )
     selection = await select_context(services.memories, services.policies, stream, options)
     body = render_body(selection, options)
     if query.usage:
-        body |= msgspec.to_builtins(usage_of(selection, services.summaries.summary_state(stream, selection)))
+        summary = services.summaries.summary_state(stream, selection, query.peek)
+        body |= msgspec.to_builtins(usage_of(selection, summary))
     return json_response(body)
 
 
@@ -103,7 +112,7 @@ ROUTES = (
         read_context,
         "read",
         ContextQuery,
-        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext),
+        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext),
         codes=("session_set_aside",),
     ),
 )

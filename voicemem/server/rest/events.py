@@ -17,7 +17,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     GRANT,
@@ -53,10 +53,14 @@ OVER = ("superseded", "session_ended", "session_erased")
 
 
 class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `epoch` the producer's epoch is not checked. `producer` is `main`, or the dialect's name with one."""
+    """Without `epoch` the producer's epoch is not checked. `from_seq` is the lowest seq that can still be sent.
+
+    `producer` is `main` by default, or the dialect's name with one.
+    """
 
     producer: Name | None = None
     epoch: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
+    from_seq: SequenceNumber | None = None
     dialect: Name | None = None
     """The body holds frames of this stack, bare or in envelopes, instead of events."""
 
@@ -125,7 +129,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         part = pieces[first : first + YIELD_EVERY]
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
         arrivals = await decode_large(request, sum(map(len, part)), partial(decode, part))
-        result = await services.recorder.record(lease, arrivals)
+        result = await services.recorder.record(lease, arrivals, None if first else query.from_seq)
         errors += map(event_error, result.problems)
         taken = taken or result.taken
         if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more

@@ -29,7 +29,7 @@ class Health(Struct, frozen=True):
     status: Literal["ok"] = "ok"
 
 
-class SetAside(Struct, frozen=True):
+class SetAsideCount(Struct, frozen=True):
     """How many sessions are set aside, and where the service needs no keys the ids of up to 10 of them."""
 
     count: int
@@ -39,7 +39,7 @@ class SetAside(Struct, frozen=True):
 class Readiness(Health, frozen=True):
     """The process should get traffic. `set_aside` is there only when there are such sessions; they do not stop it."""
 
-    set_aside: SetAside | UnsetType = UNSET
+    set_aside: SetAsideCount | UnsetType = UNSET
 
 
 class OpenApi(Struct, frozen=True):
@@ -81,7 +81,7 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
         return json_response(Readiness())
     # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
     ids = UNSET if await services.access.needs_key() else [session_id for _, session_id in report.sessions]
-    return json_response(Readiness(set_aside=SetAside(report.streams, ids)))
+    return json_response(Readiness(set_aside=SetAsideCount(report.streams, ids)))
 
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:

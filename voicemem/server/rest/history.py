@@ -14,8 +14,8 @@ from voicemem.config.session import parse_config
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
-from voicemem.server.rest.sessions import StateName
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.session_info import StateName
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
 

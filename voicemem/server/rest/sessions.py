@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from voicemem.config.secrets import changes_outbound
-from voicemem.config.session import SessionConfig, warnings_about
+from voicemem.config.session import SessionConfig
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
 from voicemem.security.audit import audit
@@ -28,19 +28,27 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
+from voicemem.server.rest.overviews import OverviewPage, answer_overviews
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.records import SessionFilter, SetAside
+from voicemem.sessions.session_info import SessionInfo, info_of
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
 PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A page ends with the piece that brings it to this size, and `next_cursor` goes on from there."""
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`label` is `key:value` or `key=value`; the first of the two signs ends the key."""
+    """`label` is `key:value` or `key=value`; the first of the two signs ends the key.
 
+    With `fields=overview` the rows have no configuration, but figures of the memory.
+    """
+
+    fields: Literal["full", "overview"] = "full"
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
     label: Label | None = None
@@ -48,9 +56,6 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     started_before: Millis | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
-
-
-StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]
 
 
 class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
@@ -71,50 +76,11 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str | None = None
 
 
-class SetAsideView(Struct, frozen=True):
-    """Why the memory of a session cannot be made, and since when (Unix ms)."""
-
-    reason: Annotated[str, Meta(extra_json_schema={"enum": ["failed", "too_slow", "damaged"]})]
-    since_ms: int
-
-
-class Session(Struct, frozen=True):
-    """A session; times are Unix ms, secrets are left out of `config`.
-
-    `set_aside` is there only when a session was asked for by its id, and its memory cannot be made.
-    """
-
-    session_id: SessionId
-    state: StateName
-    reason: str | None
-    started_at: int
-    ended_at: int | None
-    position: int
-    config: Annotated[JsonObject, Meta(extra_json_schema=reference("SessionConfig"))]
-    warnings: tuple[str, ...] | UnsetType = UNSET
-    """Sentences about settings that have no effect; left out without any."""
-    set_aside: SetAsideView | UnsetType = UNSET
-
-
 class SessionPage(Struct, frozen=True):
     """The newest sessions first; `next_cursor` is null on the last page."""
 
-    sessions: list[Session]
+    sessions: list[SessionInfo]
     next_cursor: str | None
-
-
-def session_view(stream: Stream, set_aside: SetAside | None = None) -> Session:
-    return Session(
-        session_id=stream.id,
-        state=stream.state,
-        reason=stream.reason,
-        started_at=stream.started_ms,
-        ended_at=stream.ended_ms,
-        position=stream.position,
-        config=stream.config,
-        warnings=warnings_about(stream.config) or UNSET,
-        set_aside=UNSET if set_aside is None else SetAsideView(set_aside.reason, set_aside.since_ms),
-    )
 
 
 async def create_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -130,7 +96,7 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, config)
     if new:
         note_outbound_change(request, config, stream)
-    return json_response(session_view(stream), 201 if new else 200)
+    return json_response(info_of(stream), 201 if new else 200)
 
 
 def check_outbound_change(request: web.Request, config: JsonObject) -> None:
@@ -162,11 +128,14 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         label=parse_label(query.label),
         started_after=query.started_after,
         started_before=query.started_before,
-        limit=min(PAGE, query.limit),
+        limit=query.limit,
     )
+    if query.fields == "overview":
+        return await answer_overviews(request, conditions, query.cursor)
+    conditions = msgspec.structs.replace(conditions, limit=min(PAGE, query.limit))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     if cursor is None or query.limit <= PAGE:
-        return json_response(SessionPage([session_view(stream) for stream in page], cursor))
+        return json_response(SessionPage([info_of(stream) for stream in page], cursor))
     pieces = list_in_pieces(services_of(request).sessions, conditions, page, cursor, query.limit)
     return await stream_body(request, {"Content-Type": JSON}, pieces)
 
@@ -174,26 +143,29 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
 async def list_in_pieces(
     sessions: Sessions, conditions: SessionFilter, page: list[Stream], cursor: str | None, limit: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a `SessionPage` a few sessions at a time: a thousand configurations may be 250 MiB."""
-    yield b'{"sessions":[' + encode_sessions(page)
-    count = len(page)
-    while cursor is not None and count < limit:
+    """Yield a `SessionPage` a few sessions at a time; it ends early when the configurations are large."""
+    piece = encode_sessions(page)
+    yield b'{"sessions":[' + piece
+    count, size = len(page), len(piece)
+    while cursor is not None and count < limit and size < MAX_PAGE_BYTES:
         fewer = msgspec.structs.replace(conditions, limit=min(PAGE, limit - count))
         page, cursor = await sessions.list(fewer, cursor)
         if page:
-            yield b"," + encode_sessions(page)
+            piece = encode_sessions(page)
+            yield b"," + piece
+            size += len(piece)
         count += len(page)
     yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
 
 
 def encode_sessions(page: list[Stream]) -> bytes:
-    return b",".join(msgspec.json.encode(session_view(stream)) for stream in page)
+    return b",".join(msgspec.json.encode(info_of(stream)) for stream in page)
 
 
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
-    return json_response(session_view(stream, await services_of(request).memories.set_aside.find(stream.key)))
+    return json_response(info_of(stream, await services_of(request).memories.set_aside.find(stream.key)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -204,7 +176,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     check_outbound_change(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
-    return json_response(session_view(changed))
+    return json_response(info_of(changed))
 
 
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -212,7 +184,7 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)
-    return json_response(session_view(await services_of(request).sessions.end(stream, ending.reason)))
+    return json_response(info_of(await services_of(request).sessions.end(stream, ending.reason)))
 
 
 async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -224,7 +196,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     await services.memories.refold(stream)
     services.sessions.notices_due.set()
-    return json_response(session_view(stream))
+    return json_response(info_of(stream))
 
 
 async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -246,19 +218,27 @@ ROUTES = (
         create_session,
         "ingest",
         NoQuery,
-        dict.fromkeys((200, 201), ResponseSpec({JSON: Session}, id_field="session_id")),
+        dict.fromkeys((200, 201), ResponseSpec({JSON: SessionInfo}, id_field="session_id")),
         BodySpec({JSON: MergePatch(NewSession)}, required=False),
-        (*CONFIG_CODES, "session_exists", "session_erased"),
+        (*CONFIG_CODES, "session_exists", "session_erased", "quota_exceeded"),
     ),
-    Route("GET", "/v1/sessions", list_sessions, "read", SessionsQuery, json_ok(SessionPage), codes=("invalid_cursor",)),
-    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(Session)),
+    Route(
+        "GET",
+        "/v1/sessions",
+        list_sessions,
+        "read",
+        SessionsQuery,
+        json_ok(SessionPage | OverviewPage),
+        codes=("invalid_cursor",),
+    ),
+    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(SessionInfo)),
     Route(
         "PATCH",
         "/v1/sessions/{id}",
         change_session,
         "ingest",
         NoQuery,
-        json_ok(Session),
+        json_ok(SessionInfo),
         BodySpec({JSON: MergePatch(GivenConfig)}, required=False),
         (*CONFIG_CODES, "session_ended"),
     ),
@@ -268,7 +248,7 @@ ROUTES = (
         refold_session,
         "admin",
         NoQuery,
-        json_ok(Session),
+        json_ok(SessionInfo),
         codes=("session_set_aside",),
     ),
     Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: ResponseSpec()}),
@@ -278,7 +258,7 @@ ROUTES = (
         end_session,
         "ingest",
         NoQuery,
-        json_ok(Session),
+        json_ok(SessionInfo),
         BodySpec({JSON: Ending}, required=False),
         ("text_too_long",),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Literal
 
@@ -174,10 +174,11 @@ async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes,
     try:
         async with aclosing(services_of(request).tails.watch(tail)) as batches:
             async for items in batches:
+                is_idle = not items
                 for piece in encode_in_pieces(items):
                     yield piece
                     last_write = time()
-                if not items:
+                if is_idle:
                     await check_reader(request)
                     if time() - last_write >= KEEP_ALIVE_S:
                         yield sse.KEEP_ALIVE
@@ -204,15 +205,17 @@ def event_json(row: JournalRow) -> Raw:
     return Raw(row.payload.translate(NO_LINE_BREAKS))
 
 
-def encode_in_pieces(items: list[TailItem]) -> list[bytes]:
-    """Encode items of a tail, in pieces of at least `CHUNK_BYTES` but for the last."""
-    pieces, piece = [], bytearray()
-    for item in items:
-        piece += encode_item(item)
-        if len(piece) >= CHUNK_BYTES:
-            pieces.append(bytes(piece))
-            piece.clear()
-    return [*pieces, bytes(piece)] if piece else pieces
+def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
+    """Encode items of a tail, in pieces of `CHUNK_BYTES`. Empties the list, so that a slow reader costs one copy."""
+    items.reverse()
+    waiting = bytearray()
+    while items:
+        waiting += encode_item(items.pop())
+        while len(waiting) >= CHUNK_BYTES:
+            yield bytes(waiting[:CHUNK_BYTES])
+            del waiting[:CHUNK_BYTES]
+    if waiting:
+        yield bytes(waiting)
 
 
 def encode_item(item: TailItem) -> bytes:

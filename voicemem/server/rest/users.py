@@ -13,8 +13,9 @@ from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
 from voicemem.server.http.routes import ResponseSpec, Route, json_ok
-from voicemem.server.rest.sessions import SessionPage, session_view
+from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.retention import erase_user
+from voicemem.sessions.session_info import info_of
 from voicemem.store.records import SessionFilter
 
 
@@ -32,7 +33,7 @@ async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> 
         project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
     )
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
-    return json_response(SessionPage([session_view(stream) for stream in page], cursor))
+    return json_response(SessionPage([info_of(stream) for stream in page], cursor))
 
 
 def user_id_of(request: web.Request) -> str:

@@ -8,86 +8,51 @@ held nobody else may look at the read model, and whoever got it from `get` may d
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
-from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable, VoicememError
-from voicemem.protocol.events import IncomingEvent, JournaledEvent
+from voicemem.errors import DamagedEntry
+from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
-from voicemem.sessions.read_models.off_loop import BUDGET_S, BudgetExhausted, OffLoop
-from voicemem.sessions.read_models.read_model import (
-    LARGE_BYTES,
-    LARGE_ROWS,
-    SLOW_S,
-    ReadModel,
-    decompress_state,
-    took_long,
-)
-from voicemem.sessions.read_models.set_aside import SetAsideSessions
+from voicemem.sessions.read_models.commits import LARGE_PACKED, CommitFolds
+from voicemem.sessions.read_models.kept import new_read_model
+from voicemem.sessions.read_models.off_loop import BUDGET_S
+from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel, decompress_state
+from voicemem.sessions.read_models.work import SNAPSHOT_EVERY
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import JournalRow, Snapshot
+from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import fold_event
+from voicemem.transcript.fold import digest_of, frame_id
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
-LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
-SNAPSHOT_EVERY = 2_000
-"""Entries after which a new snapshot is worth its cost."""
-UNPACK_MIN = 8
-"""A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
-LARGE_PACKED = 16 * 1024
-"""Bytes of a packed read model that is unpacked off the event loop."""
-MAX_LAG = 64
-"""Entries that a packed read model may be behind its journal."""
-WATCHED_FOLDS = 2_000
-"""Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
 IS_LARGE = attrgetter("is_large")
 
 
-class ReadModelCache:
-    """The read models of the sessions that were used last, at most `capacity` of them.
+class ReadModelCache(CommitFolds):
+    """The read models of the sessions that were used last: at most `capacity` of them, and as many as `budget` holds.
 
-    Together they may take about `budget` bytes, and those that are not packed about `unpacked_budget` of these. A piece
-    of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or fails, is set
-    aside. `count_ignored` is called with a bound and how many events the fold has left out because of it.
+    A piece of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or fails, is
+    set aside. `count_ignored` is called with a bound and how many events the fold has left out because of it.
     """
 
     def __init__(
         self,
         journal: Store,
+        budget: MemoryBudget | None = None,
         capacity: int = 20_000,
-        budget: int = 512 * 1024 * 1024,
-        unpacked_budget: int = 32 * 1024 * 1024,
         *,
         cpu_budget_s: float = BUDGET_S,
         clock: Clock = now_ms,
         count_ignored: Callable[[str, int], None] = lambda bound, count: None,
     ) -> None:
-        self.journal = journal
-        self.capacity = capacity
-        self.budget = budget
-        self.unpacked_budget = unpacked_budget
-        self.off_loop = OffLoop(cpu_budget_s)
-        self.set_aside = SetAsideSessions(journal, clock)
-        self.count_ignored = count_ignored
-        self.lagging: set[int] = set()
-        """Keys of read models that are to be folded further in the background."""
-        self.failed: dict[int, int] = {}
-        """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
-        self.cached: OrderedDict[int, ReadModel] = OrderedDict()
-        self.rounds = 0
-        self.watched_folds = 0
-        """How many of the next folds on the event loop are measured."""
+        super().__init__(journal, budget or MemoryBudget(), capacity, cpu_budget_s, clock, count_ignored)
 
     # Reading
 
@@ -150,11 +115,7 @@ class ReadModelCache:
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""
         key, position, is_kept = stream.key, stream.position, False
         while True:
-            memory = self.cached.get(key)
-            if memory is None:
-                memory = self.cached[key] = new_read_model()
-            self.cached.move_to_end(key)
-            memory.last_round = self.rounds
+            memory = self.keep(key)
             if not is_ready(memory, position, with_messages):
                 async with memory.lock:
                     if self.cached.get(key) is not memory:
@@ -162,11 +123,13 @@ class ReadModelCache:
                     await self.prepare(key, memory, position)
                     if with_messages and memory.state.dirty_turns:
                         await self.perform(key, memory, memory.refresh, memory.has_large_refresh)
-            if is_kept or not (self.is_worth_saving(memory, SNAPSHOT_EVERY) or len(self.cached) > self.capacity):
+                self.charge(key, memory)
+            self.note_state(key, stream.state == "ended")
+            if is_kept or not (self.is_worth_saving(memory, SNAPSHOT_EVERY) or self.is_full):
                 return memory
             is_kept = True  # what follows awaits, so the read model may have to be made ready again
             await self.save_snapshot_if_due(key, memory)
-            await self.evict()
+            await self.evict(but=key)
 
     async def prepare(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
         """Load, unpack and fold a read model, whose lock is held or which is the caller's own, up to a position."""
@@ -214,145 +177,11 @@ class ReadModelCache:
         except DamagedEntry as error:
             raise await self.give_up(key, memory, error) from None
 
-    # Work
-
-    async def perform(
-        self,
-        key: int,
-        memory: ReadModel | None,
-        work: Callable[[], T],
-        off_loop: bool,
-        background: bool = False,
-    ) -> T:
-        """The result of work on a session's read model; when it fails or takes too long the session is set aside.
-
-        Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionSetAside`.
-        """
-        try:
-            return await self.off_loop.run(work, background) if off_loop else work()
-        except (Exception, BudgetExhausted) as error:
-            if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
-                raise
-            raise await self.give_up(key, memory, error) from None
-        except BaseException:
-            self.drop(key, memory)
-            raise
-
-    async def give_up(self, key: int, memory: ReadModel | None, error: BaseException) -> SessionSetAside:
-        """Set a session aside; the error to raise."""
-        self.drop(key, memory)
-        await self.set_aside.add(key, error)
-        return SessionSetAside()
-
-    def drop(self, key: int, memory: ReadModel | None) -> None:
-        """Forget a read model, if it is the one that is cached."""
-        if memory is not None and self.cached.get(key) is memory:
-            del self.cached[key]
-
-    # Commits
-
-    def fold_committed(
-        self,
-        key: int,
-        position: int,
-        received_ms: int,
-        events: Sequence[IncomingEvent | JournaledEvent],
-        producer: str | None,
-        size: int = 0,
-    ) -> None:
-        """Fold events that were just committed, the first at `position`, if nothing is missing before them.
-
-        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: a read or
-        a round of maintenance folds them later. `size` is that of their payloads in bytes. It never raises: they are
-        acknowledged already. This is the hot path: it runs for every commit, in the recorder's task.
-        """
+    def has_frame(self, key: int, frame: FrameEvent) -> bool:
+        """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
         memory = self.cached.get(key)
-        if memory is None:
-            return
-        worth = memory.unpacked is not None or (len(events) >= UNPACK_MIN and len(memory.packed) <= LARGE_PACKED)
-        large = size > LARGE_BYTES or memory.slow_fold
-        if worth and not large and memory.position == position - 1 and not memory.lock.locked():
-            began = time.thread_time() if self.watched_folds else None
-            try:
-                state, memory.last_round = memory.state, self.rounds
-                memory.folded_bytes += size
-                for place, event in enumerate(events, position):
-                    fold_event(state, place, received_ms, event, producer)
-            except Exception:  # read again off the loop, it fails there too, and is set aside
-                self.drop(key, memory)
-                self.failed[key] = position + len(events) - 1
-                return
-            if began is not None:
-                self.watched_folds -= 1
-                memory.slow_fold = took_long(time.thread_time() - began, len(events))
-            if state.ignored:
-                self.note_ignored(memory)
-            return
-        memory.known_position = position + len(events) - 1
-        if large or memory.known_position - memory.position > MAX_LAG:
-            self.lagging.add(key)
-
-    def note_commit(self, seconds: float) -> None:
-        """Note how long folding a whole commit took, by the wall's clock: after a long one it is measured who is slow.
-
-        The CPU time of every fold would cost more than many a fold does.
-        """
-        if seconds > SLOW_S:
-            self.watched_folds = WATCHED_FOLDS
-
-    def note_ignored(self, memory: ReadModel) -> None:
-        """Count the events that the fold has left out since the last time."""
-        counted = memory.counted = memory.counted or {}
-        for bound, count in memory.state.ignored.items():
-            if count > counted.get(bound, 0):
-                self.count_ignored(bound, count - counted.get(bound, 0))
-                counted[bound] = count
-
-    def discard(self, key: int) -> None:
-        self.cached.pop(key, None)
-
-    def discard_all(self) -> None:
-        """Drop everything: after a commit of unknown outcome nothing cached can be trusted."""
-        self.cached.clear()
-
-    # Snapshots
-
-    def is_worth_saving(self, memory: ReadModel, every: int) -> bool:
-        return memory.position - memory.saved_position >= every
-
-    async def save_snapshot_if_due(self, key: int, memory: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
-        if self.is_worth_saving(memory, every):
-            position = memory.saved_position = memory.position
-            encoded = await self.encode(memory, memory.encode_state)
-            if encoded is not None and memory.position == position:
-                with suppress(StoreUnavailable):  # a snapshot only saves time
-                    await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
-
-    async def encode(self, memory: ReadModel, work: Callable[[], bytes]) -> bytes | None:
-        """The result of work that only saves time or space; None if it fails, which harms nobody."""
-        try:
-            if memory.folded_bytes <= LARGE_BYTES:
-                return None if memory.lock.locked() else work()
-            async with memory.lock:
-                return await self.off_loop.run(work)
-        except (Exception, BudgetExhausted) as error:
-            LOG.warning("A snapshot could not be made: %s", type(error).__name__)
-            return None
-
-    async def evict(self, weigh: bool = False) -> None:
-        """Drop those that were read longest ago, while they are too many or (with `weigh`) too large together.
-
-        Those on which a thread works at the moment stay.
-        """
-        excess, busy = sum(memory.weight for memory in self.cached.values()) - self.budget if weigh else 0, 0
-        while len(self.cached) > busy and (len(self.cached) > self.capacity or excess > 0):
-            key, memory = self.cached.popitem(last=False)
-            if memory.lock.locked():
-                self.cached[key] = memory
-                busy += 1
-                continue
-            excess -= memory.weight
-            await self.save_snapshot_if_due(key, memory, every=100)
+        state = None if memory is None or memory.lock.locked() else memory.unpacked
+        return state is not None and digest_of(frame_id(frame)) in state.event_ids
 
 
 def decode_snapshot(saved: bytes) -> State | None:
@@ -361,13 +190,6 @@ def decode_snapshot(saved: bytes) -> State | None:
         return decode_state(saved)
     except MALFORMED:
         return None
-
-
-def new_read_model() -> ReadModel:
-    """A read model that is still to be loaded."""
-    memory = ReadModel(State())
-    memory.loaded = False
-    return memory
 
 
 def is_ready(memory: ReadModel, position: int, with_messages: bool) -> bool:

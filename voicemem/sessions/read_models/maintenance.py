@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -20,7 +21,9 @@ REPORT_ROUNDS = 10
 PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
-"""Rounds without use after which a read model is packed: usually, and while those in use exceed `unpacked_budget`."""
+"""Rounds without use after which a read model is packed: usually, and while those in use take half the budget."""
+WEIGHING_S = 0.01
+"""CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
@@ -29,10 +32,16 @@ async def maintain(memories: ReadModelCache) -> None:
     """One round of maintenance: pack what is not used, evict what is too much."""
     memories.rounds += 1
     await pack_idle(memories)
-    await memories.evict(weigh=True)
+    await relieve(memories)
     if memories.rounds % REPORT_ROUNDS == 1:
         with suppress(StoreUnavailable):
             await memories.set_aside.refresh()
+
+
+async def relieve(memories: ReadModelCache) -> None:
+    """Bring the weights of read models up to date, and evict what is too much."""
+    weigh_grown(memories)
+    await memories.evict()
 
 
 async def catch_up_lagging(memories: ReadModelCache) -> None:
@@ -55,14 +64,29 @@ async def catch_up_lagging(memories: ReadModelCache) -> None:
 async def pack_idle(memories: ReadModelCache) -> None:
     """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
     used = [memory for memory in memories.cached.values() if memory.unpacked is not None]
-    pressed = sum(memory.folded_bytes for memory in used) > memories.unpacked_budget
-    rounds = PRESSURE_ROUNDS if pressed else IDLE_ROUNDS
+    rounds = PRESSURE_ROUNDS if memories.is_pressed else IDLE_ROUNDS
     idle = [memory for memory in used if memories.rounds - memory.last_round >= rounds]
     for count, memory in enumerate(idle, 1):
         if memories.rounds - memory.last_round >= rounds and not memory.lock.locked():
             await pack(memories, memory)
         if count % PACK_SLICE == 0:
             await asyncio.sleep(0)
+
+
+def weigh_grown(memories: ReadModelCache) -> None:
+    """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
+    memories.uncharged = 0
+    grown: list[tuple[int, int]] = []
+    for key, memory in memories.cached.items():
+        if memory.charged != memory.weight:
+            memories.charge(key, memory)
+        if memory.has_grown and not memory.lock.locked():
+            grown.append((memory.folded_bytes - memory.weighed_bytes, key))
+    until = time.thread_time() + WEIGHING_S
+    for _, key in sorted(grown, reverse=True):
+        memories.weigh(key, memories.cached[key])
+        if time.thread_time() > until:
+            return
 
 
 async def pack(memories: ReadModelCache, memory: ReadModel) -> None:
@@ -93,6 +117,14 @@ async def maintain_forever(memories: ReadModelCache) -> None:
     while True:
         await asyncio.sleep(MAINTENANCE_S)
         await maintain(memories)
+
+
+async def relieve_forever(memories: ReadModelCache) -> None:
+    """Background task: keep the cache in bounds between two rounds of maintenance, while events come in fast."""
+    while True:
+        await memories.under_pressure.wait()
+        memories.under_pressure.clear()
+        await relieve(memories)
 
 
 async def catch_up_forever(memories: ReadModelCache) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import getsizeof
 
 import msgspec
 
@@ -15,6 +16,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol import codec
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.read_models.weight import SAMPLE, SMALL_SAMPLE, weigh
 from voicemem.store.records import JournalRow
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -26,6 +28,10 @@ from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
+PACKED_BYTES, EMPTY_BYTES = 1_200, 3_500
+"""What a read model takes beyond its packed state, and with a state in which there is nothing."""
+WEIGHED_FROM = 2_048
+"""Bytes of a journal that are too few to weigh what was made of them."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
@@ -38,9 +44,11 @@ class ReadModel:
     """
 
     __slots__ = (
-        "all_messages", "counted", "encoded", "encoded_ends", "folded_bytes", "known_position", "last_round", "loaded",
-        "lock", "made_bytes", "made_position", "packed", "packed_position", "saved_position", "slow_fold",
-        "slow_refresh", "times", "token_counts", "turn_messages", "turn_starts", "unpacked",
+        "all_messages", "charged", "charged_packed", "counted", "encoded", "encoded_ends", "figures",
+        "folded_bytes", "known_position", "last_round", "loaded", "lock", "made_bytes", "made_position", "packed",
+        "packed_position", "ratio", "saved_position", "slow_fold", "slow_refresh", "times", "token_counts",
+        "turn_changes",
+        "turn_messages", "turn_starts", "unpacked", "weighed_bytes",
     )  # fmt: skip
 
     def __init__(self, state: State, saved: int = 0) -> None:
@@ -65,7 +73,14 @@ class ReadModel:
         self.encoded_ends: list[int] = []
         """The offset at which each of these turns ends in `text`."""
         self.folded_bytes = 0
-        """About how many bytes of the journal were folded; stands for its size while it is not packed."""
+        """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
+        self.ratio = 1.0
+        """How many bytes it takes for each of these."""
+        self.weighed_bytes = 0
+        """How many of these there were when the ratio was found; 0 while it is only assumed."""
+        self.charged = 0
+        """What the memory budget counts for it, and whether as packed."""
+        self.charged_packed = False
         self.lock = asyncio.Lock()
         """Held while missing entries are folded and while a thread works on it: nobody else may use it then."""
         self.loaded = True
@@ -74,10 +89,14 @@ class ReadModel:
         """What was folded when the messages were made last; 0 when all of them must be made."""
         self.slow_fold = self.slow_refresh = False
         """Whether folding, and making messages, took long the last time."""
+        self.turn_changes: dict[int, int] | None = None
+        """By turn: the position at which its messages were made last, the newest last; None until it is asked for."""
         self.counted: dict[str, int] | None = None
         """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
         """The round of maintenance in which it was used last."""
+        self.figures: tuple[int, bytes] | None = None
+        """A position, and what a slim list shows of the memory there."""
         self.known_position = 0
         """The last position that is known to be in the journal, when it was not folded at once."""
 
@@ -98,7 +117,23 @@ class ReadModel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
-        return self.folded_bytes if self.unpacked is not None else len(self.packed)
+        if self.unpacked is None:
+            return PACKED_BYTES + len(self.packed)
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is worth weighing again."""
+        return self.unpacked is not None and self.folded_bytes > 2 * self.weighed_bytes + WEIGHED_FROM
+
+    def weigh(self) -> None:
+        """Look at what it takes in memory, which takes up to a few milliseconds."""
+        made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
+        sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
+        taken = weigh(sample, self.state, *made, self.encoded, self.encoded_ends)
+        taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
+        self.ratio = max(0, taken - EMPTY_BYTES) / max(1, self.folded_bytes)
+        self.weighed_bytes = self.folded_bytes
 
     @property
     def is_large(self) -> bool:
@@ -128,7 +163,7 @@ class ReadModel:
         """Keep nothing but the compressed snapshot of the state."""
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
-        self.token_counts = {}
+        self.token_counts, self.turn_changes = {}, None
         self.encoded, self.encoded_ends = b"[]", []
         self.made_position = self.made_bytes = 0
 
@@ -210,6 +245,9 @@ class ReadModel:
         for number in state.dirty_turns:
             self.turn_messages[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
+            if self.turn_changes is not None:
+                self.turn_changes.pop(number, None)
+                self.turn_changes[number] = state.position
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
@@ -223,6 +261,16 @@ class ReadModel:
             self.all_messages += self.turn_messages[number]
         self.made_position, self.made_bytes = state.position, self.folded_bytes
         self.slow_refresh = took_long(time.thread_time() - began, dirty)
+
+    def turns_changed_since(self, position: int) -> Iterator[int]:
+        """The turns whose messages may have changed after a position; valid as `current_messages` are."""
+        self.refresh()
+        if self.turn_changes is None:  # kept from now on, until it is packed
+            self.turn_changes = dict.fromkeys(self.state.turn_numbers, self.position)
+        for number, changed in reversed(self.turn_changes.items()):
+            if changed <= position:
+                return
+            yield number
 
     def token_counter(self, counter: TokenCounter) -> Callable[[int], int]:
         """A function that counts the tokens of the message at an index, each once; valid until the next fold."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable
 from voicemem.sessions.read_models.off_loop import BudgetExhausted
 from voicemem.store.port import SetAsides
-from voicemem.store.records import SetAside
+from voicemem.store.records import SetAside, SetAsideReason
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.state import SNAPSHOT_VERSION
 from voicemem.version import __version__
@@ -70,7 +70,7 @@ class SetAsideSessions:
         self.report = SetAsideReport(count, tuple((stream.project, stream.id) for stream in newest))
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of(error: BaseException) -> SetAsideReason:
     if isinstance(error, BudgetExhausted):
         return "too_slow"
     return "damaged" if isinstance(error, DamagedEntry) else "failed"

@@ -1,27 +1,33 @@
 """Cursors of live tails: the place that a reader has reached, as a text with which it resumes there.
 
 A place begins with the store's incarnation, since positions in another one mean nothing. In one session the key and the
-position follow: `INCARNATION.KEY-POSITION`. In several it is the key up to which sessions were examined, and a pair for
-each session that is being followed: `INCARNATION.KEY_KEY-POSITION_KEY-POSITION`.
+position follow: `INCARNATION.KEY-POSITION`. In several it is the key up to which all sessions are known, then a pair
+for each session that is being followed, and the keys of others above that are known:
+`INCARNATION.KEY_KEY-POSITION_KEY`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from voicemem.errors import Refused
 
 KEY_POSITION = r"\d{1,16}-\d{1,16}"
 SESSION_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.({KEY_POSITION})\Z", re.ASCII)
-SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION})*)\Z", re.ASCII)
+SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION}|_\d{{1,16}})*)\Z", re.ASCII)
 
 
 class SeveralCursor(NamedTuple):
-    """A place in several sessions: the key up to which they were examined, and the positions of those followed."""
+    """A place in several sessions.
 
-    frontier: int
+    `floor` is the key up to which all of them are known, `positions` has those followed, `seen` other known ones above.
+    """
+
+    floor: int
     positions: dict[int, int]
+    seen: Sequence[int] = ()
 
 
 def format_session_cursor(incarnation: str, key: int, position: int) -> str:
@@ -38,13 +44,16 @@ def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
 
 def format_several_cursor(incarnation: str, cursor: SeveralCursor) -> str:
     pairs = "".join(f"_{key}-{position}" for key, position in cursor.positions.items())
-    return f"{incarnation}.{cursor.frontier}{pairs}"
+    seen = "".join(f"_{key}" for key in cursor.seen)
+    return f"{incarnation}.{cursor.floor}{pairs}{seen}"
 
 
 def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:
-    """The place in a text of `write_several`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    """The place in a text of `format_several_cursor`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
     match = match_cursor(SEVERAL_CURSOR, incarnation, cursor)
-    return SeveralCursor(int(match[2]), dict(map(parse_pair, match[3].split("_")[1:])))
+    parts = match[3].split("_")[1:]
+    positions = dict(parse_pair(part) for part in parts if "-" in part)
+    return SeveralCursor(int(match[2]), positions, tuple(int(part) for part in parts if "-" not in part))
 
 
 def match_cursor(form: re.Pattern[str], incarnation: str, cursor: str) -> re.Match[str]:

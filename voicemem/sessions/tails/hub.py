@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from voicemem.errors import Refused
 from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.tails.cursor import parse_session_cursor, parse_several_cursor
+from voicemem.sessions.tails.known_keys import LOOK_BACK, KnownKeys
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailItem, TailSources, TailView
 from voicemem.sessions.tails.several import MAX_FOLLOWED, TailOfSeveral
 from voicemem.store.records import AppendResult, SessionFilter
@@ -59,21 +60,28 @@ class TailHub:
         From now, it follows the sessions that are running and all that start later. From a place, it also follows the
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
         """
-        if cursor is None:
-            tail = TailOfSeveral(self.sources, view, [], wanted)
-            newest = await self.store.list_sessions(SessionFilter(project=wanted.project, limit=1))
-            tail.advance_frontier(newest)
-        else:
-            frontier, positions = parse_several_cursor(self.store.incarnation, cursor)
-            streams = await self.store.find_sessions(wanted.project, [frontier, *positions])
-            if any(positions.get(stream.key, 0) > stream.position and stream.state != "erased" for stream in streams):
-                raise Refused("invalid_position")
-            followed = [FollowedSession(stream, positions[stream.key]) for stream in streams if stream.key in positions]
-            tail = TailOfSeveral(self.sources, view, followed, wanted)
-            tail.advance_frontier([stream for stream in streams if stream.key == frontier])
-        running = await tail.list_matching(SessionFilter(project=wanted.project, state="running"))
+        tail = await (self.begin_several(wanted, view) if cursor is None else self.resume_several(wanted, view, cursor))
+        running = await tail.list_running()
         if cursor is None and len(running) > MAX_FOLLOWED:
             raise Refused("too_many_sessions")
-        tail.follow_sessions([stream for stream in running if stream.key <= tail.frontier])
+        tail.follow_known(running)
         await tail.find_new_sessions()
         return tail
+
+    async def begin_several(self, wanted: SessionFilter, view: TailView) -> TailOfSeveral:
+        """A tail that knows all sessions there are."""
+        keys = await self.store.list_newest_keys(wanted.project, LOOK_BACK + 1)
+        known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
+        return TailOfSeveral(self.sources, view, [], wanted, known)
+
+    async def resume_several(self, wanted: SessionFilter, view: TailView, cursor: str) -> TailOfSeveral:
+        """A tail that goes on at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+        floor, positions, seen = parse_several_cursor(self.store.incarnation, cursor)
+        named = {floor, *positions, *seen} - {0}
+        streams = {stream.key: stream for stream in await self.store.find_sessions(wanted.project, [*named])}
+        if named != streams.keys() or any(
+            position > streams[key].position and streams[key].state != "erased" for key, position in positions.items()
+        ):
+            raise Refused("invalid_position")
+        followed = [FollowedSession(streams[key], position) for key, position in positions.items()]
+        return TailOfSeveral(self.sources, view, followed, wanted, KnownKeys(floor, [*seen, *positions]))

@@ -1,26 +1,24 @@
 """One live tail: the journals or memories of sessions as they grow.
 
-A tail keeps no queue: when it is woken, it reads from the store what comes after its place. So a slow reader delays no
-other and costs one page of memory, and nothing is missed or sent twice. A reader that returns with its place resumes.
+A tail keeps no queue: when it is woken, it reads what comes after its place, from the store or from the memory that all
+share. So a slow reader delays no other and costs one item, and nothing is missed or sent twice. A reader that returns
+with its place resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
-from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, decode_rows
 from voicemem.sessions.tails.cursor import format_session_cursor
+from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.diff import Changes, MessageDiff
-from voicemem.transcript.fold import fold_all
+from voicemem.transcript.diff import Changes
 
 TAIL_PAGE = 500
 """Entries read at a time."""
@@ -72,15 +70,15 @@ class FollowedSession:
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
         self.position = at
-        self.diff: MessageDiff | None = None
-        """The memory as it was sent; None before the first item, and in a tail of journals."""
+        self.reader: MemoryReader | None = None
+        """What was sent of its memory; None before the first item, and in a tail of journals."""
 
 
 class TailSources(NamedTuple):
     """What tails read from. `clock` returns Unix ms; tails end when `draining` is set."""
 
     store: Store
-    memories: ReadModelCache
+    memories: FollowedMemories
     clock: Callable[[], int]
     draining: asyncio.Event
 
@@ -199,30 +197,17 @@ class Tail:
         return items
 
     async def read_changes(self, session: FollowedSession) -> list[TailItem]:
-        """What a page of the journal changes in a session's memory, as one item.
+        """What has changed in a session's memory, as one item.
 
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
         """
-        key, memories = session.stream.key, self.sources.memories
-        diff = session.diff
-        if diff is None:
-            memory = await memories.load_as_of(key, session.position)
-            diff = MessageDiff(memory.state, self.view.unfinished)
-            if session.position:  # the reader has everything up to here
-                await memories.perform(key, None, diff.changes, memory.is_large)
-        rows = await memories.read_rows(key, None, diff.state.position, TAIL_PAGE)
-        off_loop = sum(len(row.payload) for row in rows) > LARGE_BYTES or len(rows) > LARGE_ROWS
-        session.diff = None  # until it is whole again
-        changes = await memories.perform(key, None, partial(fold_changes, diff, rows), off_loop)
-        session.diff = diff
-        session.position = max(session.position, diff.state.position)
+        if session.reader is None:
+            session.reader = await self.sources.memories.begin_reading(
+                session.stream.key, self.view.unfinished, session.position
+            )
+        changes = await session.reader.read_changes(session.stream)
+        session.position = max(session.position, session.reader.position)
         return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
-
-
-def fold_changes(diff: MessageDiff, rows: Sequence[JournalRow]) -> Changes:
-    """What more rows of the journal change. Raises `DamagedEntry`."""
-    fold_all(diff.state, decode_rows(rows))
-    return diff.changes()
 
 
 def is_closed_for_good(stream: Stream, now_ms: int) -> bool:

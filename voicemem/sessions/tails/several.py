@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
+from voicemem.sessions.tails.known_keys import KnownKeys
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
@@ -12,41 +13,49 @@ from voicemem.store.streams import Stream
 MAX_FOLLOWED = 256
 """Sessions that one tail follows at a time, at most: a place names each of them, and must fit into a header."""
 LIST_PAGE = 1000
-"""Sessions in a page of a list."""
-START_SLACK_MS = 5_000
-"""New sessions are looked for from this long before the start of the newest known one, since starts may be committed
-out of order."""
+"""Keys, or sessions, in a page of a list."""
+LOAD_PAGE = 50
+"""New sessions that are loaded at a time; each may have a large configuration."""
 
 
 class TailOfSeveral(Tail):
     """Follows the sessions that match a filter: those that are running when it begins, and those that start later.
 
-    Each is sent from its start; with the state `ended`, once it has ended. `frontier` is the key up to which all
-    sessions were examined: one at or below it that is not followed was sent to its end, or does not match.
+    Each is sent from its start; with the state `ended`, once it has ended. A session in `known` that is not followed
+    was sent to its end, or did not match when it was looked at.
     """
 
     is_endless = True
 
     def __init__(
-        self, sources: TailSources, view: TailView, followed: list[FollowedSession], wanted: SessionFilter
+        self,
+        sources: TailSources,
+        view: TailView,
+        followed: list[FollowedSession],
+        wanted: SessionFilter,
+        known: KnownKeys,
     ) -> None:
         super().__init__(sources, view, followed)
         self.wanted = wanted
-        self.frontier = 0
-        self.newest_start_ms = 0
-        """When the newest session that was examined started, Unix ms."""
+        self.known = known
         self.found: dict[int, Stream] = {}
         """Sessions that match, that a commit has named, and that are not followed yet."""
 
     @property
     def cursor(self) -> str:
         positions = {key: session.position for key, session in self.followed.items()}
-        return format_several_cursor(self.store.incarnation, SeveralCursor(self.frontier, positions))
+        seen = [key for key in self.known.recent if key not in positions]
+        return format_several_cursor(self.store.incarnation, SeveralCursor(self.known.settled_floor, positions, seen))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may follow one more session."""
+        return len(self.followed) < MAX_FOLLOWED
 
     def notify(self, stream: Stream) -> None:
         super().notify(stream)
         room = len(self.followed) + len(self.found) < MAX_FOLLOWED
-        if room and stream.key not in self.followed and matches(stream, self.wanted):
+        if room and stream.key not in self.followed and stream.state == "running" and matches(stream, self.wanted):
             self.found[stream.key] = stream
             self.notified.set()
 
@@ -66,16 +75,20 @@ class TailOfSeveral(Tail):
         await super().wait(at_most_s)
         await self.follow_found()
 
-    async def list_matching(self, some: SessionFilter) -> list[Stream]:
-        """All sessions that match both the filter of the tail and `some`, by key."""
+    async def poll(self) -> None:
+        self.dirty_keys.update(self.followed)
+        if await self.find_new_sessions():
+            self.known.finish_look()
+
+    async def list_running(self) -> list[Stream]:
+        """All running sessions that match, by key."""
         streams: list[Stream] = []
         after = None
         while True:
             page = await self.store.list_sessions(
                 SessionFilter(
-                    project=some.project,
-                    state=some.state,
-                    started_after=some.started_after,
+                    project=self.wanted.project,
+                    state="running",
                     user_id=self.wanted.user_id,
                     label=self.wanted.label,
                     after=after,
@@ -87,46 +100,57 @@ class TailOfSeveral(Tail):
                 return sorted(streams, key=lambda stream: stream.key)
             after = page[-1].started_ms, page[-1].key
 
-    async def poll(self) -> None:
-        self.dirty_keys.update(self.followed)
-        await self.find_new_sessions()
+    async def find_new_sessions(self) -> bool:
+        """Follow the sessions that have started, in the order of their keys.
 
-    async def find_new_sessions(self) -> None:
-        """Follow sessions that have started; those beyond the bound wait until others are over."""
-        if len(self.followed) >= MAX_FOLLOWED:
-            return
-        since = SessionFilter(project=self.wanted.project, started_after=self.newest_start_ms - START_SLACK_MS)
-        self.follow_sessions([stream for stream in await self.list_matching(since) if stream.key > self.frontier])
+        Returns False if some may be left that must wait until others are over.
+        """
+        after = self.known.floor
+        while self.has_room:
+            keys = await self.store.list_keys_after(self.wanted.project, after, LIST_PAGE)
+            new = [key for key in keys if key not in self.known]
+            for first in range(0, len(new), LOAD_PAGE):
+                if not await self.examine(new[first : first + LOAD_PAGE]):
+                    return False
+            if len(keys) < LIST_PAGE:
+                return True
+            after = keys[-1]
+            self.known.forget(after)
+        return False
+
+    async def examine(self, keys: list[int]) -> bool:
+        """Follow those of these new sessions that match; returns False if there is no room for all of them."""
+        for stream in await self.store.find_sessions(self.wanted.project, keys):
+            if stream.state != "erased" and matches(stream, self.wanted):
+                if not self.has_room:
+                    return False
+                self.follow(stream)
+            self.known.add(stream.key)
+        return True
 
     async def follow_found(self) -> None:
         """Follow the sessions that commits have named: new ones, and older ones that match only now."""
         if not self.found:
             return
         found, self.found = self.found, {}
-        self.follow_sessions([stream for key, stream in sorted(found.items()) if key <= self.frontier])
-        if max(found) > self.frontier:
+        self.follow_known([stream for _, stream in sorted(found.items())])
+        if any(key not in self.known for key in found):
             await self.find_new_sessions()
 
-    def follow_sessions(self, streams: list[Stream]) -> None:
-        """Follow these sessions, as far as there is room."""
+    def follow_known(self, streams: list[Stream]) -> None:
+        """Follow those of these sessions that are known already, as far as there is room; new ones are examined."""
         for stream in streams:
-            if stream.key in self.followed:
-                continue
-            if len(self.followed) >= MAX_FOLLOWED:
-                return
-            self.followed[stream.key] = FollowedSession(stream)
-            self.dirty_keys.add(stream.key)
-            self.advance_frontier([stream])
+            if stream.key in self.known and stream.key not in self.followed and self.has_room:
+                self.follow(stream)
 
-    def advance_frontier(self, streams: list[Stream]) -> None:
-        """Note that these sessions were examined."""
-        self.frontier = max([self.frontier, *(stream.key for stream in streams)])
-        self.newest_start_ms = max([self.newest_start_ms, *(stream.started_ms for stream in streams)])
+    def follow(self, stream: Stream) -> None:
+        self.followed[stream.key] = FollowedSession(stream)
+        self.dirty_keys.add(stream.key)
 
 
 def matches(stream: Stream, wanted: SessionFilter) -> bool:
-    """Whether a running session matches a filter, leaving its `state` aside."""
-    if stream.project != wanted.project or stream.state != "running":
+    """Whether a session matches a filter, leaving its `state` aside."""
+    if stream.project != wanted.project:
         return False
     if wanted.user_id is not None and stream.config.get("user_id") != wanted.user_id:
         return False

@@ -14,6 +14,7 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.database_files import lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.schema import migrate, refuse_foreign
@@ -42,7 +43,7 @@ SYNCHRONOUS_FULL = 2
 class Database:
     """One SQLite file with its writer. A job is a function of a connection."""
 
-    def __init__(self, path: str, exclusive: bool = True) -> None:
+    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
         """Open and migrate the file. Raises `CannotStart`; with `exclusive` also when another server holds the file."""
         self.path = path
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
@@ -55,7 +56,7 @@ class Database:
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
-            self.rows = RowCache(self.writer, keeps_committed=exclusive)
+            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget())
             self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
             self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
         except (apsw.Error, CannotStart) as error:

@@ -1,24 +1,38 @@
-"""`voicemem.store.port.Directory` on SQLite: keys, the operator's endpoint, the store's identity."""
+"""`voicemem.store.port.Directory` on SQLite: keys, apps of Agora's, the operator's endpoint, the store's identity."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import apsw
 import msgspec
 
-from voicemem.store.records import ApiKey
+from voicemem.store.records import AgoraApp, ApiKey
 from voicemem.store.sqlite.database import Database
 
 KEY_COLUMNS = "id, project, name, hash, scopes, created_ms, revoked_ms"
 SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
 SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = ?"
-SELECT_ANY_KEY = "select 1 from keys limit 1"
+SELECT_ANY_KEY = "select 1 where exists (select 1 from keys) or exists (select 1 from agora_apps)"
 INSERT_KEY = "insert into keys values (?, ?, ?, ?, ?, ?, ?)"
 REVOKE_KEY = "update keys set revoked_ms = ? where id = ? and revoked_ms is null"
 SELECT_REVOKED_KEYS = """
     select id from keys where revoked_ms is not null and id in (select value from json_each(?))
+"""
+APP_COLUMNS = "app_id, project, certificate, scopes, created_ms, old_certificate"
+SELECT_APPS = f"select {APP_COLUMNS} from agora_apps where certificate is not null order by created_ms, app_id"
+SELECT_APP = f"select {APP_COLUMNS} from agora_apps where app_id = ? and certificate is not null"
+INSERT_APP = f"""
+    insert into agora_apps ({APP_COLUMNS}) values (?, ?, ?, ?, ?, ?)
+    on conflict (app_id) do update
+    set project = excluded.project, certificate = excluded.certificate, scopes = excluded.scopes,
+        created_ms = excluded.created_ms, old_certificate = excluded.old_certificate
+    where certificate is null
+"""
+UPDATE_APP = "update agora_apps set certificate = ?, old_certificate = ? where app_id = ?"
+REMOVE_APP = """
+    update agora_apps set certificate = null, old_certificate = null where app_id = ? and certificate is not null
 """
 IS_OPERATORS = "stream is null and project is null"
 SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {IS_OPERATORS}"
@@ -75,6 +89,39 @@ class SqliteDirectory:
             lambda connection: frozenset(key_id for (key_id,) in connection.execute(SELECT_REVOKED_KEYS, values))
         )
 
+    async def list_agora_apps(self) -> list[AgoraApp]:
+        return await self.database.read(lambda connection: [to_app(row) for row in connection.execute(SELECT_APPS)])
+
+    async def find_agora_app(self, app_id: str) -> AgoraApp | None:
+        return await self.database.read_inline(lambda connection: load_app(connection, app_id))
+
+    async def add_agora_app(self, app: AgoraApp) -> bool:
+        values = (app.app_id, app.project, app.certificate, ",".join(app.scopes), app.created_ms, app.old_certificate)
+
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute(INSERT_APP, values)
+            return bool(connection.changes())
+
+        return await self.database.write(job)
+
+    async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
+        def job(connection: apsw.Connection) -> AgoraApp | None:
+            app = load_app(connection, app_id)
+            if app is None:
+                return None
+            changed = change(app)
+            connection.execute(UPDATE_APP, (changed.certificate, changed.old_certificate, app_id))
+            return changed
+
+        return await self.database.write(job)
+
+    async def remove_agora_app(self, app_id: str) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute(REMOVE_APP, (app_id,))
+            return bool(connection.changes())
+
+        return await self.database.write(job)
+
     async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
         def job(connection: apsw.Connection) -> None:
             row = connection.execute(SELECT_OPERATOR_ENDPOINT_KEY).fetchone()
@@ -90,4 +137,18 @@ class SqliteDirectory:
 
 def to_key(row: tuple[Any, ...]) -> ApiKey:
     key_id, project, name, digest, scopes, created_ms, revoked_ms = row
-    return ApiKey(key_id, project, name, digest, tuple(filter(None, scopes.split(","))), created_ms, revoked_ms)
+    return ApiKey(key_id, project, name, digest, to_scopes(scopes), created_ms, revoked_ms)
+
+
+def load_app(connection: apsw.Connection, app_id: str) -> AgoraApp | None:
+    row = connection.execute(SELECT_APP, (app_id,)).fetchone()
+    return None if row is None else to_app(row)
+
+
+def to_app(row: tuple[Any, ...]) -> AgoraApp:
+    app_id, project, certificate, scopes, created_ms, old_certificate = row
+    return AgoraApp(app_id, project, certificate, to_scopes(scopes), created_ms, old_certificate)
+
+
+def to_scopes(scopes: str) -> tuple[str, ...]:
+    return tuple(filter(None, scopes.split(",")))

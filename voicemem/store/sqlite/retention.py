@@ -54,6 +54,10 @@ CONTENT_TABLES = (
         f"delete from snapshots where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
+        "select stream, ifnull(length(figures), 0) from overviews where stream = ?1",
+        f"delete from overviews where stream in {GIVEN_KEYS} and stream = ?1",
+    ),
+    ContentTable(
         "select stream, 0 from set_aside where stream = ?1",
         f"delete from set_aside where stream in {GIVEN_KEYS} and stream = ?1",
     ),
@@ -164,7 +168,7 @@ def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
 
 def drop_name(rows: RowCache, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    rows.by_name.pop((stream.project, stream.kind, stream.id), None)
+    rows.committed.forget_name(stream)
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
     rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apsw
+from msgspec.structs import astuple
 
 from voicemem.store.records import SetAside
 from voicemem.store.sqlite.database import Database
@@ -32,7 +33,7 @@ class SqliteSetAside:
         def job(connection: apsw.Connection) -> Stream | None:
             if connection.execute(SELECT_ENTRY, (key, entry.version)).fetchone() is not None:
                 return None
-            connection.execute(SAVE_ENTRY, (key, *entry))
+            connection.execute(SAVE_ENTRY, (key, *astuple(entry)))
             return self.database.rows.stream(key) if connection.changes() else None
 
         return await self.database.write(job)

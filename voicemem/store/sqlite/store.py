@@ -8,7 +8,8 @@ import os
 import apsw
 
 from voicemem.errors import StoreRuined
-from voicemem.store.records import Figures
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.records import Figures, SessionQuotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
@@ -16,6 +17,7 @@ from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
+from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.set_aside import SqliteSetAside
 from voicemem.store.sqlite.writer import RUINED
@@ -50,6 +52,7 @@ class SqliteFigures:
 
 class SqliteStore(
     SqliteJournal,
+    SqliteOverviews,
     SqliteOutbox,
     SqliteEndpoints,
     SqliteSetAside,
@@ -61,16 +64,20 @@ class SqliteStore(
     """A `voicemem.store.port.Store` on one SQLite file.
 
     With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
+    `budget` bounds the rows that are kept at hand.
     """
 
-    def __init__(self, path: str, exclusive: bool = True) -> None:
+    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
         """Open the file, and create or migrate it. Raises `CannotStart`."""
-        self.database = Database(path, exclusive)
+        self.database = Database(path, exclusive, budget)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
 
     @property
     def healthy(self) -> bool:
         return self.database.healthy
+
+    def set_quotas(self, quotas: SessionQuotas) -> None:
+        self.database.rows.quotas = quotas
 
     async def probe(self) -> None:
         if self.database.ruined:
@@ -89,8 +96,8 @@ class SqliteStore(
 class MemoryStore(SqliteStore):
     """A `voicemem.store.port.Store` in memory."""
 
-    def __init__(self) -> None:
-        super().__init__(IN_MEMORY)
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        super().__init__(IN_MEMORY, budget=budget)
 
 
 def size_of(path: str) -> int:

@@ -21,14 +21,25 @@ from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.read_models.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
-from voicemem.sessions.read_models.maintenance import IDLE_ROUNDS, PRESSURE_ROUNDS, catch_up_lagging, maintain, save_all
+from voicemem.sessions.read_models.cache import FOLD_PAGE, ReadModelCache
+from voicemem.sessions.read_models.commits import MAX_LAG
+from voicemem.sessions.read_models.maintenance import (
+    IDLE_ROUNDS,
+    PRESSURE_ROUNDS,
+    catch_up_lagging,
+    maintain,
+    relieve_forever,
+    save_all,
+)
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.read_models.work import SNAPSHOT_EVERY
 from voicemem.sessions.recorder import Recorder
 from voicemem.store.admission import Offer
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import AppendResult, Snapshot
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream
@@ -82,6 +93,10 @@ async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53
     """The memory as the fold of the journal up to a position."""
     given = [entry for entry in await journal(store, stream) if entry.position <= position]
     return history.messages(fold_all(State(), given))
+
+
+def decoded(event: JsonObject) -> JournaledEvent:
+    return decode_journaled(msgspec.json.encode(event))
 
 
 def talk(count: int) -> list[JsonObject]:
@@ -360,14 +375,16 @@ async def test_a_packed_memory_is_the_same(
     assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-@pytest.mark.parametrize(("unpacked_budget", "rounds"), [(1_000_000, IDLE_ROUNDS), (10, PRESSURE_ROUNDS)])
-async def test_what_is_not_used_is_packed(store: MemoryStore, unpacked_budget: int, rounds: int) -> None:
+@pytest.mark.parametrize(("share", "rounds"), [(0.1, IDLE_ROUNDS), (0.7, PRESSURE_ROUNDS)])
+async def test_what_is_not_used_is_packed(
+    store: MemoryStore, memories: ReadModelCache, share: float, rounds: int
+) -> None:
     """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
-    memories = ReadModelCache(store, unpacked_budget=unpacked_budget)
     idle, heard, read = [await begin(store) for _ in range(3)]
     for stream in (idle, heard, read):
         await append(store, stream, *talk(4))
         await memories.get(stream)
+    memories.budget.limit = int(memories.budget.memories / share)
     for left in reversed(range(rounds)):
         await maintain(memories)
         await append(store, heard, *talk(1))
@@ -421,13 +438,85 @@ async def test_contents_are_the_messages_as_json(
 
 async def test_large_memories_are_let_go(store: MemoryStore) -> None:
     """Those that were read longest ago go until the rest is within the budget; all are read again in full."""
-    memories = ReadModelCache(store, budget=3_000)
-    streams = [await begin(store) for _ in range(6)]
+    budget = MemoryBudget(60_000)
+    memories = ReadModelCache(store, budget)
+    streams = [await begin(store) for _ in range(12)]
     for stream in streams:
         await append(store, stream, *talk(10))
         await memories.get(stream)
+        assert budget.memories <= budget.limit
     await maintain(memories)
-    assert 0 < sum(memory.weight for memory in memories.cached.values()) <= 3_000
+    assert 0 < budget.memories <= budget.limit
+    assert sum(memory.weight for memory in memories.cached.values()) == budget.memories
+    assert len(streams) - len(memories.cached) == budget.evicted_memories > 0
     assert streams[-1].key in memories.cached
     for stream in streams:
         assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+
+
+async def test_memories_of_ended_sessions_go_first(store: MemoryStore) -> None:
+    """A running call stays though it was read longer ago than calls that have ended, until it is the oldest left."""
+    memories = ReadModelCache(store, capacity=3)
+    running, told, seen, last = [await begin(store) for _ in range(4)]
+    for stream in (running, told):
+        await memories.get(stream)
+    memories.note_ended(told.key)
+    for stream in (seen, last):
+        stream.state = "ended"
+        await memories.get(stream)
+    assert [running.key, seen.key, last.key] == list(memories.cached)
+    await memories.get(await begin(store))
+    assert [running.key, last.key] == list(memories.cached)[:2]
+    last.state = "running"
+    await memories.get(last)
+    await memories.get(await begin(store))
+    assert running.key not in memories.cached
+
+
+async def test_a_memory_above_the_whole_budget_is_served_and_not_kept(store: MemoryStore) -> None:
+    """It is read like any other, and the next round lets it go."""
+    budget = MemoryBudget(10_000)
+    memories = ReadModelCache(store, budget)
+    stream = await begin(store)
+    await append(store, stream, *talk(400))
+    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream) == await memories.read(stream, ReadModel.messages)
+    await maintain(memories)
+    assert ({}, 0) == (memories.cached, budget.memories)
+    assert await from_scratch(store, stream) == await memories.read(stream, ReadModel.messages)
+
+
+async def test_what_is_dropped_counts_no_more(store: MemoryStore, memories: ReadModelCache) -> None:
+    """However memories go, and packed or not, the budget knows what is left."""
+    streams = [await begin(store) for _ in range(4)]
+    for stream in streams:
+        await append(store, stream, *talk(10))
+        await memories.get(stream)
+    memories.cached[streams[0].key].pack()
+    await maintain(memories)
+    assert 0 < memories.budget.memories_packed < memories.budget.memories_in_use
+    memories.discard(streams[0].key)
+    assert 0 == memories.budget.memories_packed
+    memories.drop(streams[1].key, memories.cached[streams[1].key])
+    memories.discard_all()
+    assert 0 == memories.budget.memories
+
+
+async def test_fast_events_are_noticed_between_rounds(store: MemoryStore) -> None:
+    """What is folded on the event loop is weighed once it may be much, without waiting for the next round."""
+    budget = MemoryBudget(100_000)
+    memories = ReadModelCache(store, budget)
+    streams = [await begin(store) for _ in range(20)]
+    for stream in streams:
+        await memories.get(stream)
+    upkeep = asyncio.create_task(relieve_forever(memories))
+    for stream in streams:
+        for event in talk(50):
+            memories.fold_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
+            stream.position += 1
+        memories.note_commit(0.0, 1)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while not budget.evicted_memories:  # noqa: ASYNC110 (nothing is told of it)
+            await asyncio.sleep(0)
+    upkeep.cancel()

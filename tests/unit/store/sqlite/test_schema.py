@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import apsw
+import msgspec
 import pytest
 
-from tests.support.stores.sqlite import begin, offer, opened_session, send, set_version, stored_seqs
+from tests.support.stores.sqlite import NOW, begin, offer, opened_session, send, set_version, stored_seqs
 from voicemem.errors import CannotStart
+from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.database_files import lock_file
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
+from voicemem.store.streams import SessionEnding
 
 
 async def test_a_newer_schema_is_refused(path: str) -> None:
@@ -48,6 +54,54 @@ async def test_an_older_schema_is_migrated(path: str, newer_program: Callable[[]
             assert version + 2 == writer.pragma("user_version")
             assert [("a", "b")] == writer.execute("select name, more from added").fetchall()
             assert [1] == await stored_seqs(store, 1)
+
+
+@pytest.mark.parametrize("version", range(1, newest_version()))
+async def test_a_database_of_every_earlier_version_is_migrated(
+    path: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that a program of that version made is read as before, lists included, and has the newest schema."""
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:version]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        async with opened_session(path) as store:
+            await send(store, await begin(store, "a"), offer(1))
+            await store.close_session(await begin(store, "b"), SessionEnding(NOW, "over"), "n", NOW)
+    async with opened_session(path) as store:
+        assert newest_version() == store.database.writer.pragma("user_version")
+        assert [1] == await stored_seqs(store, 1)
+        for state, found in (("running", ["a"]), ("ended", ["b"])):
+            listed = await store.list_sessions(SessionFilter(project="p", state=state))
+            assert found == [stream.id for stream in listed]
+
+
+async def test_slim_rows_of_earlier_sessions_are_filled(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They repeat, in their bounds, what the configurations say; one that is damaged does not stop the start."""
+    configs: list[Any] = [
+        {"name": "n" * 200, "user_id": "ann", "labels": {"a": "1"}},
+        {"labels": {"a": "x" * 3000}},
+        {},
+        b"\xff damaged",
+    ]
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:4]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        async with opened_session(path) as store:
+            for number, config in enumerate(configs):
+                key = await begin(store, f"s{number}")
+                value = config if isinstance(config, bytes) else msgspec.json.encode(config)
+                change = partial(set_config, key=key, value=value)
+                await store.database.write(change)
+    async with opened_session(path) as store:
+        rows = await store.list_overviews(SessionFilter(project="p"))
+        shown = {row.session_id: (row.name, row.user_id, row.labels) for row in rows}
+        nothing = (None, None, None)
+        assert {"s0": ("n" * 160, "ann", '{"a":"1"}'), "s1": nothing, "s2": nothing, "s3": nothing} == shown
+
+
+def set_config(connection: apsw.Connection, key: int, value: bytes) -> None:
+    change = "update streams set config = ?1, name = json_extract(?2, '$.name') where key = ?3"
+    connection.execute(change, (value, value if b"damaged" not in value else b"{}", key))
 
 
 def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
 from voicemem.store.records import AppendResult
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
-from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun, find_run, next_stored_seq
 from voicemem.store.sqlite.retention import cancel_retention
 from voicemem.store.streams import ProducerState, Stream, may_reopen
@@ -64,6 +64,7 @@ class BatchAppend:
         self.before = msgspec.structs.replace(producer)
         self.epoch = batch.epoch
         self.offers = batch.as_offers()
+        self.from_seq = batch.from_seq
         self.now_ms = now_ms
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
@@ -82,11 +83,14 @@ class BatchAppend:
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
+        declared = self.admits_gap() and self.stream.state == "running"
+        if declared and self.from_seq is not None:
+            declare_gap(self.rows, self.stream, self.producer, self.from_seq, self.now_ms)
         outcomes = [self.append_offer(offer) for offer in self.offers]
-        if self.needs_producer_row():
+        if declared or self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
-        if self.stream.silent_since_ms is not None or not same:
+        if self.stream.silent_since_ms is not None or declared or not same:
             self.rows.save_stream(self.stream)
         return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
@@ -98,7 +102,20 @@ class BatchAppend:
 
     def would_be_stored(self, offer: Offer) -> bool:
         """Whether the event would be stored if the session were running; only then is an ended one reopened."""
-        return admit(msgspec.structs.replace(self.stream, state="running"), self.producer, self.epoch, offer) is None
+        producer = self.producer
+        if self.from_seq is not None and self.admits_gap():
+            producer = msgspec.structs.replace(producer, next_seq=self.from_seq)
+        return admit(msgspec.structs.replace(self.stream, state="running"), producer, self.epoch, offer) is None
+
+    def admits_gap(self) -> bool:
+        """Whether the batch declares seqs missing, and may, in a session that is running."""
+        producer = self.producer
+        return (
+            self.from_seq is not None
+            and self.from_seq > producer.next_seq
+            and self.epoch in (None, producer.epoch)
+            and not (producer.ended or producer.unsequenced)
+        )
 
     def append_offer(self, offer: Offer) -> Outcome:
         outcome = admit(self.stream, self.producer, self.epoch, offer)
@@ -186,6 +203,13 @@ class BatchAppend:
         return dict(enumerate(stored, after - len(stored)))
 
 
+def declare_gap(rows: RowCache, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
+    """Journal which seqs a producer can no longer send. The caller saves both rows."""
+    gap = {"type": "session.gap", "producer": producer.name, "from_seq": producer.next_seq, "to_seq": from_seq - 1}
+    rows.append_server_event(stream, now_ms, gap)
+    producer.next_seq = from_seq
+
+
 def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Undo an idle close. The caller saves the stream's row."""
     rows.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
@@ -198,6 +222,8 @@ def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
 def apply_session_patch(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
     stream.config = apply_patch(stream.config, session_patch.public)
+    if not IN_OVERVIEW.isdisjoint(session_patch.public):
+        rows.save_overview(stream)
     save_secrets(rows, stream, session_patch, now_ms)
 
 

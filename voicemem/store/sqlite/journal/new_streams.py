@@ -11,6 +11,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.append import save_secrets
+from voicemem.store.sqlite.journal.quotas import check_quotas
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun
 from voicemem.store.sqlite.retention import schedule_retention
@@ -46,6 +47,7 @@ def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) 
 
 
 def create_stream(rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
+    check_quotas(rows.connection, rows.quotas, project, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     rows.add_stream(stream)
     save_secrets(rows, stream, session_patch, now_ms)
@@ -58,11 +60,13 @@ def restore_stream(
 ) -> Stream:
     """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
 
-    Raises `Refused` (`unknown_session`, of the one that has the secrets), before anything is written.
+    Raises `Refused` (`unknown_session`, of the one that has the secrets), and `QuotaExceeded`, before anything
+    is written.
     """
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
+    check_quotas(rows.connection, rows.quotas, project, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,13 @@ from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.archive import RunRow, runs_after
-from voicemem.store.sqlite.journal.row_cache import SELECT_STREAM_BY_NAME, STREAM_COLUMNS, load_stream, to_stream
+from voicemem.store.sqlite.journal.row_cache import (
+    CONFIG_INDEX,
+    SELECT_STREAM_BY_NAME,
+    STREAM_COLUMNS,
+    load_stream,
+    to_stream,
+)
 from voicemem.store.sqlite.journal.runs import find_last_seq
 from voicemem.store.sqlite.retention import is_erased
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
@@ -36,6 +43,12 @@ SELECT_IS_NAME_RUNNING = """
 SELECT_STREAMS_BY_KEYS = f"""
     select {STREAM_COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
     order by key
+"""
+SELECT_NEWEST_KEYS = """
+    select key from streams indexed by streams_by_key where project = ? and kind = ? order by key desc limit ?
+"""
+SELECT_KEYS_AFTER = """
+    select key from streams indexed by streams_by_key where project = ? and kind = ? and key > ? order by key limit ?
 """
 IS_LISTED = "project = ? and kind = ? and state != 'erased'"
 SESSION_FILTERS = {
@@ -82,7 +95,7 @@ class SqliteJournalReads:
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the writer's cache where it is there: then no thread is switched."""
-        stream = self.database.rows.by_name.get((project, kind, name))
+        stream = self.database.rows.committed.find_by_name(project, kind, name)
         if stream is None:
             values = (project, kind, name)
             stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
@@ -94,11 +107,23 @@ class SqliteJournalReads:
         )
 
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
+        return (await self.list_page(wanted, sys.maxsize))[0]
+
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
         clauses, values = conditions(wanted)
         query = LIST_STREAMS.format(conditions=clauses)
-        return await self.database.read(
-            lambda connection: [to_stream(row) for row in connection.execute(query, (*values, wanted.limit))]
-        )
+
+        def job(connection: apsw.Connection) -> tuple[list[Stream], bool]:
+            page: list[Stream] = []
+            size = 0
+            for row in connection.execute(query, (*values, wanted.limit + 1)):
+                if len(page) == wanted.limit or size >= max_bytes:
+                    return page, True
+                page.append(to_stream(row))
+                size += len(row[CONFIG_INDEX])
+            return page, False
+
+        return await self.database.read(job)
 
     async def count_sessions(self, wanted: SessionFilter) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
@@ -116,6 +141,15 @@ class SqliteJournalReads:
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(SELECT_STREAMS_BY_KEYS, values)]
         )
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        return await self.select_keys(SELECT_NEWEST_KEYS, (project, SESSION_KIND, limit))
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        return await self.select_keys(SELECT_KEYS_AFTER, (project, SESSION_KIND, key, limit))
+
+    async def select_keys(self, query: str, values: tuple[Any, ...]) -> list[int]:
+        return await self.database.read(lambda connection: [key for (key,) in connection.execute(query, values)])
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(connection: apsw.Connection) -> list[JournalRow]:

@@ -13,16 +13,20 @@ import apsw
 import msgspec
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.records import SessionQuotas
+from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
-from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream, close_due_ms
+from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)
 """The columns of `streams`; `position` is that of the last time the row was saved."""
-STREAM_COLUMNS = STORED_COLUMNS.replace(
-    "position",
+POSITION = (
     "max(position, ifnull((select j.position + j.count - 1 from journal j where j.stream = streams.key"
-    " order by j.position desc limit 1), 0))",
+    " order by j.position desc limit 1), 0))"
 )
+"""Where the journal ends."""
+STREAM_COLUMNS = STORED_COLUMNS.replace("position", POSITION)
 """The same, but with the position at which the journal ends."""
 SELECT_STREAM_BY_KEY = f"select {STREAM_COLUMNS} from streams where key = ?"
 SELECT_STREAM_BY_NAME = f"select {STREAM_COLUMNS} from streams where project = ? and kind = ? and id = ?"
@@ -35,12 +39,18 @@ UPDATE_STREAM = """
     update streams set state = ?, position = ?, ended_ms = ?, reason = ?, config = ?, name = ?, silent_since_ms = ?,
     ending_ms = ?, ending_ts = ?, ending_reason = ?, provisional = ?, due_ms = ? where key = ?
 """
+SAVE_OVERVIEW = """
+    insert into overviews (stream, name, user_id, labels) values (?, ?, ?, ?)
+    on conflict (stream) do update set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
+"""
+IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
+"""The settings that a slim row repeats."""
+MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
+"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
 SELECT_PRODUCER = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
 SELECT_PRODUCER_NAMES = "select name from producers where stream = ?"
 SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?)"
 CONFIG_INDEX = Stream.__struct_fields__.index("config")
-MAX_CACHED_ROWS = 50_000
-"""Rows that stay cached, of streams and producers together."""
 
 
 class RowCache:
@@ -53,13 +63,12 @@ class RowCache:
     changed again, so other threads may read it.
     """
 
-    def __init__(self, connection: apsw.Connection, keeps_committed: bool) -> None:
+    def __init__(self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget) -> None:
         self.connection = connection
+        self.quotas = SessionQuotas()
+        """Checked by those who add a session."""
         self.keeps_committed = keeps_committed
-        self.streams: dict[int, Stream] = {}
-        self.producers: dict[tuple[int, str], ProducerState] = {}
-        self.by_name: dict[tuple[str, str, str], Stream] = {}
-        """Committed streams, by project, kind and id."""
+        self.committed = CommittedRows(budget)
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], ProducerState] = {}
         self.waypoints = Waypoints()
@@ -85,13 +94,12 @@ class RowCache:
 
     def after_commit(self) -> None:
         """The transaction is on disk: what it changed becomes what is cached."""
-        if len(self.streams) + len(self.producers) > MAX_CACHED_ROWS or not self.keeps_committed:
-            self.invalidate()
         if self.keeps_committed:
-            self.streams.update(self.changed_streams)
-            self.producers.update(self.changed_producers)
-            named = (stream for stream in self.changed_streams.values() if stream.kind in (SESSION_KIND, USER_KIND))
-            self.by_name.update({(stream.project, stream.kind, stream.id): stream for stream in named})
+            self.committed.update(self.changed_streams, self.changed_producers)
+            for producer in self.committed.evict():
+                self.waypoints.newest.pop(producer, None)
+        else:
+            self.invalidate()
         self.changed_streams, self.changed_producers = {}, {}
 
     def after_rollback(self) -> None:
@@ -102,7 +110,8 @@ class RowCache:
         self.changed_streams, self.changed_producers = {}, {}
 
     def invalidate(self) -> None:
-        self.streams, self.producers, self.by_name, self.waypoints = {}, {}, {}, Waypoints()
+        self.committed.clear()
+        self.waypoints = Waypoints()
 
     # Streams
 
@@ -110,7 +119,7 @@ class RowCache:
         """The stream of a key, for the job to change; None when there is none."""
         stream = self.job_streams.get(key)
         if stream is None:
-            known = self.changed_streams.get(key) or self.streams.get(key)
+            known = self.changed_streams.get(key) or self.committed.find(key)
             stream = msgspec.structs.replace(known) if known is not None else self.load(key)
             if stream is not None:
                 self.job_streams[key] = stream
@@ -120,7 +129,7 @@ class RowCache:
         return self.find_by_name(project, SESSION_KIND, session_id)
 
     def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        known = self.by_name.get((project, kind, name))
+        known = self.committed.find_by_name(project, kind, name)
         if known is not None:
             return self.stream(known.key)
         row = self.connection.execute(SELECT_STREAM_KEY, (project, kind, name)).fetchone()
@@ -149,6 +158,17 @@ class RowCache:
         )
         stream.key = self.connection.last_insert_rowid()
         self.job_streams[stream.key] = stream
+        if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
+            self.save_overview(stream)
+
+    def save_overview(self, stream: Stream) -> None:
+        """Repeat what the slim row of a session shows of its configuration."""
+        name, labels = stream.config.get("name"), stream.config.get("labels")
+        encoded = None if labels is None else msgspec.json.encode(labels).decode()
+        if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
+            encoded = None
+        shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
+        self.connection.execute(SAVE_OVERVIEW, (stream.key, shown, stream.config.get("user_id"), encoded))
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(
@@ -176,7 +196,7 @@ class RowCache:
         """A session's producer, for the job to change; a new one when it is unknown."""
         producer = self.job_producers.get((key, name))
         if producer is None:
-            known = self.changed_producers.get((key, name)) or self.producers.get((key, name))
+            known = self.changed_producers.get((key, name)) or self.committed.find_producer(key, name)
             producer = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
             self.job_producers[key, name] = producer
         return producer

@@ -17,7 +17,7 @@ from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.sqlite.enqueue import enqueue_close
-from voicemem.store.sqlite.journal.append import append, apply_session_patch, reopen
+from voicemem.store.sqlite.journal.append import append, apply_session_patch, declare_gap, reopen
 from voicemem.store.sqlite.journal.new_streams import create_stream, create_user_stream, restore_stream
 from voicemem.store.sqlite.journal.reads import SqliteJournalReads
 from voicemem.store.sqlite.journal.row_cache import STORED_COLUMNS, RowCache, fetch_one, to_stream
@@ -101,9 +101,7 @@ class SqliteJournal(SqliteJournalReads):
             lease = rows.producer(stream.key, producer)
             lease.epoch += 1
             if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
-                gap = {"type": "session.gap", "producer": producer, "from_seq": lease.next_seq, "to_seq": from_seq - 1}
-                rows.append_server_event(stream, now_ms, gap)
-                lease.next_seq = from_seq
+                declare_gap(rows, stream, lease, from_seq, now_ms)
             if stream.state == "running":
                 stream.silent_since_ms = None
             rows.save_producer(stream.key, lease)

@@ -1,0 +1,98 @@
+"""What read models are counted for is near what Python really takes for them, whatever the call is made of."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from voicemem.protocol.codec import decode_journaled
+from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.state import State
+
+NOW = 1_778_390_400_000
+COUNT = 3_000
+SOME = {"a": [1_000, {"b": "some text"}], "c": 1.5}
+WORDS = [{"text": "word", "start_ms": n * 300, "end_ms": n * 300 + 250} for n in range(50)]
+
+
+def plain_call() -> Iterator[dict[str, Any]]:
+    for turn in range(COUNT // 10):
+        for count in range(5):
+            yield {"type": "asr", "turn_id": turn, "text": "Where is my order? " * count}
+        yield {"type": "asr", "turn_id": turn, "text": "Where is my order? " * 5, "final": True}
+        for _ in range(5):
+            yield {"type": "llm.delta", "turn_id": turn, "text": "It was sent to you on Monday. "}
+        yield {"type": "tts", "turn_id": turn, "audio_ms": 2_000, "done": True}
+
+
+def numbered(count: int = COUNT, **fields: Any) -> list[dict[str, Any]]:
+    """Events that differ in their number: `{n}` stands for it, and `n` in a field's value means the number itself."""
+    return [
+        {name: n if value == "n" else value.format(n=n) if isinstance(value, str) else value
+         for name, value in fields.items()}
+        for n in range(count)
+    ]  # fmt: skip
+
+
+CALLS: dict[str, Any] = {
+    "plain": list(plain_call()),
+    "short": list(plain_call())[:60],
+    "playback by item": numbered(type="tts", item="i{n}", heard_text="a"),
+    "replies by item": numbered(type="llm.delta", item="i{n}", text="a"),
+    "users": numbered(type="asr", turn_id=1, item="i{n}", user="u{n}", text="a", final=True),
+    "finals": numbered(type="asr", turn_id="n", text="Hello there.", final=True),
+    "words": numbered(300, type="tts", turn_id="n", words=WORDS),
+    "metadata": numbered(type="asr", turn_id="n", text="a", final=True, metadata=SOME),
+    "tools": numbered(type="tool.call", turn_id="n", call_id="c{n}", name="find", arguments=SOME),
+    "long text": numbered(20, type="llm.delta", turn_id="n", text="x" * 100_000),
+    "wide text": numbered(20, type="llm.delta", turn_id="n", text="x" * 100_000 + "\N{SLIGHTLY SMILING FACE}"),
+    "event ids": numbered(type="asr", turn_id=1, id="e{n}", text="a"),
+    "a document": numbered(1, type="memory.data", operation="replace", content={"rows": [SOME] * 2_000}),
+}
+
+
+def decode(events: list[dict[str, Any]]) -> list[bytes]:
+    return [msgspec.json.encode(event) for event in events]
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["folded", "read"])
+@pytest.mark.parametrize("name", CALLS)
+def test_the_weight_is_near_what_python_takes(name: str, is_read: bool) -> None:
+    """Never much less, and at most two and a half times as much."""
+    texts = decode(CALLS[name])
+    gc.collect()
+    tracemalloc.start()
+    memory = ReadModel(State())
+    rows = (DecodedRow(n, NOW + n, decode_journaled(text), "main") for n, text in enumerate(texts, 1))
+    fold_all(memory.state, rows)
+    if is_read:
+        memory.encode_messages()
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    memory.folded_bytes = sum(map(len, texts))
+    memory.weigh()
+    assert 0.7 * taken < memory.weight < 2.5 * taken
+
+
+def test_growth_is_assumed_to_go_on_as_before() -> None:
+    """Between two weighings a memory counts in proportion to its journal, and much growth makes it worth another."""
+    memory = ReadModel(State())
+    fold_all(memory.state, [DecodedRow(1, NOW, decode_journaled(decode(CALLS["long text"])[0]), "main")])
+    memory.folded_bytes = 100_000
+    assert memory.has_grown
+    memory.weigh()
+    assert not memory.has_grown
+    before = memory.weight - EMPTY_BYTES
+    memory.folded_bytes *= 2
+    assert 2 * before - 1 <= memory.weight - EMPTY_BYTES <= 2 * before + 1
+    memory.folded_bytes *= 2
+    assert memory.has_grown
+    memory.pack()
+    assert (PACKED_BYTES + len(memory.packed), False) == (memory.weight, memory.has_grown)

@@ -1,0 +1,47 @@
+"""How SQLite finds the sessions of a list: by an index, in the order of the list."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.support.stores.sqlite import NOW
+from voicemem.store.records import SessionFilter
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
+from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
+
+BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
+BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found_by"),
+    [
+        ({"state": "running"}, f"{BY_STATE})"),
+        ({"state": "ended", "user_id": "u"}, f"{BY_STATE})"),
+        ({"state": "running", "label": ("a", "b")}, f"{BY_STATE})"),
+        ({"state": "running", "after": (NOW, 7)}, f"{BY_STATE} AND started_ms<?)"),
+        ({"state": "ended", "started_after": NOW}, f"{BY_STATE} AND started_ms>?)"),
+        ({}, f"{BY_START})"),
+        ({"after": (NOW, 7)}, f"{BY_START} AND started_ms<?)"),
+    ],
+)
+async def test_a_list_is_read_in_the_order_of_an_index(
+    sqlite: SqliteStore, wanted: dict[str, Any], found_by: str
+) -> None:
+    """A page costs what is on it: sessions in another state are not looked at, and nothing is sorted."""
+    clauses, values = conditions(SessionFilter(project="p", **wanted))
+    for listing in (LIST_STREAMS, LIST_OVERVIEWS):
+        query = f"explain query plan {listing.format(conditions=clauses)}"
+        found = await sqlite.database.write(partial(explain, query=query, values=(*values, 10)))
+        assert found_by == found[0]
+        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+
+
+def explain(connection: apsw.Connection, query: str, values: tuple[Any, ...]) -> list[str]:
+    return [str(row[3]) for row in connection.execute(query, values).fetchall()]

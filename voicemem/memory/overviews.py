@@ -1,0 +1,152 @@
+"""Figures of memories for slim lists: made from what is in memory, else in the background, and kept in the store.
+
+Nothing is folded for a list. What it lacks is made within seconds, and shown by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.memory.statistics import unheard
+from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store import port
+from voicemem.store.records import SessionOverview
+from voicemem.store.streams import Stream
+from voicemem.transcript.history import turn_messages
+from voicemem.transcript.messages import Message, Role
+from voicemem.transcript.state import State
+from voicemem.transcript.turns import compact_number, is_end_to_end
+
+MAX_LAST_TEXT = 160
+"""Characters of the last words."""
+MAX_WANTED, SLICE = 10_000, 100
+"""Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
+PAUSE_S = 1.0
+
+
+class LastWords(Struct, frozen=True):
+    """The beginning of the last message; `open` while it is in progress."""
+
+    role: Role
+    text: str
+    open: bool
+
+
+class OverviewFigures(Struct, frozen=True):
+    """What a slim row shows of a memory. `unheard` is in characters, `slowest_ms` the longest end-to-end latency."""
+
+    turns: int
+    interruptions: int
+    unheard: int
+    slowest_ms: float | None
+    last: LastWords | None
+
+
+class Overviews:
+    """Knows the figures of slim rows."""
+
+    def __init__(self, store: port.Overviews, memories: ReadModelCache) -> None:
+        self.store = store
+        self.memories = memories
+        self.wanted: dict[int, int] = {}
+        """By key, the position of sessions whose figures are to be made."""
+
+    def figures(self, row: SessionOverview) -> bytes | None:
+        """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
+        memory = self.memories.cached.get(row.key)
+        if memory is not None and is_ready(memory, row.position, with_messages=False) and is_small(memory):
+            return encoded_figures(memory)
+        if row.figures_position != row.position:
+            self.want(row.key, row.position)
+        return row.figures
+
+    def want(self, key: int, position: int) -> None:
+        """Have the figures of a session made in the background."""
+        if len(self.wanted) < MAX_WANTED:
+            self.wanted[key] = position
+
+    def on_closed(self, stream: Stream) -> None:
+        self.want(stream.key, stream.position)
+
+    async def make_wanted(self) -> None:
+        """Make and save some of the figures that are wanted. Raises `StoreUnavailable`."""
+        made = []
+        for key in list(islice(self.wanted, SLICE)):
+            position = self.wanted.pop(key)
+            with suppress(SessionSetAside):
+                made.append((key, *await self.compute(key, position)))
+        if made:
+            await self.store.save_figures(made)
+
+    async def compute(self, key: int, position: int) -> tuple[int, bytes]:
+        """The position and the figures of a memory at `position` or later. Raises `SessionSetAside`."""
+        memories = self.memories
+        memory = memories.cached.get(key)
+        if memory is not None and memory.loaded:
+            async with memory.lock:
+                if memories.cached.get(key) is memory:
+                    await memories.prepare(key, memory, position, background=True)
+                    return await memories.perform(key, memory, partial(placed_figures, memory), memory.is_large, True)
+        return await memories.compute_as_of(key, position, placed_figures, background=True)
+
+
+def is_small(memory: ReadModel) -> bool:
+    """Whether its figures can be made on the event loop."""
+    return not (memory.is_large or memory.has_large_refresh)
+
+
+def placed_figures(memory: ReadModel) -> tuple[int, bytes]:
+    return memory.position, encoded_figures(memory)
+
+
+def encoded_figures(memory: ReadModel) -> bytes:
+    """The figures as JSON; they are made once for each position."""
+    if memory.figures is None or memory.figures[0] != memory.position:
+        memory.figures = memory.position, msgspec.json.encode(figures_of(memory))
+    return memory.figures[1]
+
+
+def figures_of(memory: ReadModel) -> OverviewFigures:
+    messages, state = memory.current_messages(), memory.state
+    return OverviewFigures(
+        turns=len({message.turn_id for message in messages}),
+        interruptions=sum("interrupted" in message.metadata for message in messages),
+        unheard=unheard(messages).characters,
+        slowest_ms=slowest_ms(state),
+        last=last_words(memory, messages),
+    )
+
+
+def slowest_ms(state: State) -> float | None:
+    latencies = (latency for turn in state.turns.values() for latency in turn.latencies or ())
+    slowest = max((latency.latency_ms for latency in latencies if is_end_to_end(latency.name)), default=None)
+    return None if slowest is None else compact_number(slowest)
+
+
+def last_words(memory: ReadModel, messages: list[Message]) -> LastWords | None:
+    """The last message; also one in progress, if it is of the newest turn."""
+    state = memory.state
+    if not state.turn_numbers:
+        return None
+    newest = turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)
+    if not newest and not messages:
+        return None
+    last = newest[-1] if newest else messages[-1]
+    is_open = bool(newest) and last not in memory.turn_messages[state.turn_numbers[-1]]
+    return LastWords(last.role, last.content[:MAX_LAST_TEXT], is_open)
+
+
+async def make_overviews_forever(overviews: Overviews) -> None:
+    """Background task: make the figures that are wanted, once a second."""
+    while True:
+        await asyncio.sleep(PAUSE_S)
+        with suppress(StoreUnavailable):  # they are wanted again when they are listed
+            await overviews.make_wanted()

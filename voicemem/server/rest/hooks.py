@@ -1,0 +1,88 @@
+"""Webhooks of other stacks' platforms, which call this service (docs/dialects.md)."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.errors import Refused
+from voicemem.protocol.strict_json import decode_body
+from voicemem.protocol.types import JsonObject, Name, SessionId
+from voicemem.security.access import DEFAULT_PROJECT, bearer_token
+from voicemem.server.http.request import decode_large, json_response, read_body, services_of
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+
+
+class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`session_id` is for webhooks that do not say it; `project` is whose secret signs, and is the key's otherwise."""
+
+    session_id: SessionId | None = None
+    project: Name | None = None
+
+
+class HookTaken(Struct, frozen=True):
+    """The session that the webhook is about, and how many frames of it were stored now: 0 for a repeat."""
+
+    session_id: SessionId
+    stored: int
+
+
+async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
+    """Take a webhook of another stack's platform; the answer comes once it is on disk.
+
+    It must be signed with the secret that the operator has set for this dialect. Without one, a key with the scope
+    `ingest` is needed, in `Authorization`.
+    """
+    services = services_of(request)
+    dialect = services.hooks.find(request.match_info["dialect"])
+    project = query.project or DEFAULT_PROJECT
+    if services.hooks.needs_key(project, dialect):
+        project = await project_of_key(request, query)
+        body = await read_body(request)
+    else:
+        body = await read_body(request)
+        try:
+            services.hooks.verify(project, dialect, body, request.headers)
+        except Refused:
+            services.limits.count_wrong_key(request.remote)
+            raise
+    value = await decode_large(request, len(body), lambda: decode_body(body))
+    if not isinstance(value, dict):
+        raise Refused("malformed_frame", "A webhook must be a JSON object.")
+    taken = await services.hooks.record(project, dialect, value, query.session_id)
+    return json_response(HookTaken(taken.session_id, taken.stored))
+
+
+async def project_of_key(request: web.Request, query: HookQuery) -> str:
+    """The project of the caller's key. Raises `Refused`."""
+    services = services_of(request)
+    authorization = request.headers.get("Authorization")
+    needed = await services.access.needs_key()
+    try:
+        grant = await services.access.grant(bearer_token(authorization) if needed else None)
+    except Refused as refused:
+        if authorization is not None and refused.code == "unauthorized":
+            services.limits.count_wrong_key(request.remote)
+        raise
+    grant.require("ingest", query.session_id)
+    if query.project not in (None, grant.project):
+        raise Refused("forbidden", "The key is of another project.")
+    services.limits.count_request(grant.caller)
+    return grant.project
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/hooks/{dialect}",
+        take_hook,
+        None,
+        HookQuery,
+        json_ok(HookTaken),
+        BodySpec({JSON: JsonObject}),
+        (
+            *("unauthorized", "token_expired", "forbidden", "rate_limited", "unknown_dialect", "malformed_frame"),
+            *("missing_field", "session_erased", "seq_required"),
+        ),
+    ),
+)

@@ -1,0 +1,103 @@
+"""The slim list of sessions, for pages that show many: no configuration, and a few figures of each memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from voicemem.memory.overviews import OverviewFigures
+from voicemem.protocol.types import SessionId
+from voicemem.server.http.request import json_response, services_of, stream_body
+from voicemem.server.http.routes import JSON
+from voicemem.services import Services
+from voicemem.sessions.session_info import StateName
+from voicemem.store.records import SessionFilter, SessionOverview
+
+PAGE = 50
+"""Rows that are read and written at a time, so that figures of many running calls do not hold up others."""
+
+
+class SessionRow(Struct, frozen=True):
+    """A session in a slim list; times are Unix ms, `active_at` is that of the last entry of its journal.
+
+    `name` and `reason` have at most 160 characters. `labels` is null without any, and where they take more than 2,048.
+    """
+
+    session_id: SessionId
+    name: str | None
+    user_id: str | None
+    labels: dict[str, str] | None
+    state: StateName
+    reason: str | None
+    started_at: int
+    ended_at: int | None
+    active_at: int
+
+
+class Overview(SessionRow, frozen=True):
+    """`figures` are null until they are made, within seconds; those of a running session may be seconds old."""
+
+    figures: OverviewFigures | None
+
+
+class EncodedOverview(SessionRow, frozen=True):
+    """An overview whose figures, and labels, are already JSON."""
+
+    labels: Raw | None  # type: ignore[assignment]
+    figures: Raw | None
+
+
+class OverviewPage(Struct, frozen=True):
+    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page."""
+
+    sessions: list[Overview]
+    next_cursor: str | None
+
+
+async def answer_overviews(request: web.Request, conditions: SessionFilter, cursor: str | None) -> web.StreamResponse:
+    """Answer with an `OverviewPage`."""
+    services, limit = services_of(request), conditions.limit
+    first = msgspec.structs.replace(conditions, limit=min(PAGE, limit))
+    page, cursor = await services.sessions.list_overviews(first, cursor)
+    if cursor is None or limit <= PAGE:
+        body = b'{"sessions":[' + encode_rows(services, page) + b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
+        return json_response(Raw(body))
+    return await stream_body(request, {"Content-Type": JSON}, rows_in_pieces(services, conditions, page, cursor))
+
+
+async def rows_in_pieces(
+    services: Services, conditions: SessionFilter, page: list[SessionOverview], cursor: str | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield an `OverviewPage` that begins with this page."""
+    yield b'{"sessions":[' + encode_rows(services, page)
+    count = len(page)
+    while cursor is not None and count < conditions.limit:
+        fewer = msgspec.structs.replace(conditions, limit=min(PAGE, conditions.limit - count))
+        page, cursor = await services.sessions.list_overviews(fewer, cursor)
+        if page:
+            yield b"," + encode_rows(services, page)
+        count += len(page)
+    yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
+
+
+def encode_rows(services: Services, page: list[SessionOverview]) -> bytes:
+    return b",".join(msgspec.json.encode(overview_of(services, row)) for row in page)
+
+
+def overview_of(services: Services, row: SessionOverview) -> EncodedOverview:
+    figures = services.overviews.figures(row)
+    return EncodedOverview(
+        session_id=row.session_id,
+        name=row.name,
+        user_id=row.user_id,
+        labels=None if row.labels is None else Raw(row.labels.encode()),
+        state=row.state,
+        reason=row.reason,
+        started_at=row.started_ms,
+        ended_at=row.ended_ms,
+        active_at=row.active_ms,
+        figures=None if figures is None else Raw(figures),
+    )

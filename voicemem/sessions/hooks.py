@@ -1,0 +1,120 @@
+"""Webhooks of other stacks: verified, split into frames, and journaled in the session that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from voicemem.dialects.dialect import Dialect, MalformedFrame
+from voicemem.dialects.registry import DIALECTS
+from voicemem.errors import Refused
+from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.types import JsonObject
+from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.presence import Presence
+from voicemem.sessions.recorder import YIELD_EVERY, Recorder
+
+NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
+HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
+"""PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
+NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
+
+
+class HookResult(NamedTuple):
+    """What became of a webhook: its session, and how many of its frames are in the journal."""
+
+    session_id: str
+    stored: int
+
+
+def session_id_of(said: str) -> str:
+    """The id of a session, from the vendor's."""
+    return NOT_IN_IDS.sub("-", said)[:128]
+
+
+class Hooks:
+    """Takes the webhooks of other stacks. `secrets` are theirs, by project and dialect."""
+
+    def __init__(
+        self, recorder: Recorder, sessions: Sessions, presence: Presence, secrets: Mapping[tuple[str, str], str]
+    ) -> None:
+        self.recorder = recorder
+        self.sessions = sessions
+        self.presence = presence
+        self.secrets = secrets
+
+    def find(self, name: str) -> Dialect:
+        """A dialect that has webhooks. Raises `Refused` (`unknown_dialect`)."""
+        dialect = DIALECTS.get(name)
+        if dialect is None or dialect.hook is None:
+            raise Refused("unknown_dialect", "There is no such dialect, or it has no webhooks.")
+        return dialect
+
+    def needs_key(self, project: str, dialect: Dialect) -> bool:
+        """Whether webhooks come with a key, since nobody has set a secret that signs them."""
+        return (project, dialect.name) not in self.secrets
+
+    def verify(self, project: str, dialect: Dialect, body: bytes, headers: Mapping[str, str]) -> None:
+        """Check the signature over the bytes as they came. Raises `Refused` (`unauthorized`)."""
+        secret = self.secrets[project, dialect.name]
+        names = {name.lower(): value for name, value in headers.items()}
+        try:
+            verified = dialect.hook is not None and dialect.hook.verify(body, names, secret, self.sessions.clock())
+        except Exception:  # whatever stands in a header that a stranger sends
+            verified = False
+        if not verified:
+            raise Refused("unauthorized", NOT_SIGNED)
+
+    async def record(self, project: str, dialect: Dialect, body: JsonObject, session_id: str | None) -> HookResult:
+        """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
+        reduced = self.reduce(dialect, body)
+        said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
+        if session_id is None and said is None:
+            raise Refused("missing_field", "The webhook does not say which session it is about.")
+        name = session_id or session_id_of(said or "")
+        stream = await self.sessions.store.find_session(project, name)
+        if stream is None:
+            stream, _ = await self.sessions.create(project, name, {})
+        lease = ProducerLease(stream, f"{dialect.name}.hooks", None, may_call_out=False, may_set=False)
+        stored = 0
+        for first in range(0, len(reduced), YIELD_EVERY):
+            result = await self.recorder.record(lease, reduced[first : first + YIELD_EVERY])
+            stored += result.stored
+            if result.ended:
+                await self.presence.close_when_ended(lease)
+        if stream.state != "running":  # it may run again
+            self.sessions.notices_due.set()
+        return HookResult(name, stored)
+
+    def reduce(self, dialect: Dialect, body: JsonObject) -> list[ReducedFrame]:
+        """What is kept of the frames of a webhook. Raises `Refused` (`malformed_frame`)."""
+        assert dialect.hook is not None
+        try:
+            frames = [*dialect.hook.frames(body)]
+        except MalformedFrame as malformed:
+            raise Refused("malformed_frame", str(malformed)) from None
+        except Exception:  # a fault of ours in a dialect
+            raise Refused("malformed_frame") from None
+        reduced: list[ReducedFrame] = []
+        for frame in frames:
+            arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
+            if isinstance(arrival, RejectedEvent):
+                raise Refused(arrival.code, arrival.detail)
+            if arrival is not None:
+                reduced.append(arrival)
+        return reduced
+
+
+def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
+    """Secrets by project and dialect. Raises `ValueError`, which quotes none of them."""
+    found: dict[tuple[str, str], str] = {}
+    for one in given:
+        match = HOOK_SECRET.fullmatch(one)
+        if match is None:
+            raise ValueError("A hook secret is PROJECT/DIALECT=SECRET, or DIALECT=SECRET.")
+        found[match[1] or default_project, match[2]] = match[3]
+    return found

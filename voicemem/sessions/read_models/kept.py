@@ -1,0 +1,130 @@
+"""The read models that are kept in memory, and what they weigh in the memory budget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import chain
+
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.transcript.state import State
+
+UNCHARGED_SHARE = 192
+"""One part of this many of the budget is what may be folded unseen; it takes up to thirty times its bytes."""
+FIRST_RATIO = 4.0
+"""Until any read model was weighed."""
+RATIO_MEMORY = 16
+"""How many weighings the typical ratio goes back."""
+
+
+class KeptReadModels:
+    """Read models by the key of their session, the least recently read first; ended sessions give way first.
+
+    What each of them weighs is added to the budget whenever it is read, and in each round of maintenance.
+    """
+
+    def __init__(self, budget: MemoryBudget, capacity: int) -> None:
+        self.budget = budget
+        self.capacity = capacity
+        self.cached: OrderedDict[int, ReadModel] = OrderedDict()
+        self.ended: OrderedDict[int, None] = OrderedDict()
+        """The keys of those whose sessions have ended, in the same order."""
+        self.rounds = 0
+        """Rounds of maintenance so far."""
+        self.typical_ratio = FIRST_RATIO
+        """How many bytes read models take for each byte of their journals; for those that were not weighed yet."""
+        self.uncharged = 0
+        """Bytes of journals that were folded on the event loop since the weights were brought up to date."""
+        self.under_pressure = asyncio.Event()
+        """Set when these may be so much that it should be done again at once."""
+
+    def keep(self, key: int) -> ReadModel:
+        """The read model of a session, as the one that was used last; a new one is still to be loaded."""
+        memory = self.cached.get(key)
+        if memory is None:
+            memory = self.cached[key] = new_read_model()
+            memory.ratio = self.typical_ratio
+        self.cached.move_to_end(key)
+        memory.last_round = self.rounds
+        return memory
+
+    def note_state(self, key: int, is_ended: bool) -> None:
+        """Note whether a session has ended, when it is read."""
+        if is_ended:
+            self.ended[key] = None
+            self.ended.move_to_end(key)
+        else:
+            self.ended.pop(key, None)
+
+    def note_ended(self, key: int) -> None:
+        """A session has just ended; its read model may go before those of running ones."""
+        if key in self.cached:
+            self.ended[key] = None
+
+    def drop(self, key: int, memory: ReadModel | None) -> None:
+        """Forget a read model, if it is the one that is kept."""
+        if memory is not None and self.cached.get(key) is memory:
+            self.discard(key)
+
+    def discard(self, key: int) -> None:
+        memory = self.cached.pop(key, None)
+        self.ended.pop(key, None)
+        if memory is not None:
+            self.discharge(memory)
+
+    def discard_all(self) -> None:
+        """Drop everything: after a commit of unknown outcome nothing kept can be trusted."""
+        for key in list(self.cached):
+            self.discard(key)
+
+    # Weights
+
+    @property
+    def is_full(self) -> bool:
+        """Whether read models must go."""
+        return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether those that are not packed take so much that more should be."""
+        return self.budget.memories_in_use > self.budget.room_for_memories // 2
+
+    def charge(self, key: int, memory: ReadModel) -> None:
+        """Bring up to date what the budget knows of a read model."""
+        if self.cached.get(key) is memory:
+            self.discharge(memory)
+            memory.charged = memory.weight
+            memory.charged_packed = memory.unpacked is None
+            if memory.charged_packed:
+                self.budget.memories_packed += memory.charged
+            else:
+                self.budget.memories_in_use += memory.charged
+
+    def discharge(self, memory: ReadModel) -> None:
+        if memory.charged_packed:
+            self.budget.memories_packed -= memory.charged
+        else:
+            self.budget.memories_in_use -= memory.charged
+        memory.charged = 0
+
+    def weigh(self, key: int, memory: ReadModel) -> None:
+        """Look at what a read model takes. It must not be in use by a thread."""
+        memory.weigh()
+        self.typical_ratio += (memory.ratio - self.typical_ratio) / RATIO_MEMORY
+        self.charge(key, memory)
+
+    def oldest(self, but: Iterable[int]) -> int | None:
+        """The key of the read model that is to go next, other than some; None when all are in use."""
+        return next(
+            (key for key in chain(self.ended, self.cached) if key not in but and not self.cached[key].lock.locked()),
+            None,
+        )
+
+
+def new_read_model() -> ReadModel:
+    """A read model that is still to be loaded."""
+    memory = ReadModel(State())
+    memory.loaded = False
+    return memory

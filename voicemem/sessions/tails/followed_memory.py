@@ -1,0 +1,138 @@
+"""The memories that tails follow: many tails of a session share its read model, and what they were sent of it.
+
+For each message that was sent, a digest is kept, once for all tails of a session that send the same. A tail that has
+not been sent the newest yet keeps what it was sent of the turns that have changed since, and of no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from weakref import WeakSet, WeakValueDictionary
+
+from msgspec.structs import replace
+
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel, took_long
+from voicemem.store.streams import Stream
+from voicemem.transcript.diff import NO_MESSAGES, Changes, Comparison, MessageMarks, TurnMarks, compare, mark_messages
+
+
+class FollowedMemories:
+    """The memories of sessions, each as long as a tail follows it."""
+
+    def __init__(self, memories: ReadModelCache) -> None:
+        self.memories = memories
+        self.followed: WeakValueDictionary[tuple[int, bool], FollowedMemory] = WeakValueDictionary()
+
+    async def begin_reading(self, key: int, unfinished: bool, position: int) -> MemoryReader:
+        """A reader that has the memory of a session as it was at a position. Raises as `ReadModelCache.get`."""
+        memory = self.followed.get((key, unfinished))
+        if memory is None:
+            memory = self.followed[key, unfinished] = FollowedMemory(self.memories, unfinished)
+        return await memory.begin_reading(key, position)
+
+
+class FollowedMemory:
+    """The memory of one session as it was seen last, with or without what is in progress.
+
+    `lock` is held while a thread may compare it, so it changes on the event loop only, in one step.
+    """
+
+    def __init__(self, memories: ReadModelCache, unfinished: bool) -> None:
+        self.memories = memories
+        self.unfinished = unfinished
+        self.marks = MessageMarks()
+        self.readers: WeakSet[MemoryReader] = WeakSet()
+        self.lock = asyncio.Lock()
+        self.was_slow = False
+        """Whether comparing it took long the last time."""
+
+    @property
+    def position(self) -> int:
+        return self.marks.position
+
+    async def begin_reading(self, key: int, position: int) -> MemoryReader:
+        async with self.lock:
+            reader = MemoryReader(self, position)
+            if position == 0:
+                reader.behind = dict.fromkeys(self.marks.turns, NO_MESSAGES)
+            elif position != self.position:
+                mark = partial(mark_memory, unfinished=self.unfinished)
+                sent = await self.memories.compute_as_of(key, position, mark)
+                if self.position == 0:
+                    self.marks = sent
+                else:
+                    reader.behind = differing(sent.turns, self.marks.turns)
+            self.readers.add(reader)
+            return reader
+
+    async def read_changes(self, stream: Stream, reader: MemoryReader) -> Changes:
+        """What has changed for a reader, up to the newest of the session's memory."""
+        async with self.lock:
+            newest = replace(stream, position=max(stream.position, self.position))  # the row may be of before the lock
+            is_large = partial(self.is_large, reader)
+            comparison = await self.memories.read(newest, partial(self.compare, reader), is_large)
+            if comparison is None:
+                return Changes([], [])
+            self.apply(comparison, reader)
+            return comparison.changes
+
+    def is_large(self, reader: MemoryReader, memory: ReadModel) -> bool:
+        """Whether comparing is too much for the event loop."""
+        if self.was_slow or memory.slow_refresh or len(reader.behind) > LARGE_ROWS:
+            return True
+        if memory.folded_bytes - reader.seen_bytes > LARGE_BYTES:
+            return True
+        changed = memory.turns_changed_since(self.position)
+        return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
+
+    def compare(self, reader: MemoryReader, memory: ReadModel) -> Comparison | None:
+        """Compare a read model with what was seen and sent; None if the session was erased meanwhile."""
+        if memory.position < self.position:
+            return None
+        began, changed = time.thread_time(), set(memory.turns_changed_since(self.position))
+        comparison = compare(memory.state, self.unfinished, self.marks, changed, reader.behind)
+        self.was_slow = took_long(time.thread_time() - began, len(changed) + len(reader.behind))
+        reader.seen_bytes = memory.folded_bytes
+        return comparison
+
+    def apply(self, comparison: Comparison, reader: MemoryReader) -> None:
+        """Note what was seen, and that one reader is sent it. The others keep what they were sent before."""
+        marks = self.marks
+        others = [other for other in self.readers if other is not reader]
+        for number, now in comparison.turns.items():
+            before = marks.turns.get(number, NO_MESSAGES)
+            for other in others:
+                other.behind.setdefault(number, before)
+            marks.turns[number] = now
+        marks.position, marks.shown = comparison.position, comparison.shown
+        reader.behind, reader.position = {}, comparison.position
+
+
+class MemoryReader:
+    """What one tail was sent of a memory: what was seen last, except in the turns of `behind`."""
+
+    def __init__(self, memory: FollowedMemory, position: int) -> None:
+        self.memory = memory
+        self.position = position
+        self.behind: dict[int, TurnMarks] = {}
+        self.seen_bytes = 0
+        """How many bytes of the journal were folded when it was sent something last."""
+
+    async def read_changes(self, stream: Stream) -> Changes:
+        """What has changed since the last time; the first time, since its position. Raises as `ReadModelCache.get`."""
+        return await self.memory.read_changes(stream, self)
+
+
+def mark_memory(memory: ReadModel, unfinished: bool) -> MessageMarks:
+    return mark_messages(memory.state, unfinished)
+
+
+def differing(sent: Mapping[int, TurnMarks], seen: Mapping[int, TurnMarks]) -> dict[int, TurnMarks]:
+    """What was sent of the turns in which something else was seen."""
+    pairs = ((number, sent.get(number, NO_MESSAGES)) for number in {*sent, *seen})
+    return {number: marks for number, marks in pairs if marks.packed != seen.get(number, NO_MESSAGES).packed}
