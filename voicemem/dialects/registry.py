@@ -7,16 +7,20 @@ from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
+from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
+from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
+        LIVEKIT_AGENTS,
         OPENAI_REALTIME,
         ELEVENLABS_AGENTS,
         AGORA_TEN,
         CONVERSATION_RELAY,
         GEMINI_LIVE,
+        PIPECAT_RTVI,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

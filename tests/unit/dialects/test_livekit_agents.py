@@ -1,0 +1,221 @@
+"""The dialect of LiveKit Agents: what it keeps, and rules that no recording shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows
+from tests.support.transcripts import closed
+from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
+from voicemem.dialects.livekit_agents import translation
+from voicemem.dialects.livekit_agents.frames import KINDS, reduce
+from voicemem.protocol.events import FrameEvent, Resume
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.frames import LEFT
+from voicemem.transcript.state import State
+
+CALLS = [one for one in RECORDINGS if one.dialect == "livekit-agents"]
+BEGAN = 1_763_800_000
+
+
+def fold(*frames: JsonObject, close: bool = False) -> State:
+    """The state after these frames, which carry their own times."""
+    rows = []
+    for position, frame in enumerate(frames, 1):
+        reduced = reduce(frame)
+        if reduced is not None:
+            event = FrameEvent(dialect="livekit-agents", frame=reduced.content, ts=reduced.ts, id=reduced.id)
+            rows.append(DecodedRow(position, 1_000_000, event, "main"))
+    if close:
+        end = (BEGAN + 1_000) * 1_000
+        rows.append(DecodedRow(len(frames) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    return fold_rows(rows)
+
+
+def memory(*frames: JsonObject, close: bool = False) -> list[tuple[str, int, str]]:
+    """Role, turn and content of the messages after these frames."""
+    found = contents(fold(*frames, close=close))["contents"]
+    return [(one["role"], one["turn_id"], one["content"]) for one in found]
+
+
+def heard(at: float, text: str, final: bool = True) -> JsonObject:
+    """What the recogniser hears."""
+    return {"type": "user_input_transcribed", "transcript": text, "is_final": final, "created_at": BEGAN + at}
+
+
+def item(at: float, role: str, text: str, id: str | None = None, **fields: Any) -> JsonObject:
+    """An item that is added when it began."""
+    message = {"type": "message", "id": id or text, "role": role, "content": [text], "created_at": BEGAN + at}
+    return {"type": "conversation_item_added", "item": message | fields, "created_at": BEGAN + at}
+
+
+def test_prompts_images_and_numbers_are_not_kept() -> None:
+    """Of items nothing is kept but what was said; identities of the room, which may be phone numbers, become roles."""
+    image = {"type": "image_content", "image": "data:secret"}
+    audio = {"type": "audio_content", "frame": ["secret"], "transcript": "Hi."}
+    user = item(1, "user", "Hello.", extra={"secret": 1}, metrics={"provider_request_ids": ["secret"]})
+    user["item"]["content"] += [image, audio]
+    executed = {
+        "type": "function_tools_executed",
+        "function_calls": [{"call_id": "c", "name": "n", "arguments": "{}", "extra": {"token": "secret"}}],
+        "function_call_outputs": [{"call_id": "c", "output": "4", "secret": 1}],
+    }
+    text = {
+        "topic": "lk.transcription",
+        "identity": "sip_+15551234567secret",
+        "text": "Hi.",
+        "attributes": {"lk.segment_id": "SG_1", "lk.transcription_final": "true", "secret": "secret"},
+    }
+    frames = [
+        item(1, "system", "secret"),
+        item(1, "developer", "secret"),
+        {"type": "agent_config_update", "id": "i", "instructions": "secret"},
+        {"type": "conversation_item_added", "item": {"type": "agent_handoff", "id": "h", "secret": 1}},
+        {"type": "error", "error": "secret"},
+    ]
+    assert [reduce(frame) for frame in frames] == [None] * len(frames)
+    kept = [frame.content for one in (user, executed, text) if (frame := reduce(one)) is not None]
+    assert kept[0]["item"]["content"] == ["Hello.", "Hi."]
+    assert kept[2] == {"topic": "lk.transcription", "role": "user", "segment": "SG_1", "text": "Hi.", "final": True}
+    assert b"secret" not in msgspec.json.encode(kept)
+    assert b"555" not in msgspec.json.encode(kept)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "text",
+        b"audio",
+        {},
+        {"type": 1},
+        {"type": "user_input_transcribed", "transcript": 1, "is_final": True},
+        {"type": "user_input_transcribed", "transcript": "x"},
+        {"type": "conversation_item_added"},
+        {"type": "conversation_item_added", "item": []},
+        {"type": "conversation_item_added", "item": {"type": "message", "role": "user", "content": ["x"]}},
+        {"type": "message", "id": 1, "role": "user"},
+        {"type": "function_tools_executed", "function_calls": [1], "function_call_outputs": []},
+        {"type": "close"},
+        {"topic": "lk.transcription", "text": "x"},
+        {"topic": "lk.transcription", "text": "x", "identity": "ann", "attributes": {}},
+    ],
+    ids=repr,
+)
+def test_malformed_frames(frame: Any) -> None:
+    """What is not a frame of this dialect, or has fields of other types, is malformed."""
+    with pytest.raises(MalformedFrame):
+        reduce(frame)
+
+
+def test_unknown_types_are_named() -> None:
+    """A type that is not known is named, so that the log can show it."""
+    with pytest.raises(UnknownFrame, match="hologram_shown"):
+        reduce({"type": "hologram_shown"})
+
+
+def test_names_of_javascript() -> None:
+    """LiveKit's JavaScript writes other names, and times in ms; both say the same."""
+    python = item(1, "user", "Hello.")
+    said = {"type": "message", "id": "Hello.", "role": "user", "content": ["Hello."], "createdAt": (BEGAN + 1) * 1_000}
+    javascript = {"type": "conversation_item_added", "item": said, "createdAt": (BEGAN + 1) * 1_000}
+    assert contents(fold(python)) == contents(fold(javascript))
+    assert memory({"type": "user_input_transcribed", "transcript": "Hi.", "isFinal": True}) == [("user", 1, "Hi.")]
+
+
+def test_what_is_said_over_a_reply_is_of_the_next_turn() -> None:
+    """A reply is added after the user spoke over it, and stands before that."""
+    said = [item(1, "user", "One."), heard(5, "Stop"), item(2, "assistant", "Two"), item(6, "user", "Stop.")]
+    assert memory(*said) == [("user", 1, "One."), ("assistant", 1, "Two"), ("user", 2, "Stop.")]
+
+
+def test_the_begin_of_speech_counts_and_not_that_of_its_item() -> None:
+    """A reply that begins before the item of its utterance was made still answers it."""
+    spoken = item(6, "user", "Two.", metrics={"started_speaking_at": BEGAN + 4})
+    assert memory(item(1, "user", "One."), spoken, item(5, "assistant", "Three."))[2] == ("assistant", 2, "Three.")
+
+
+def test_an_item_that_was_lost_and_comes_with_the_history_stands_where_it_was_said() -> None:
+    """What a history repairs does not go to the end."""
+    live = [item(1, "user", "One."), item(9, "user", "Nine."), item(10, "assistant", "Ten.")]
+    assert [one[2] for one in memory(*live, item(2, "assistant", "Two.")["item"])] == ["One.", "Two.", "Nine.", "Ten."]
+
+
+def test_a_long_turn_is_kept_whole_and_replaced_whole() -> None:
+    """A hundred finals of one turn are all kept, and all give way to LiveKit's item."""
+    finals = [heard(index, f"Word {index}.") for index in range(100)]
+    expected = " ".join(f"Word {index}." for index in range(100))
+    assert memory(*finals, close=True) == [("user", 1, expected)]
+    state = fold(*finals, item(100, "user", "All of it."))
+    assert [one["content"] for one in contents(state)["contents"]] == ["All of it."]
+    assert state.ignored == {}
+
+
+def test_a_false_alarm_of_this_turn_alone_is_taken_back() -> None:
+    """A reply that LiveKit resumes has mostly not been added yet: an older one stays interrupted."""
+    cut = item(2, "assistant", "Two", interrupted=True)
+    resumed = {"type": "agent_false_interruption", "resumed": True, "created_at": BEGAN + 5}
+    assert "interrupted" not in contents(fold(item(1, "user", "One."), cut, resumed))["contents"][1]["metadata"]
+    later = fold(item(1, "user", "One."), cut, item(4, "user", "Four."), resumed)
+    assert contents(later)["contents"][1]["metadata"]["interrupted"] is True
+
+
+def test_a_tool_is_called_once() -> None:
+    """The start of a call, its end and its item are one call."""
+    call = {"type": "function_call", "id": "i", "call_id": "c", "name": "n", "arguments": "{}", "created_at": BEGAN + 2}
+    started = {"type": "tool_execution_updated", "update": {"type": "tool_call_started", "function_call": call}}
+    output = {"type": "function_call_output", "id": "o", "call_id": "c", "output": "4", "created_at": BEGAN + 3}
+    executed = {"type": "function_tools_executed", "function_calls": [call], "function_call_outputs": [output]}
+    state = fold(item(1, "user", "One."), started, executed, call, output)
+    assert sum(len(turn.tool_calls or ()) for turn in state.turns.values()) == 1
+
+
+def test_wrong_variants_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dialect that goes by arrival, or forgets what was cut, gives another memory for a recorded call."""
+    call = next(one for one in CALLS if one.name == "tools_and_late_items")
+
+    def is_right() -> bool:
+        return bool(contents(fold_rows(journal_rows(call))) == call.document("contents"))
+
+    assert is_right()
+    with monkeypatch.context() as patch:
+        patch.setattr(translation, "turn_at", lambda at, known: known.here)
+        assert not is_right()
+    with monkeypatch.context() as patch:
+        patch.setattr(translation, "Interrupt", lambda **fields: Resume(item=fields["item"]))
+        assert not is_right()
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 2**60), st.floats(), st.text(max_size=5), st.sampled_from(["user", "a"])
+)
+FIELDS = ["transcript", "is_final", "created_at", "item", "role", "content", "interrupted", "metrics", "id", "call_id"]
+PARTS = st.recursive(
+    VALUES, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), part, max_size=4)
+)
+FRAMES = st.builds(
+    lambda kind, fields: {"type": kind, **fields},
+    st.sampled_from(sorted(KINDS)),
+    st.dictionaries(st.sampled_from(FIELDS), PARTS),
+)
+RECORDED = [line["frame"] for call in CALLS for line in call.envelopes()]
+
+
+@given(st.lists(FRAMES | st.sampled_from(RECORDED), max_size=20))
+def test_any_frames_in_any_order_are_folded(frames: list[JsonObject]) -> None:
+    """Frames of any call in any order, with fields of any value among them, give a memory and no fault."""
+    taken = []
+    for frame in frames:
+        try:
+            reduce(frame)
+        except MalformedFrame:
+            continue
+        taken.append(frame)
+    state = fold(*taken, close=True)
+    assert "frames" not in state.ignored, json.dumps(taken, default=str)
