@@ -85,7 +85,7 @@ class Services:
         store.set_quotas(SessionQuotas(settings.open_sessions, settings.sessions_per_day))
         self.access = Access(store, runtime, settings.admin_key)
         self.agora_apps = AgoraApps(self.access)
-        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
+        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )

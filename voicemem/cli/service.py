@@ -120,6 +120,13 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--byte-rate",
+        "Bytes of events per second and key; 0 for no limit.",
+        type=float,
+        default=Settings().byte_rate,
+        show_default=True,
+    ),
+    setting(
         "--memory-budget",
         "MiB that memories of calls and configurations may take together while they are kept at hand.",
         type=int,
@@ -193,6 +200,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_total_timeout=options["llm_total_timeout"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
+        byte_rate=options["byte_rate"],
         memory_budget=options["memory_budget"],
         open_sessions=options["open_sessions"],
         sessions_per_day=options["sessions_per_day"],

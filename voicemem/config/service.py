@@ -59,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0: no limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0: no limit."""
+    byte_rate: float = 0.0
+    """Bytes of events per second and key; 0: no limit."""
     open_sessions: int = 0
     """Sessions of a project that may run at a time; 0: no limit."""
     sessions_per_day: int = 0
@@ -114,7 +116,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The contents on Agora's paths must be full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
-    if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
+    if not all(0 <= rate < inf for rate in (settings.request_rate, settings.event_rate, settings.byte_rate)):
         raise CannotStart("A rate must be a number per second, or 0 for no limit.")
     if not MIN_MEMORY_BUDGET <= settings.memory_budget <= MAX_MEMORY_BUDGET:
         raise CannotStart(

@@ -250,6 +250,18 @@ class SessionQuotas(NamedTuple):
     """Begun since midnight, UTC."""
 
 
+class KeyLimits(NamedTuple):
+    """The limits of one key, below those of the service; 0: none of its own."""
+
+    events_per_second: int = 0
+    bytes_per_second: int = 0
+    """Of events."""
+    open_sessions: int = 0
+    """Sessions begun with the key that run at a time."""
+    sessions_per_day: int = 0
+    """Sessions begun with the key since midnight, UTC."""
+
+
 class ApiKey(Struct, frozen=True):
     """An API key as it is stored; `hash` is the SHA-256 of its secret."""
 
@@ -260,6 +272,7 @@ class ApiKey(Struct, frozen=True):
     scopes: tuple[str, ...]
     created_ms: int
     revoked_ms: int | None = None
+    limits: KeyLimits = KeyLimits()
 
 
 class AgoraApp(Struct, frozen=True):
