@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key
 from tests.support.events import final_transcript
 from tests.support.services import Serve, running_service
 
@@ -78,3 +78,25 @@ async def test_projects_do_not_share_a_quota(serve: Serve) -> None:
     await one.create("a")
     assert QUOTA == (await one.post("/v1/sessions", {"session_id": "b"})).problem
     await other.create("a")
+
+
+async def test_a_key_has_quotas_of_its_own(serve: Serve) -> None:
+    """They hold for every way to begin a session with it, and for no other key of the project."""
+    app = await serve()
+    admin = await client_with_key(app, "admin")
+    made = (await admin.post("/v1/keys", {"scopes": ["admin"], "open_sessions": 1, "sessions_per_day": 2})).json
+    bounded = RestClient(app, made["key"])
+    async with connected_producer(app, bearer_header(made["key"])) as producer:
+        await producer.open("a")
+        await producer.store(final_transcript(1, turn_id=0))
+        await producer.send({"type": "session.open", "session_id": "b"})
+        assert "key" in (await producer.expect_error("quota_exceeded", session_id="b"))["detail"]
+    assert QUOTA == (await bounded.post("/v1/sessions/a/fork", {"at_turn": 0})).problem
+    await admin.create("b")
+    await admin.end("a")
+    await bounded.create("c")
+    await bounded.end("c")
+    refused = await bounded.post("/v1/sessions", {"session_id": "d"})
+    assert QUOTA == refused.problem
+    assert 0 < int(refused.headers["Retry-After"]) <= 86_400
+    await admin.create("d")

@@ -1,4 +1,4 @@
-"""The quotas of projects, checked in the transaction that begins a session: two callers cannot both get the last."""
+"""Quotas of projects and keys, checked in the transaction of what they bound: two callers cannot both get the last."""
 
 from __future__ import annotations
 
@@ -11,17 +11,49 @@ DAY_MS = 86_400_000
 IS_OWN = "project = ? and kind = 'session'"
 COUNT_OPEN = f"select count(*) from (select 1 from streams where {IS_OWN} and state = 'running' limit ?)"
 COUNT_SINCE = f"select count(*) from (select 1 from streams where {IS_OWN} and started_ms >= ? limit ?)"
-"""Both read an index only, and no more of it than the quota."""
+IS_OF_KEY = "key_id = ? and key_id is not null"
+COUNT_OPEN_OF_KEY = f"select count(*) from (select 1 from streams where {IS_OF_KEY} and state = 'running' limit ?)"
+COUNT_SINCE_OF_KEY = f"select count(*) from (select 1 from streams where {IS_OF_KEY} and started_ms >= ? limit ?)"
+"""All read an index only, and no more of it than the quota."""
+SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = ?"
+SAVE_KEY_ID = "update streams set key_id = ? where key = ?"
 
 
-def check_quotas(connection: apsw.Connection, quotas: SessionQuotas, project: str, now_ms: int) -> None:
-    """Raise `QuotaExceeded` if the project may not begin another session now."""
-    if quotas.open and count(connection, COUNT_OPEN, project, quotas.open) >= quotas.open:
-        raise QuotaExceeded(f"The project may have {quotas.open} open sessions (open_sessions); end one first.")
+def check_quotas(
+    connection: apsw.Connection, quotas: SessionQuotas, project: str, key_id: str | None, now_ms: int
+) -> bool:
+    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now.
+
+    Returns whether the session counts for the key, so that `note_key` is to be called.
+    """
+    check_sessions(connection, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
+    own = None if key_id is None else connection.execute(SELECT_QUOTAS_OF_KEY, (key_id,)).fetchone()
+    if own is None or not any(own):
+        return False
+    check_sessions(connection, SessionQuotas(*own), "key", str(key_id), COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY, now_ms)
+    return True
+
+
+def note_key(connection: apsw.Connection, stream: int, key_id: str | None) -> None:
+    """Count a new session for the key that began it."""
+    connection.execute(SAVE_KEY_ID, (key_id, stream))
+
+
+def check_sessions(
+    connection: apsw.Connection,
+    quotas: SessionQuotas,
+    whose: str,
+    name: str,
+    count_open: str,
+    count_since: str,
+    now_ms: int,
+) -> None:
+    if quotas.open and count(connection, count_open, name, quotas.open) >= quotas.open:
+        raise QuotaExceeded(f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first.")
     midnight_ms = now_ms - now_ms % DAY_MS
-    if quotas.per_day and count(connection, COUNT_SINCE, project, midnight_ms, quotas.per_day) >= quotas.per_day:
+    if quotas.per_day and count(connection, count_since, name, midnight_ms, quotas.per_day) >= quotas.per_day:
         raise QuotaExceeded(
-            f"The project may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
+            f"The {whose} may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
             (midnight_ms + DAY_MS - now_ms) / 1000,
         )
 
