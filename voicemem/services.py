@@ -39,7 +39,7 @@ from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import SessionQuotas
+from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
 from voicemem.webhooks.endpoints import Webhooks
@@ -82,7 +82,7 @@ class Services:
         check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
-        store.set_quotas(SessionQuotas(settings.open_sessions, settings.sessions_per_day))
+        store.set_quotas(Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes))
         self.access = Access(store, runtime, settings.admin_key)
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)

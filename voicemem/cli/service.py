@@ -148,6 +148,13 @@ SERVE_OPTIONS = (
         show_default=True,
     ),
     setting(
+        "--stored-bytes",
+        "Bytes that the journals of a project may take in the store; 0 for no limit.",
+        type=int,
+        default=Settings().stored_bytes,
+        show_default=True,
+    ),
+    setting(
         "--connections-per-address",
         "Connections of one IP address, on each port; 0 for no limit, which is right behind a proxy.",
         type=int,
@@ -204,6 +211,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         memory_budget=options["memory_budget"],
         open_sessions=options["open_sessions"],
         sessions_per_day=options["sessions_per_day"],
+        stored_bytes=options["stored_bytes"],
         connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),

@@ -65,6 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Sessions of a project that may run at a time; 0: no limit."""
     sessions_per_day: int = 0
     """Sessions that a project may begin between midnight and midnight, UTC; 0: no limit."""
+    stored_bytes: int = 0
+    """Bytes that the journals of a project may take in the store; 0: no limit."""
     connections_per_address: int = 0
     """Connections of one IP address, on each port; 0: no limit."""
     llm_url: str | None = None
@@ -122,7 +124,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(
             f"The memory budget must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without a unit, such as 512."
         )
-    if settings.open_sessions < 0 or settings.sessions_per_day < 0:
+    if min(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes) < 0:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")

@@ -49,10 +49,10 @@ from voicemem.store.records import (
     Figures,
     JournalRow,
     OpenResult,
+    Quotas,
     RestoredSession,
     SessionFilter,
     SessionOverview,
-    SessionQuotas,
     SetAside,
     Snapshot,
 )
@@ -482,9 +482,11 @@ class Operations(Protocol):
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 
-    def set_quotas(self, quotas: SessionQuotas) -> None:
-        """Bound the sessions of each project: what begins one then raises `QuotaExceeded`, and nothing else does.
+    def set_quotas(self, quotas: Quotas) -> None:
+        """Bound the sessions and bytes of each project; to be called before anything else.
 
+        What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
+        such a project, but for ends, are journaled as refused (`quota_exceeded`). Raises `CannotStart`.
         The limits of the key that begins one (`key_id`) hold as well, and always.
         """
 

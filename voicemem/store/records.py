@@ -242,12 +242,14 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class SessionQuotas(NamedTuple):
-    """How many sessions each project may have; 0: no limit."""
+class Quotas(NamedTuple):
+    """What each project may have; 0: no limit."""
 
     open: int = 0
     per_day: int = 0
     """Begun since midnight, UTC."""
+    stored_bytes: int = 0
+    """Of its journals, archived parts included."""
 
 
 class KeyLimits(NamedTuple):

@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, bearer_header, client_with_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, wait_until_closed
 from tests.support.events import final_transcript
 from tests.support.services import Serve, running_service
+from tests.support.waiting import eventually
 
 QUOTA = (429, "quota_exceeded")
 
@@ -100,3 +101,35 @@ async def test_a_key_has_quotas_of_its_own(serve: Serve) -> None:
     assert QUOTA == refused.problem
     assert 0 < int(refused.headers["Retry-After"]) <= 86_400
     await admin.create("d")
+
+
+async def test_stored_bytes_are_bounded(tmp_path: Path) -> None:
+    """Beyond them events and sessions are refused, also after a restart; calls can end, and erasing frees."""
+    store = f"sqlite:{tmp_path}/db"
+    async with running_service(store=store, stored_bytes=3000) as app:
+        api = RestClient(app)
+        async with connected_producer(app) as producer:
+            await producer.open("a")
+            await producer.store(final_transcript(1))
+            await producer.store(final_transcript(2, text="x" * 3000))
+            await producer.send(final_transcript(3))
+            await producer.expect_error("quota_exceeded", seq=3)
+        assert QUOTA == (await api.post("/v1/sessions", {"session_id": "b"})).problem
+    async with running_service(store=store, stored_bytes=3000) as app:
+        api = RestClient(app)
+        assert "stored_bytes" in (await api.post("/v1/sessions", {"session_id": "b"})).json["detail"]
+        refused = await api.post("/v1/sessions/a/events", [final_transcript(4)])
+        assert (422, "events_refused") == refused.problem
+        assert ["quota_exceeded"] == [error["code"] for error in refused.json["errors"]]
+        assert QUOTA == (await api.post("/v1/sessions/a/messages", {"role": "user", "content": "x"})).problem
+        async with connected_producer(app) as producer:
+            await producer.open("a")
+            await producer.store({"type": "session.end", "seq": 5})
+        await wait_until_closed(app, "a")
+        assert [1, 2] == [row["seq"] for row in await api.journal("a") if row["event"].get("type") == "asr"]
+        await api.delete("/v1/sessions/a")
+
+        async def begun() -> int:
+            return (await api.post("/v1/sessions", {"session_id": "b"})).status
+
+        await eventually(201, begun)

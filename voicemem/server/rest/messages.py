@@ -109,7 +109,7 @@ ROUTES = (
         BodySpec({JSON: Added | list[Added]}),
         (
             *("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased"),
-            *("seq_required", "session_set_aside"),
+            *("seq_required", "session_set_aside", "quota_exceeded"),
         ),
     ),
     Route(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import apsw
 
 from voicemem.errors import QuotaExceeded
-from voicemem.store.records import SessionQuotas
+from voicemem.store.records import Quotas
+from voicemem.store.sqlite.journal.stored_bytes import is_full
 
 DAY_MS = 86_400_000
 IS_OWN = "project = ? and kind = 'session'"
@@ -19,18 +20,20 @@ SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where i
 SAVE_KEY_ID = "update streams set key_id = ? where key = ?"
 
 
-def check_quotas(
-    connection: apsw.Connection, quotas: SessionQuotas, project: str, key_id: str | None, now_ms: int
-) -> bool:
+def check_quotas(connection: apsw.Connection, quotas: Quotas, project: str, key_id: str | None, now_ms: int) -> bool:
     """Raise `QuotaExceeded` if the project, or the key, may not begin another session now.
 
     Returns whether the session counts for the key, so that `note_key` is to be called.
     """
+    if quotas.stored_bytes and is_full(connection, project, quotas.stored_bytes):
+        raise QuotaExceeded(
+            f"The project may store {quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them expire."
+        )
     check_sessions(connection, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
     own = None if key_id is None else connection.execute(SELECT_QUOTAS_OF_KEY, (key_id,)).fetchone()
     if own is None or not any(own):
         return False
-    check_sessions(connection, SessionQuotas(*own), "key", str(key_id), COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY, now_ms)
+    check_sessions(connection, Quotas(*own), "key", str(key_id), COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY, now_ms)
     return True
 
 
@@ -41,7 +44,7 @@ def note_key(connection: apsw.Connection, stream: int, key_id: str | None) -> No
 
 def check_sessions(
     connection: apsw.Connection,
-    quotas: SessionQuotas,
+    quotas: Quotas,
     whose: str,
     name: str,
     count_open: str,

@@ -14,7 +14,7 @@ import msgspec
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.records import SessionQuotas
+from voicemem.store.records import Quotas
 from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
 from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
@@ -65,7 +65,7 @@ class RowCache:
 
     def __init__(self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget) -> None:
         self.connection = connection
-        self.quotas = SessionQuotas()
+        self.quotas = Quotas()
         """Checked by those who add a session."""
         self.keeps_committed = keeps_committed
         self.committed = CommittedRows(budget)
