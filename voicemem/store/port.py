@@ -482,11 +482,12 @@ class Operations(Protocol):
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 
-    def set_quotas(self, quotas: Quotas) -> None:
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         """Bound the sessions and bytes of each project; to be called before anything else.
 
         What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
-        such a project, but for ends, are journaled as refused (`quota_exceeded`). Raises `CannotStart`.
+        such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
+        called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
         The limits of the key that begins one (`key_id`) hold as well, and always.
         """
 

@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.support.callers.producer import connected_producer
@@ -133,3 +134,5 @@ async def test_stored_bytes_are_bounded(tmp_path: Path) -> None:
             return (await api.post("/v1/sessions", {"session_id": "b"})).status
 
         await eventually(201, begun)
+        metrics = (await api.get("/metrics")).body.decode()
+        assert re.search(r'^voicemem_quota_refusals_total\{quota="stored_bytes"\} [1-9]', metrics, re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import apsw
 
@@ -77,9 +78,11 @@ class SqliteStore(
     def healthy(self) -> bool:
         return self.database.healthy
 
-    def set_quotas(self, quotas: Quotas) -> None:
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         (begin_counting if quotas.stored_bytes else forget_counts)(self.database.writer)
         self.database.rows.quotas = quotas
+        if count_refusal is not None:
+            self.database.rows.count_quota_refusal = count_refusal
 
     async def probe(self) -> None:
         if self.database.ruined:

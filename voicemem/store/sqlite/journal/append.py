@@ -164,6 +164,7 @@ class BatchAppend:
     def apply_effect(self, offer: Offer) -> str | None:
         """Apply an update or an end to the stream. Returns the code of an event that is refused."""
         if self.is_full and offer.ending is None:
+            self.rows.count_quota_refusal("stored_bytes")
             return "quota_exceeded"
         if offer.update is not None:
             try:

@@ -49,7 +49,7 @@ def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) 
 def create_stream(
     rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int, key_id: str | None
 ) -> Stream:
-    is_counted = check_quotas(rows.connection, rows.quotas, project, key_id, now_ms)
+    is_counted = check_quotas(rows, project, key_id, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     rows.add_stream(stream)
     if is_counted:
@@ -76,7 +76,7 @@ def restore_stream(
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
-    is_counted = check_quotas(rows.connection, rows.quotas, project, key_id, now_ms)
+    is_counted = check_quotas(rows, project, key_id, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:

@@ -7,6 +7,7 @@ reads nothing; that is safe because one process at a time writes a file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import apsw
@@ -66,7 +67,9 @@ class RowCache:
     def __init__(self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget) -> None:
         self.connection = connection
         self.quotas = Quotas()
-        """Checked by those who add a session."""
+        """Checked by those who add a session or events."""
+        self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        """Called with the name of a quota, on the writer's thread, for each session or event that it refuses."""
         self.keeps_committed = keeps_committed
         self.committed = CommittedRows(budget)
         self.changed_streams: dict[int, Stream] = {}
