@@ -44,7 +44,7 @@ async def test_the_count_follows_the_journal(path: str) -> None:
         while await store.compact(key):
             pass
         counted, true = await counted_and_true(store)
-        assert counted == true
+        assert (True, True) == (counted == true, 0 < true < 10_000)
         await store.erase(key, NOW)
         while await store.delete_erased([key]):
             pass
