@@ -157,8 +157,9 @@ class RateLimited(Refused):
 class QuotaExceeded(Refused):
     """A project has used up a quota; `retry_after_s` is None where nobody knows when it is free again."""
 
-    def __init__(self, detail: str, retry_after_s: float | None = None) -> None:
+    def __init__(self, quota: str, detail: str, retry_after_s: float | None = None) -> None:
         super().__init__("quota_exceeded", detail)
+        self.quota = quota
         self.retry_after_s = retry_after_s
 
 

@@ -40,7 +40,7 @@ from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import SessionQuotas
+from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
 from voicemem.webhooks.endpoints import Webhooks
@@ -83,10 +83,11 @@ class Services:
         check_address = make_address_check(settings)
         check_patch = patch_check(check_address, check_memory or logged(policies.check))
         allowed = allowed_networks(settings.allow_addresses)
-        store.set_quotas(SessionQuotas(settings.open_sessions, settings.sessions_per_day))
+        quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
+        store.set_quotas(quotas, telemetry.metrics.count_quota_refusal)
         self.access = Access(store, runtime, settings.admin_key)
         self.agora_apps = AgoraApps(self.access)
-        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate)
+        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )

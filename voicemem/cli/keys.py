@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path, store_option
 from voicemem.config.service import SQLITE_PREFIX
+from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.records import ApiKey
+from voicemem.store.records import ApiKey, KeyLimits
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def limit_option(name: str, text: str) -> Callable[[F], F]:
+    """A limit of a new key; without a limit of its own it has those of the service."""
+    return click.option(name, type=click.IntRange(0, MAX_INTEGER), default=0, help=text)
 
 
 @click.group(short_help="Create, list and revoke API keys; register apps of Agora's.")
@@ -49,10 +56,15 @@ def keys() -> None:
     show_default=True,
     help="What the key may do; may be repeated. admin includes the others.",
 )
-def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> None:
+@limit_option("--events-per-second", "Events per second.")
+@limit_option("--bytes-per-second", "Bytes of events per second.")
+@limit_option("--open-sessions", "Sessions begun with the key that may run at a time.")
+@limit_option("--sessions-per-day", "Sessions that may be begun with the key in a day (UTC).")
+def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **limits: int) -> None:
     """Create a key and show it, this one time: the store keeps only a hash.
 
-    A store that does not exist is created, so that a service can start with keys.
+    A store that does not exist is created, so that a service can start with keys. The limits of a key hold
+    besides those of the service and of its project, and 0 is no limit.
 
     \b
     Example:
@@ -61,7 +73,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
     path = new_or_existing_path(store)
 
     async def work(opened: Store) -> str:
-        key, text = await Access(opened).create_key(project, name, scopes)
+        key, text = await Access(opened).create_key(project, name, scopes, KeyLimits(**limits))
         await wait_for_services()
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
@@ -73,7 +85,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...]) -> 
 @keys.command("list", short_help="List the keys of all projects.")
 @store_option
 def list_keys(store: str) -> None:
-    """List the keys of all projects: id, state, project, scopes and name, but never the keys themselves.
+    """List the keys of all projects: id, state, project, scopes, name and limits, but never the keys themselves.
 
     \b
     Example:
@@ -85,7 +97,8 @@ def list_keys(store: str) -> None:
 
     for key in run(with_store(existing_path(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
-        click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip())
+        limits = "".join(f"  {name}={limit}" for name, limit in key.limits._asdict().items() if limit)
+        click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip() + limits)
 
 
 @keys.command("revoke", short_help="Revoke a key.")

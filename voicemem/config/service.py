@@ -59,10 +59,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """HTTP requests and handshakes per second and key; 0: no limit."""
     event_rate: float = 50_000.0
     """Events per second and key; 0: no limit."""
+    byte_rate: float = 0.0
+    """Bytes of events per second and key; 0: no limit."""
     open_sessions: int = 0
     """Sessions of a project that may run at a time; 0: no limit."""
     sessions_per_day: int = 0
     """Sessions that a project may begin between midnight and midnight, UTC; 0: no limit."""
+    stored_bytes: int = 0
+    """Bytes that the journals of a project may take in the store; 0: no limit."""
     connections_per_address: int = 0
     """Connections of one IP address, on each port; 0: no limit."""
     llm_url: str | None = None
@@ -117,13 +121,13 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The contents on Agora's paths must be full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
-    if not (0 <= settings.request_rate < inf and 0 <= settings.event_rate < inf):
+    if not all(0 <= rate < inf for rate in (settings.request_rate, settings.event_rate, settings.byte_rate)):
         raise CannotStart("A rate must be a number per second, or 0 for no limit.")
     if not MIN_MEMORY_BUDGET <= settings.memory_budget <= MAX_MEMORY_BUDGET:
         raise CannotStart(
             f"The memory budget must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without a unit, such as 512."
         )
-    if settings.open_sessions < 0 or settings.sessions_per_day < 0:
+    if min(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes) < 0:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")

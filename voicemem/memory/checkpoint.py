@@ -152,13 +152,18 @@ class ParsedCheckpoint(Struct, frozen=True):
 
 
 async def restore_checkpoint(
-    sessions: Sessions, project: str, session_id: str | None, checkpoint: ParsedCheckpoint
+    sessions: Sessions,
+    project: str,
+    session_id: str | None,
+    checkpoint: ParsedCheckpoint,
+    key_id: str | None = None,
 ) -> Stream:
     """Create a session from a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
     public = validate_config(
         checkpoint.config
     ).public  # a checkpoint has no secrets, even if someone wrote some into it
-    return await sessions.restore(project, session_id, SessionPatch(apply_patch({}, public), {}), checkpoint.restored)
+    session_patch = SessionPatch(apply_patch({}, public), {})
+    return await sessions.restore(project, session_id, session_patch, checkpoint.restored, key_id)
 
 
 async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:

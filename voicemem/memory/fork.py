@@ -47,6 +47,7 @@ async def fork(
     at_turn: int,
     session_id: str | None,
     patch: JsonObject,
+    key_id: str | None = None,
 ) -> Stream:
     """Create a running session with everything up to a turn, and the configuration with a merge patch applied.
 
@@ -69,7 +70,7 @@ async def fork(
     payloads = await memories.read(stream, encode_events)
     rows = [JournalRow(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = RestoredSession(rows=rows, started_ms=now, secrets_of=stream.key)
-    return await sessions.restore(stream.project, session_id, session_patch, restored)
+    return await sessions.restore(stream.project, session_id, session_patch, restored, key_id)
 
 
 async def summary_at(memories: ReadModelCache, stream: Stream, current: Summary | None, at_turn: int) -> Summary | None:

@@ -20,7 +20,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.rate_limits import Caller
 from voicemem.security.session_tokens import looks_like_token, sign_token, signer_of, verify_token
 from voicemem.store.port import Directory
-from voicemem.store.records import ApiKey
+from voicemem.store.records import ApiKey, KeyLimits
 
 SCOPES = ("ingest", "read", "admin")
 DEFAULT_PROJECT = "default"
@@ -34,6 +34,7 @@ WRONG_KEY = "The key is unknown or was revoked; send another one as Authorizatio
 SEND_KEY = "Send the key as Authorization: Bearer KEY."
 SETS_NOTHING = "A session token cannot change the configuration."
 TOKEN_SCOPES = ("ingest", "read")
+NO_LIMITS = KeyLimits()
 ASK_AGAIN_MS = 20
 """How long the answer "there is no key" is cached.
 
@@ -53,6 +54,8 @@ class Grant(Struct, frozen=True):
     expires_ms: int | None = None
     channel: str | None = None
     """The one channel whose agents a token of Agora's gives access to (`*`: every one); None for keys."""
+    limits: KeyLimits = KeyLimits()
+    """Those of the key."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
@@ -82,7 +85,7 @@ class Grant(Struct, frozen=True):
     @property
     def caller(self) -> Caller | None:
         """What the rate limits count this caller as; None when there are no keys, and so no limits."""
-        return None if self.key_id is None else Caller(self.key_id, self.session_id)
+        return None if self.key_id is None else Caller(self.key_id, self.session_id, self.limits)
 
 
 FULL_GRANT = Grant(DEFAULT_PROJECT, SCOPES)
@@ -128,7 +131,7 @@ class Access:
             raise Refused("unauthorized", WRONG_KEY)
         if not hmac.compare_digest(digest(match[2]), key.hash):
             raise Refused("unauthorized", WRONG_KEY)
-        return Grant(key.project, key.scopes, key.id)
+        return Grant(key.project, key.scopes, key.id, limits=key.limits)
 
     def is_admin_key(self, text: str) -> bool:
         return self.admin_digest is not None and hmac.compare_digest(digest(text), self.admin_digest)
@@ -138,7 +141,7 @@ class Access:
         signer, secret = await self.find_signer(signer_of(text))
         token = verify_token(text, secret, self.clock())
         scopes = tuple(scope for scope in TOKEN_SCOPES if signer.allows(scope))
-        return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms)
+        return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms, limits=signer.limits)
 
     async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
         """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
@@ -150,7 +153,7 @@ class Access:
         key = await self.directory.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
         if key is None or key.revoked_ms is not None:
             raise Refused("unauthorized", "The key that signed the session token is unknown or was revoked.")
-        return Grant(key.project, key.scopes, key.id), key.hash
+        return Grant(key.project, key.scopes, key.id, limits=key.limits), key.hash
 
     async def create_token(self, grant: Grant, session_id: str, ttl_s: int) -> tuple[str, int]:
         """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
@@ -186,12 +189,14 @@ class Access:
             raise Refused("unknown_key")
         self.key_revoked.set()
 
-    async def create_key(self, project: str, name: str, scopes: Sequence[str]) -> tuple[ApiKey, str]:
+    async def create_key(
+        self, project: str, name: str, scopes: Sequence[str], limits: KeyLimits = NO_LIMITS
+    ) -> tuple[ApiKey, str]:
         """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
         check_project(project)
         check_scopes(scopes)
         key_id, secret = self.new_secret(12).lower(), self.new_secret(40)
-        key = ApiKey(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock())
+        key = ApiKey(key_id, project, name, digest(secret), tuple(dict.fromkeys(scopes)), self.clock(), limits=limits)
         await self.directory.add_key(key)
         self.has_seen_key = True
         return key, f"vm_{key_id}_{secret}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from voicemem.errors import RateLimited
+from voicemem.store.records import KeyLimits
 
 MAX_CALLERS = 10_000
 """Callers with a bucket, at most; the least recent one loses it, and starts with a full one when it returns."""
@@ -92,13 +93,17 @@ class Buckets:
         bucket = self.of(caller, now_ms)
         return 0.0 if bucket is None else bucket.take(amount, now_ms)
 
-    def of(self, caller: Hashable, now_ms: int) -> Bucket | None:
-        """A caller's bucket, which is full for a new caller; None when there is no limit."""
-        if self.rate is None:
+    def of(self, caller: Hashable, now_ms: int, own_rate: Rate | None = None) -> Bucket | None:
+        """A caller's bucket, which is full for a new caller; None when there is no limit.
+
+        A new bucket has the lower of the common rate and the caller's own.
+        """
+        rate = self.rate if own_rate is None else min(own_rate, self.rate or own_rate)
+        if rate is None:
             return None
         bucket = self.buckets.get(caller)
         if bucket is None:
-            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(self.rate, now_ms)
+            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(rate, now_ms)
             self.held[caller] = bucket
             if len(self.buckets) > self.max_callers:
                 self.buckets.popitem(last=False)
@@ -111,15 +116,27 @@ class Caller(NamedTuple):
 
     key_id: str
     session_id: str | None
+    limits: KeyLimits = KeyLimits()
+    """Those of the key."""
+
+
+class EventBuckets(NamedTuple):
+    """What a caller's events are charged to; None where there is no limit."""
+
+    events: Bucket | None = None
+    bytes: Bucket | None = None
 
 
 class RateLimits:
     """The limits of a service. `clock` returns Unix ms. A caller of None has no key, and no limits."""
 
-    def __init__(self, clock: Callable[[], int], request_rate: float, event_rate: float) -> None:
+    def __init__(
+        self, clock: Callable[[], int], request_rate: float, event_rate: float, byte_rate: float = 0.0
+    ) -> None:
         self.clock = clock
         self.requests = Buckets(Rate.with_burst(request_rate)), Buckets(Rate.with_burst(request_rate * TOKEN_SHARE))
         self.events = Buckets(Rate.with_burst(event_rate)), Buckets(Rate.with_burst(event_rate * TOKEN_SHARE))
+        self.bytes = Buckets(Rate.with_burst(byte_rate)), Buckets(Rate.with_burst(byte_rate * TOKEN_SHARE))
         self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST))
 
     def count_request(self, caller: Caller | None) -> None:
@@ -129,15 +146,26 @@ class RateLimits:
             if wait_s:
                 raise RateLimited(wait_s)
 
-    def take_events(self, caller: Caller | None, amount: int) -> float:
-        """Take this many events and return 0.0; or take none, and return the seconds to wait."""
-        if caller is None:
-            return 0.0
-        return self.events[caller.session_id is not None].take(caller, amount, self.clock())
+    def take_events(self, caller: Caller | None, amount: int, size: int) -> float:
+        """Take this many events, of `size` bytes, and return 0.0; or take none, and return the seconds to wait."""
+        now, taken = self.clock(), self.event_buckets(caller)
+        charges = [(bucket, cost) for bucket, cost in zip(taken, (amount, size), strict=True) if bucket is not None]
+        wait_s = max((bucket.wait_s(now) for bucket, _ in charges), default=0.0)
+        if not wait_s:
+            for bucket, cost in charges:
+                bucket.take(cost, now)
+        return wait_s
 
-    def event_bucket(self, caller: Caller | None) -> Bucket | None:
-        """The bucket to which a connected caller's events are charged; None when there is no limit."""
-        return None if caller is None else self.events[caller.session_id is not None].of(caller, self.clock())
+    def event_buckets(self, caller: Caller | None) -> EventBuckets:
+        """The buckets to which a caller's events are charged."""
+        if caller is None:
+            return EventBuckets()
+        is_token, now, own = caller.session_id is not None, self.clock(), caller.limits
+        share = TOKEN_SHARE if is_token else 1.0
+        return EventBuckets(
+            self.events[is_token].of(caller, now, Rate.with_burst(own.events_per_second * share)),
+            self.bytes[is_token].of(caller, now, Rate.with_burst(own.bytes_per_second * share)),
+        )
 
     def count_wrong_key(self, address: str | None) -> None:
         """Count one wrong key. Raises `RateLimited` for an address that has sent too many."""

@@ -109,7 +109,9 @@ class Sessions:
 
     # Changing
 
-    async def create(self, project: str, session_id: str | None, given: JsonObject) -> tuple[Stream, bool]:
+    async def create(
+        self, project: str, session_id: str | None, given: JsonObject, key_id: str | None = None
+    ) -> tuple[Stream, bool]:
         """Create a session, or return the existing one if its configuration is the same; and whether it is new.
 
         Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different).
@@ -117,7 +119,7 @@ class Sessions:
         session_patch = validate_config(given)
         self.check_settings(session_patch)
         stream, result = await self.store.create_session(
-            project, session_id or self.new_id(), session_patch, self.clock()
+            project, session_id or self.new_id(), session_patch, self.clock(), key_id
         )
         if result == "different":
             raise Refused("session_exists", f"{DIFFERENT}: {different_settings(stream.config, session_patch.public)}.")
@@ -127,12 +129,17 @@ class Sessions:
         return stream, result == "created"
 
     async def restore(
-        self, project: str, session_id: str | None, session_patch: SessionPatch, restored: RestoredSession
+        self,
+        project: str,
+        session_id: str | None,
+        session_patch: SessionPatch,
+        restored: RestoredSession,
+        key_id: str | None = None,
     ) -> Stream:
         """Create a session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
         self.check_settings(session_patch)
         stream = await self.store.restore_session(
-            project, session_id or self.new_id(), session_patch, restored, self.clock()
+            project, session_id or self.new_id(), session_patch, restored, self.clock(), key_id
         )
         if stream is None:
             raise Refused("session_exists", "A session with this id exists already.")
@@ -140,7 +147,7 @@ class Sessions:
         self.notices_due.set()
         return stream
 
-    async def join(self, project: str, given: JsonObject) -> Stream:
+    async def join(self, project: str, given: JsonObject, key_id: str | None = None) -> Stream:
         """Create a session under the name in its configuration.
 
         Raises `Refused` (`session_exists`) while another session of this name is running.
@@ -149,7 +156,7 @@ class Sessions:
             name = given.get("name")
             if isinstance(name, str) and await self.store.is_name_running(project, name):
                 raise Refused("session_exists", "A session of this name is running already.")
-            stream, _ = await self.create(project, None, given)
+            stream, _ = await self.create(project, None, given, key_id)
             return stream
 
     async def count(self, wanted: SessionFilter) -> int:

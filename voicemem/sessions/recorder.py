@@ -100,7 +100,7 @@ class Recorder:
         session_patch = validate_config(given)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
-            project, session_id, producer, session_patch, frame.from_seq, self.clock()
+            project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id
         )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)

@@ -49,10 +49,10 @@ from voicemem.store.records import (
     Figures,
     JournalRow,
     OpenResult,
+    Quotas,
     RestoredSession,
     SessionFilter,
     SessionOverview,
-    SessionQuotas,
     SetAside,
     Snapshot,
 )
@@ -70,7 +70,12 @@ class Journal(Protocol):
     # Sessions
 
     async def create_session(
-        self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        now_ms: int,
+        key_id: str | None = None,
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """Create a session, or return the existing one and whether its configuration is the same.
 
@@ -78,7 +83,13 @@ class Journal(Protocol):
         """
 
     async def restore_session(
-        self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        restored: RestoredSession,
+        now_ms: int,
+        key_id: str | None = None,
     ) -> Stream | None:
         """Create a session together with its journal so far; None when the id is taken.
 
@@ -94,6 +105,7 @@ class Journal(Protocol):
         session_patch: SessionPatch,
         from_seq: int | None,
         now_ms: int,
+        key_id: str | None = None,
     ) -> OpenResult:
         """Open a producer's line: raise its epoch, so that appends under an older one are refused.
 
@@ -470,8 +482,14 @@ class Operations(Protocol):
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 
-    def set_quotas(self, quotas: SessionQuotas) -> None:
-        """Bound the sessions of each project: what begins one then raises `QuotaExceeded`, and nothing else does."""
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
+        """Bound the sessions and bytes of each project; to be called before anything else.
+
+        What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
+        such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
+        called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
+        The limits of the key that begins one (`key_id`) hold as well, and always.
+        """
 
     async def probe(self) -> None:
         """Commit something of a usual size that leaves nothing behind, to see whether the store works again.

@@ -246,12 +246,26 @@ class DeliveryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class SessionQuotas(NamedTuple):
-    """How many sessions each project may have; 0: no limit."""
+class Quotas(NamedTuple):
+    """What each project may have; 0: no limit."""
 
     open: int = 0
     per_day: int = 0
     """Begun since midnight, UTC."""
+    stored_bytes: int = 0
+    """Of its journals, archived parts included."""
+
+
+class KeyLimits(NamedTuple):
+    """The limits of one key, below those of the service; 0: none of its own."""
+
+    events_per_second: int = 0
+    bytes_per_second: int = 0
+    """Of events."""
+    open_sessions: int = 0
+    """Sessions begun with the key that run at a time."""
+    sessions_per_day: int = 0
+    """Sessions begun with the key since midnight, UTC."""
 
 
 class ApiKey(Struct, frozen=True):
@@ -264,6 +278,7 @@ class ApiKey(Struct, frozen=True):
     scopes: tuple[str, ...]
     created_ms: int
     revoked_ms: int | None = None
+    limits: KeyLimits = KeyLimits()
 
 
 class AgoraApp(Struct, frozen=True):

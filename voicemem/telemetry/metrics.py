@@ -19,6 +19,7 @@ from voicemem.version import __version__
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 INGEST_KINDS = ("websocket", "http")
 EVENT_RESULTS = ("stored", "repeated", "refused")
+QUOTAS = ("open_sessions", "sessions_per_day", "stored_bytes")
 RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
 ATTEMPT_RESULTS = ("delivered", "failed", "gone")
 FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
@@ -83,6 +84,11 @@ class Metrics:
         self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
         self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
         self.frames = self.counter("frames", "Frames of other stacks, by dialect and result.", "dialect", "result")
+        self.quota_refusals = self.counter(
+            "quota_refusals", "Sessions and events that a quota refused, by quota.", "quota"
+        )
+        for quota in QUOTAS:
+            self.quota_refusals.labels(quota)
         self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
         self.commits = self.counter("commits", "Commits of events, by result.", "result")
         self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
@@ -197,6 +203,9 @@ class Metrics:
 
     def count_refused(self, code: str, count: int = 1) -> None:
         self.refused_events.labels(code if code in CODES else "internal").inc(count)
+
+    def count_quota_refusal(self, quota: str) -> None:
+        self.quota_refusals.labels(quota).inc()
 
     def count_fold_ignored(self, bound: str, count: int) -> None:
         self.fold_ignored.labels(bound).inc(count)

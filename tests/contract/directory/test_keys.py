@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.stores.contract import NOW
 from voicemem.store.port import Store
-from voicemem.store.records import ApiKey
+from voicemem.store.records import ApiKey, KeyLimits
 
 
 def api_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_ms: int = NOW) -> ApiKey:
@@ -33,6 +33,16 @@ async def test_keys_keep_their_scopes(store: Store, scopes: tuple[str, ...]) -> 
     await store.add_key(key)
 
     assert key == await store.find_key("k")
+
+
+async def test_keys_keep_their_limits(store: Store) -> None:
+    """Each limit is its own, and a key without any has none."""
+    key = replace(api_key("k"), limits=KeyLimits(1, 2, 3, 2**53))
+    await store.add_key(key)
+    await store.add_key(api_key("other"))
+
+    assert key == await store.find_key("k")
+    assert [KeyLimits(), KeyLimits(1, 2, 3, 2**53)] == sorted(each.limits for each in await store.list_keys())
 
 
 async def test_a_key_is_revoked_once(store: Store) -> None:

@@ -185,6 +185,41 @@ async def test_events_over_http_are_counted(serve: Serve) -> None:
     assert 43 == (await api.send(*again))["next_seq"]
 
 
+@pytest.mark.parametrize("key_in", ["header", "frame"])
+async def test_bytes_over_the_rate_wait_and_are_not_lost(serve: Serve, key_in: str) -> None:
+    """A key with a rate of bytes of its own is held to it on a websocket; everything is stored."""
+    app = await serve()
+    api = await client_with_key(app, "admin")
+    made = (await api.post("/v1/keys", {"scopes": ["ingest"], "bytes_per_second": 4000})).json
+    assert 4000 == made["bytes_per_second"]
+    async with connected_producer(app, bearer_header(made["key"]) if key_in == "header" else {}) as producer:
+        if key_in == "frame":
+            await producer.send({"type": "auth", "token": made["key"]})
+        await producer.open("s")
+        began = asyncio.get_running_loop().time()
+        events = [final_transcript(seq, text="x" * 1000) for seq in range(1, 15)]
+        frames: list[JsonObject] = []
+        for event in events:
+            await producer.send(event)
+        while not frames or frames[-1].get("seq") != 14:
+            frames.append(await producer.next())
+        took_s = asyncio.get_running_loop().time() - began
+    assert {"rate_limited"} == {frame["code"] for frame in frames if frame["type"] == "error"}
+    assert 14 == len(await api.journal())
+    assert took_s > 1  # 8000 at once, and 4000 a second
+
+
+async def test_bytes_over_http_are_counted(serve: Serve) -> None:
+    """A body after one that used up the rate is refused whole, also when its events are few."""
+    app = await serve(byte_rate=1000.0)
+    api = await client_with_key(app, "admin")
+    await api.create()
+    await api.send(final_transcript(1, text="x" * 3000))
+    refused = await api.post("/v1/sessions/s/events", [final_transcript(2)])
+    assert (429, "rate_limited") == refused.problem
+    assert 1 <= int(refused.headers["Retry-After"]) <= 3
+
+
 async def test_without_keys_there_is_no_rate(serve: Serve) -> None:
     """A service that is open to loopback holds nobody back."""
     app = await serve(request_rate=1.0, event_rate=1.0)

@@ -3,12 +3,14 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, wait_until_closed
 from tests.support.events import final_transcript
 from tests.support.services import Serve, running_service
+from tests.support.waiting import eventually
 
 QUOTA = (429, "quota_exceeded")
 
@@ -78,3 +80,59 @@ async def test_projects_do_not_share_a_quota(serve: Serve) -> None:
     await one.create("a")
     assert QUOTA == (await one.post("/v1/sessions", {"session_id": "b"})).problem
     await other.create("a")
+
+
+async def test_a_key_has_quotas_of_its_own(serve: Serve) -> None:
+    """They hold for every way to begin a session with it, and for no other key of the project."""
+    app = await serve()
+    admin = await client_with_key(app, "admin")
+    made = (await admin.post("/v1/keys", {"scopes": ["admin"], "open_sessions": 1, "sessions_per_day": 2})).json
+    bounded = RestClient(app, made["key"])
+    async with connected_producer(app, bearer_header(made["key"])) as producer:
+        await producer.open("a")
+        await producer.store(final_transcript(1, turn_id=0))
+        await producer.send({"type": "session.open", "session_id": "b"})
+        assert "key" in (await producer.expect_error("quota_exceeded", session_id="b"))["detail"]
+    assert QUOTA == (await bounded.post("/v1/sessions/a/fork", {"at_turn": 0})).problem
+    await admin.create("b")
+    await admin.end("a")
+    await bounded.create("c")
+    await bounded.end("c")
+    refused = await bounded.post("/v1/sessions", {"session_id": "d"})
+    assert QUOTA == refused.problem
+    assert 0 < int(refused.headers["Retry-After"]) <= 86_400
+    await admin.create("d")
+
+
+async def test_stored_bytes_are_bounded(tmp_path: Path) -> None:
+    """Beyond them events and sessions are refused, also after a restart; calls can end, and erasing frees."""
+    store = f"sqlite:{tmp_path}/db"
+    async with running_service(store=store, stored_bytes=3000) as app:
+        api = RestClient(app)
+        async with connected_producer(app) as producer:
+            await producer.open("a")
+            await producer.store(final_transcript(1))
+            await producer.store(final_transcript(2, text="x" * 3000))
+            await producer.send(final_transcript(3))
+            await producer.expect_error("quota_exceeded", seq=3)
+        assert QUOTA == (await api.post("/v1/sessions", {"session_id": "b"})).problem
+    async with running_service(store=store, stored_bytes=3000) as app:
+        api = RestClient(app)
+        assert "stored_bytes" in (await api.post("/v1/sessions", {"session_id": "b"})).json["detail"]
+        refused = await api.post("/v1/sessions/a/events", [final_transcript(4)])
+        assert (422, "events_refused") == refused.problem
+        assert ["quota_exceeded"] == [error["code"] for error in refused.json["errors"]]
+        assert QUOTA == (await api.post("/v1/sessions/a/messages", {"role": "user", "content": "x"})).problem
+        async with connected_producer(app) as producer:
+            await producer.open("a")
+            await producer.store({"type": "session.end", "seq": 5})
+        await wait_until_closed(app, "a")
+        assert [1, 2] == [row["seq"] for row in await api.journal("a") if row["event"].get("type") == "asr"]
+        await api.delete("/v1/sessions/a")
+
+        async def begun() -> int:
+            return (await api.post("/v1/sessions", {"session_id": "b"})).status
+
+        await eventually(201, begun)
+        metrics = (await api.get("/metrics")).body.decode()
+        assert re.search(r'^voicemem_quota_refusals_total\{quota="stored_bytes"\} [1-9]', metrics, re.MULTILINE)

@@ -27,6 +27,14 @@ def test_a_key_is_shown_once_and_listed_without_its_secret(tmp_path: Path) -> No
     assert key.split("_")[2] not in listed
 
 
+def test_the_limits_of_a_key_are_listed(tmp_path: Path) -> None:
+    """Those that it has; what is no number is refused."""
+    store = f"sqlite:{tmp_path}/calls.db"
+    assert keys("create", "--store", store, "--events-per-second", "50", "--open-sessions", "3")[0] == 0
+    assert keys("list", "--store", store)[1].split()[-2:] == ["events_per_second=50", "open_sessions=3"]
+    assert keys("create", "--store", store, "--bytes-per-second", "-1")[0] == 2
+
+
 def test_a_revoked_key_is_listed_as_such_and_cannot_be_revoked_twice(tmp_path: Path) -> None:
     """revoke takes the id; the second time there is no active key of that id."""
     store = f"sqlite:{tmp_path}/calls.db"

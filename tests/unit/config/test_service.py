@@ -128,6 +128,7 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"admin_key": ""}, "VOICEMEM_ADMIN_KEY"),
         ({"request_rate": -1.0}, "rate"),
         ({"event_rate": -0.1}, "rate"),
+        ({"byte_rate": -1.0}, "rate"),
         ({"event_rate": float("nan")}, "rate"),
         ({"request_rate": float("inf")}, "rate"),
     ],

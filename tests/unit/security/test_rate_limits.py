@@ -7,6 +7,7 @@ import pytest
 
 from voicemem.errors import RateLimited
 from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Caller, Rate, RateLimits
+from voicemem.store.records import KeyLimits
 
 RATE = Rate(per_second=10, burst=5)
 KEY = Caller("k" * 12, None)
@@ -122,18 +123,40 @@ def test_0_is_no_limit_and_without_keys_there_is_none() -> None:
     assert 5000 == served(RateLimits(Clock(), 0, 0), KEY, 5000)
     limits = RateLimits(Clock(), 1, 1)
     assert 5000 == served(limits, None, 5000)
-    assert 0.0 == limits.take_events(None, 1_000_000) == limits.take_events(None, 1)
+    assert 0.0 == limits.take_events(None, 1_000_000, 1) == limits.take_events(None, 1, 1)
 
 
 def test_events_are_taken_or_told_when_to_come_back() -> None:
     """Events over the rate take nothing, and may come when the time is over."""
     clock = Clock()
     limits = RateLimits(clock, 1, 100)
-    assert 0.0 == limits.take_events(KEY, 300)
-    wait_s = limits.take_events(KEY, 1)
+    assert 0.0 == limits.take_events(KEY, 300, 0)
+    wait_s = limits.take_events(KEY, 1, 0)
     assert pytest.approx(1.01) == wait_s
     clock.now += 1010
-    assert 0.0 == limits.take_events(KEY, 1)
+    assert 0.0 == limits.take_events(KEY, 1, 0)
+
+
+def test_bytes_have_a_rate_of_their_own() -> None:
+    """Whichever is used up makes the caller wait, and then neither is charged."""
+    clock = Clock()
+    limits = RateLimits(clock, 0, 100, byte_rate=1000)
+    assert 0.0 == limits.take_events(KEY, 1, 3000)
+    assert pytest.approx(1.001) == limits.take_events(KEY, 1, 1)
+    clock.now += 1001
+    assert 0.0 == limits.take_events(KEY, 199, 0)
+    assert 0.0 == RateLimits(clock, 0, 0).take_events(KEY, 1_000_000, 10**9)
+
+
+@pytest.mark.parametrize(("service", "own", "rate"), [(100, 10, 10), (10, 100, 10), (0, 10, 10), (10, 0, 10)])
+def test_the_lower_rate_of_service_and_key_counts(service: float, own: int, rate: float) -> None:
+    """A key's own rate cannot exceed the service's, and its tokens have their share of it."""
+    key = KEY._replace(limits=KeyLimits(events_per_second=own, bytes_per_second=own))
+    limits = RateLimits(Clock(), 0, service, byte_rate=service)
+    for caller, expected in ((key, rate), (key._replace(session_id="s"), rate * TOKEN_SHARE)):
+        for bucket in limits.event_buckets(caller):
+            assert bucket is not None
+            assert expected == bucket.rate.per_second
 
 
 def test_wrong_keys_are_counted_by_address() -> None:

@@ -102,7 +102,7 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     config = session_config(await body_as(request, Join))
     check_channel(request, config["channel"])
     check_outbound_change(request, config)
-    stream = await services_of(request).sessions.join(project, config)
+    stream = await services_of(request).sessions.join(project, config, request[GRANT].key_id)
     note_outbound_change(request, config, stream)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 

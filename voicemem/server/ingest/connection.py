@@ -64,7 +64,7 @@ class Connection(ConnectionControl):
         """Take messages until the connection is closed."""
         if self.grant is None:
             asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.check_auth_deadline)
-        self.websocket.listen(self.on_message)
+        self.websocket.listen(self.on_message if self.throttle.bytes is None else self.on_metered_message)
         await self.websocket.wait_closed()
         too_big = self.websocket.failed_with == CODES["too_big"].close
         if too_big and not self.reading_stopped:  # the library finds this, before any message was complete
@@ -100,6 +100,18 @@ class Connection(ConnectionControl):
             self.fail(error)
         if self.unanswered > WINDOW_BYTES:
             self.websocket.set_reading(False)
+
+    def on_metered_message(self, message: bytes, binary: bool) -> None:
+        """Take one message of a key that has a rate of bytes. It is the listener only then: others pay nothing."""
+        self.on_message(message, binary)
+        self.throttle.charge_bytes(len(message))
+
+    def accept(self, grant: Grant) -> None:
+        is_first = self.grant is None
+        super().accept(grant)
+        if self.throttle.bytes is not None and self.websocket.listener is not None:  # the key came in a frame
+            self.websocket.listener = self.on_metered_message
+            self.throttle.charge_bytes(sum(map(len, self.backlog)) if is_first else 0)
 
     def enqueue_ordinary(self, message: bytes) -> bool:
         """Take a message that is one ordinary event of an open lease; return False when it is anything else."""

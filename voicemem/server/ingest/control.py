@@ -13,7 +13,7 @@ from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, Voic
 from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.frames import GOAWAY
 from voicemem.security.access import Grant
-from voicemem.security.rate_limits import Bucket
+from voicemem.security.rate_limits import EventBuckets
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Leases, OpenLease
@@ -44,7 +44,7 @@ class IngestHost(Protocol):
 
     async def grant(self, token: str | None, address: str | None) -> Grant: ...
 
-    def event_bucket(self, grant: Grant) -> Bucket | None: ...
+    def event_buckets(self, grant: Grant) -> EventBuckets: ...
 
     async def claim(self, connection: ConnectionControl, lease: ProducerLease) -> None: ...
 
@@ -113,9 +113,9 @@ class ConnectionControl(ABC):
         self.accept(grant)
 
     def accept(self, grant: Grant) -> None:
-        """Make this grant the connection's, and charge its events to the grant's rate."""
+        """Make this grant the connection's, and charge its events to the grant's rates."""
         self.grant = grant
-        self.throttle.meter(self.host.event_bucket(grant))
+        self.throttle.meter(self.host.event_buckets(grant))
 
     # Leases
 

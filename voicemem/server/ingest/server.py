@@ -24,7 +24,7 @@ from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
-from voicemem.security.rate_limits import Bucket
+from voicemem.security.rate_limits import EventBuckets
 from voicemem.server.http.connections import ConnectionLimits, PortConnections
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
@@ -172,9 +172,9 @@ class IngestServer:
         grant.require("ingest", grant.session_id)
         return grant
 
-    def event_bucket(self, grant: Grant) -> Bucket | None:
-        """Return what the events of a grant are charged to; None without a limit."""
-        return self.gate.limits.event_bucket(grant.caller)
+    def event_buckets(self, grant: Grant) -> EventBuckets:
+        """Return what the events of a grant are charged to."""
+        return self.gate.limits.event_buckets(grant.caller)
 
     async def enforce_grants(self) -> None:
         """Background task: close connections whose key was revoked (also by another process) or whose token is over."""

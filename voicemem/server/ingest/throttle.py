@@ -1,4 +1,4 @@
-"""The rate of a key on one websocket connection. Above it nothing is dropped: events wait for their turn."""
+"""The rates of a key on one websocket connection. Above them nothing is dropped: events wait for their turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from voicemem.security.rate_limits import Bucket
+from voicemem.security.rate_limits import Bucket, EventBuckets
 
 MAX_AHEAD = 64
 """How many events a connection may charge before they come, so that few events need the bucket."""
@@ -17,7 +17,7 @@ MIN_HOLD_S = 0.02
 
 
 class Throttle:
-    """Counts the events taken from a connection, and charges them to the bucket of its key.
+    """Counts the events taken from a connection, and charges them and their bytes to the buckets of its key.
 
     While `held`, nothing may be taken. `on_hold` is called when that begins, with whether to notify the client, and
     `on_resume` when it ends. `clock` gives Unix ms.
@@ -26,6 +26,7 @@ class Throttle:
     __slots__ = (
         "allowance",
         "bucket",
+        "bytes",
         "clock",
         "held",
         "last_notice_s",
@@ -44,6 +45,8 @@ class Throttle:
         self.on_resume = on_resume
         self.bucket: Bucket | None = None
         """What events are charged to; None without a limit."""
+        self.bytes: Bucket | None = None
+        """What the bytes of messages are charged to; None without a limit."""
         self.metered = False
         """Whether the key is known; until then events are only counted."""
         self.allowance = 0
@@ -57,10 +60,10 @@ class Throttle:
         self.last_notice_s = -NOTICE_INTERVAL_S
         """When the client was last notified, on the loop's clock."""
 
-    def meter(self, bucket: Bucket | None) -> None:
-        """Charge events to this bucket, those included that have come already."""
-        self.bucket, self.metered = bucket, True
-        if bucket is None:
+    def meter(self, buckets: EventBuckets) -> None:
+        """Charge events to these buckets, those included that have come already."""
+        (self.bucket, self.bytes), self.metered = buckets, True
+        if self.bucket is None:
             self.allowance = sys.maxsize
 
     def stop(self) -> None:
@@ -81,7 +84,19 @@ class Throttle:
         # doubling, so that a quiet connection keeps little of what the others of its key could use.
         charged = self.bucket.charge(-self.allowance, min(2 * self.reserved + 1, MAX_AHEAD), self.clock())
         self.allowance = self.reserved = charged.prepaid
-        if not charged.wait_s or self.held or self.released:
+        self.hold(charged.wait_s)
+
+    def charge_bytes(self, size: int) -> None:
+        """Charge the bytes of what was taken; hold the connection if the bucket is empty.
+
+        Nothing is charged ahead: a message costs the bucket little beside its own work, and only where there is one.
+        """
+        if self.metered and self.bytes is not None:
+            self.hold(self.bytes.charge(size, 0, self.clock()).wait_s)
+
+    def hold(self, wait_s: float) -> None:
+        """Take nothing for this time, if it is any."""
+        if not wait_s or self.held or self.released:
             return
         self.held = True
         loop = asyncio.get_running_loop()
@@ -89,7 +104,7 @@ class Throttle:
         if notify:
             self.last_notice_s = loop.time()
         self.on_hold(notify)
-        loop.call_later(max(charged.wait_s, MIN_HOLD_S), self.end_hold)
+        loop.call_later(max(wait_s, MIN_HOLD_S), self.end_hold)
 
     def release(self) -> None:
         """Hold nothing from now on; events are only charged."""
@@ -100,5 +115,6 @@ class Throttle:
         if self.held:
             self.held = False
             self.charge_taken()
+            self.charge_bytes(0)
             if not self.held:
                 self.on_resume()

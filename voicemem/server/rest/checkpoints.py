@@ -120,9 +120,8 @@ async def restore_from_body(request: web.Request) -> web.Response:
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     restore = await asyncio.to_thread(read_restore, await read_large_body(request), encoding)
     check_outbound_change(request, restore.checkpoint.config)
-    stream = await restore_checkpoint(
-        services_of(request).sessions, request[GRANT].project, restore.session_id, restore.checkpoint
-    )
+    grant, sessions = request[GRANT], services_of(request).sessions
+    stream = await restore_checkpoint(sessions, grant.project, restore.session_id, restore.checkpoint, grant.key_id)
     note_outbound_change(request, restore.checkpoint.config, stream)
     return json_response(info_of(stream), 201)
 
@@ -190,7 +189,8 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_outbound_change(request, config)
     services = services_of(request)
-    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config)
+    key_id = request[GRANT].key_id
+    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config, key_id)
     note_outbound_change(request, config, forked)
     return json_response(info_of(forked), 201)
 

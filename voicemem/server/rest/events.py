@@ -120,7 +120,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
     pieces = await decode_large(request, len(body), lambda: split_lines(body))
-    wait_s = services.limits.take_events(grant.caller, len(pieces))
+    wait_s = services.limits.take_events(grant.caller, len(pieces), len(body))
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
-from voicemem.protocol.types import SessionId, matching
+from voicemem.protocol.types import Natural, SessionId, matching
 from voicemem.security.agora_apps import CERTIFICATE_RULE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S
@@ -23,21 +23,25 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import HEX_32, JSON, AgoraAppId, BodySpec, KeyId, ResponseSpec, Route, json_ok
-from voicemem.store.records import AgoraApp, ApiKey
+from voicemem.store.records import AgoraApp, ApiKey, KeyLimits
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
 Certificate = Annotated[str, matching(HEX_32, CERTIFICATE_RULE)]
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a key is for, and what it may do; `admin` includes the other scopes."""
+    """What a key is for, and what it may do; `admin` includes the other scopes. A limit of 0 is none of its own."""
 
     name: Annotated[str, Meta(max_length=128)] = ""
     scopes: Scopes = ("ingest", "read")
+    events_per_second: Natural = 0
+    bytes_per_second: Natural = 0
+    open_sessions: Natural = 0
+    sessions_per_day: Natural = 0
 
 
 class ShownKey(Struct, frozen=True):
-    """A key without its secret; times are Unix ms."""
+    """A key without its secret; times are Unix ms. A limit of 0 is none of its own."""
 
     id: KeyId
     project: str
@@ -45,6 +49,10 @@ class ShownKey(Struct, frozen=True):
     scopes: list[str]
     created_at: int
     revoked_at: int | None
+    events_per_second: Natural
+    bytes_per_second: Natural
+    open_sessions: Natural
+    sessions_per_day: Natural
 
 
 class MadeKey(ShownKey, frozen=True):
@@ -104,7 +112,7 @@ class AgoraApps(Struct, frozen=True):
 
 
 def key_view(key: ApiKey) -> ShownKey:
-    return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms)
+    return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms, *key.limits)
 
 
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
@@ -123,7 +131,8 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     check_text(body.name)
     if grant.key_id is None:
         raise Refused("no_keys")
-    key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes)
+    limits = KeyLimits(body.events_per_second, body.bytes_per_second, body.open_sessions, body.sessions_per_day)
+    key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 

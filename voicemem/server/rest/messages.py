@@ -55,7 +55,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
     messages = await read_messages(request)
-    wait_s = services.limits.take_events(grant.caller, len(messages))
+    wait_s = services.limits.take_events(grant.caller, len(messages), len(await read_body(request)))
     if wait_s:
         raise RateLimited(wait_s)
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
@@ -109,7 +109,7 @@ ROUTES = (
         BodySpec({JSON: Added | list[Added]}),
         (
             *("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased"),
-            *("seq_required", "session_set_aside"),
+            *("seq_required", "session_set_aside", "quota_exceeded"),
         ),
     ),
     Route(

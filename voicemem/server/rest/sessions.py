@@ -93,7 +93,8 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     if session_id is not None:
         session_id = check_session_id(session_id)
     check_outbound_change(request, config)
-    stream, new = await services_of(request).sessions.create(request[GRANT].project, session_id, config)
+    grant = request[GRANT]
+    stream, new = await services_of(request).sessions.create(grant.project, session_id, config, grant.key_id)
     if new:
         note_outbound_change(request, config, stream)
     return json_response(info_of(stream), 201 if new else 200)

@@ -8,14 +8,15 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.records import AgoraApp, ApiKey
+from voicemem.store.records import AgoraApp, ApiKey, KeyLimits
 from voicemem.store.sqlite.database import Database
 
-KEY_COLUMNS = "id, project, name, hash, scopes, created_ms, revoked_ms"
+LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
+KEY_COLUMNS = f"id, project, name, hash, scopes, created_ms, revoked_ms, {LIMIT_COLUMNS}"
 SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
 SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = ?"
 SELECT_ANY_KEY = "select 1 where exists (select 1 from keys) or exists (select 1 from agora_apps)"
-INSERT_KEY = "insert into keys values (?, ?, ?, ?, ?, ?, ?)"
+INSERT_KEY = f"insert into keys ({KEY_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 REVOKE_KEY = "update keys set revoked_ms = ? where id = ? and revoked_ms is null"
 SELECT_REVOKED_KEYS = """
     select id from keys where revoked_ms is not null and id in (select value from json_each(?))
@@ -73,7 +74,8 @@ class SqliteDirectory:
         return await self.database.read_inline(has_any_key)
 
     async def add_key(self, key: ApiKey) -> None:
-        values = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
+        known = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
+        values = (*known, *key.limits)
         await self.database.write(lambda connection: connection.execute(INSERT_KEY, values).fetchall())
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
@@ -136,8 +138,8 @@ class SqliteDirectory:
 
 
 def to_key(row: tuple[Any, ...]) -> ApiKey:
-    key_id, project, name, digest, scopes, created_ms, revoked_ms = row
-    return ApiKey(key_id, project, name, digest, to_scopes(scopes), created_ms, revoked_ms)
+    key_id, project, name, digest, scopes, created_ms, revoked_ms, *limits = row
+    return ApiKey(key_id, project, name, digest, to_scopes(scopes), created_ms, revoked_ms, KeyLimits(*limits))
 
 
 def load_app(connection: apsw.Connection, app_id: str) -> AgoraApp | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import apsw
 
 from voicemem.errors import StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.records import Figures, SessionQuotas
+from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.overviews import SqliteOverviews
@@ -76,8 +78,11 @@ class SqliteStore(
     def healthy(self) -> bool:
         return self.database.healthy
 
-    def set_quotas(self, quotas: SessionQuotas) -> None:
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
+        (begin_counting if quotas.stored_bytes else forget_counts)(self.database.writer)
         self.database.rows.quotas = quotas
+        if count_refusal is not None:
+            self.database.rows.count_quota_refusal = count_refusal
 
     async def probe(self) -> None:
         if self.database.ruined:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.stores.sqlite import NOW
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.journal.quotas import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
 from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
 from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
 
@@ -41,6 +42,20 @@ async def test_a_list_is_read_in_the_order_of_an_index(
         found = await sqlite.database.write(partial(explain, query=query, values=(*values, 10)))
         assert found_by == found[0]
         assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+
+
+@pytest.mark.parametrize(
+    ("query", "found_by"),
+    [
+        (COUNT_OPEN_OF_KEY, "SEARCH streams USING COVERING INDEX streams_open_by_key_id (key_id=?)"),
+        (COUNT_SINCE_OF_KEY, "SEARCH streams USING COVERING INDEX streams_by_key_id (key_id=? AND started_ms>?)"),
+    ],
+)
+async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str, found_by: str) -> None:
+    """What a key has begun is counted without a look at any session."""
+    values = ("k", 1) if "running" in query else ("k", NOW, 1)
+    found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
+    assert found_by in found
 
 
 def explain(connection: apsw.Connection, query: str, values: tuple[Any, ...]) -> list[str]:

@@ -17,6 +17,7 @@ from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
 from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun, find_run, next_stored_seq
+from voicemem.store.sqlite.journal.stored_bytes import is_full
 from voicemem.store.sqlite.retention import cancel_retention
 from voicemem.store.streams import ProducerState, Stream, may_reopen
 
@@ -45,8 +46,10 @@ def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
         raise Refused("unknown_session")
     producer = rows.producer(batch.key, batch.producer)
     known = producer.epoch > 0 or producer.next_seq > 1
-    if not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
-        return BatchAppend(rows, stream, producer, batch, now_ms).run()
+    quota = rows.quotas.stored_bytes
+    full = quota > 0 and is_full(rows.connection, stream.project, quota)
+    if full or not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
+        return BatchAppend(rows, stream, producer, batch, now_ms, full).run()
     first, count = stream.position + 1, len(batch.payloads)
     rows.add_run(JournalRun(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads))
     stream.position += count
@@ -57,7 +60,9 @@ def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
 class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
-    def __init__(self, rows: RowCache, stream: Stream, producer: ProducerState, batch: Batch, now_ms: int) -> None:
+    def __init__(
+        self, rows: RowCache, stream: Stream, producer: ProducerState, batch: Batch, now_ms: int, full: bool
+    ) -> None:
         self.rows = rows
         self.stream = stream
         self.producer = producer
@@ -66,6 +71,8 @@ class BatchAppend:
         self.offers = batch.as_offers()
         self.from_seq = batch.from_seq
         self.now_ms = now_ms
+        self.is_full = full
+        """Whether the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
         """Of the newest run, which grows while positions and seqs are consecutive."""
@@ -77,7 +84,11 @@ class BatchAppend:
         """Seqs of the declared gap that was found last."""
 
     def run(self) -> AppendResult:
-        reopens = may_reopen(self.stream, self.now_ms) and any(self.would_be_stored(offer) for offer in self.offers)
+        reopens = (
+            not self.is_full
+            and may_reopen(self.stream, self.now_ms)
+            and any(self.would_be_stored(offer) for offer in self.offers)
+        )
         if reopens:
             reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
@@ -151,7 +162,10 @@ class BatchAppend:
         self.payloads.append(payload)
 
     def apply_effect(self, offer: Offer) -> str | None:
-        """Apply an update or an end to the stream. Returns the code of a refused update."""
+        """Apply an update or an end to the stream. Returns the code of an event that is refused."""
+        if self.is_full and offer.ending is None:
+            self.rows.count_quota_refusal("stored_bytes")
+            return "quota_exceeded"
         if offer.update is not None:
             try:
                 apply_session_patch(self.rows, self.stream, offer.update, self.now_ms)

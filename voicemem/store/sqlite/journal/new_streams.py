@@ -11,7 +11,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.append import save_secrets
-from voicemem.store.sqlite.journal.quotas import check_quotas
+from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun
 from voicemem.store.sqlite.retention import schedule_retention
@@ -46,17 +46,27 @@ def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) 
     return stream
 
 
-def create_stream(rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
-    check_quotas(rows.connection, rows.quotas, project, now_ms)
+def create_stream(
+    rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int, key_id: str | None
+) -> Stream:
+    is_counted = check_quotas(rows, project, key_id, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     rows.add_stream(stream)
+    if is_counted:
+        note_key(rows.connection, stream.key, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows, stream, now_ms)
     return stream
 
 
 def restore_stream(
-    rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
+    rows: RowCache,
+    project: str,
+    session_id: str,
+    session_patch: SessionPatch,
+    restored: RestoredSession,
+    now_ms: int,
+    key_id: str | None,
 ) -> Stream:
     """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
 
@@ -66,7 +76,7 @@ def restore_stream(
     source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
     if restored.secrets_of is not None and (source is None or source.state == "erased"):
         raise Refused("unknown_session")
-    check_quotas(rows.connection, rows.quotas, project, now_ms)
+    is_counted = check_quotas(rows, project, key_id, now_ms)
     stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
@@ -76,6 +86,8 @@ def restore_stream(
         stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
     rows.add_stream(stream)
     rows.save_stream(stream)
+    if is_counted:
+        note_key(rows.connection, stream.key, key_id)
     if source is not None:
         rows.connection.execute(COPY_SECRETS, (stream.key, source.key))
     save_secrets(rows, stream, session_patch, now_ms)

@@ -7,6 +7,7 @@ reads nothing; that is safe because one process at a time writes a file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import apsw
@@ -14,7 +15,7 @@ import msgspec
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.records import SessionQuotas
+from voicemem.store.records import Quotas
 from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
 from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
@@ -65,8 +66,10 @@ class RowCache:
 
     def __init__(self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget) -> None:
         self.connection = connection
-        self.quotas = SessionQuotas()
-        """Checked by those who add a session."""
+        self.quotas = Quotas()
+        """Checked by those who add a session or events."""
+        self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        """Called with the name of a quota, on the writer's thread, for each session or event that it refuses."""
         self.keeps_committed = keeps_committed
         self.committed = CommittedRows(budget)
         self.changed_streams: dict[int, Stream] = {}

@@ -51,12 +51,17 @@ class SqliteJournal(SqliteJournalReads):
     """Streams and their entries; the methods are documented in `voicemem.store.port.Journal`."""
 
     async def create_session(
-        self, project: str, session_id: str, session_patch: SessionPatch, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        now_ms: int,
+        key_id: str | None = None,
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
             stream = self.database.rows.session(project, session_id)
             if stream is None:
-                return create_stream(self.database.rows, project, session_id, session_patch, now_ms), "created"
+                return create_stream(self.database.rows, project, session_id, session_patch, now_ms, key_id), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute(SELECT_SECRETS, (stream.key,)))
             new_secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
@@ -67,7 +72,13 @@ class SqliteJournal(SqliteJournalReads):
         return await self.database.write(job)
 
     async def restore_session(
-        self, project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        restored: RestoredSession,
+        now_ms: int,
+        key_id: str | None = None,
     ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             rows = self.database.rows
@@ -75,7 +86,7 @@ class SqliteJournal(SqliteJournalReads):
             if existing is not None:
                 refuse_erased(existing)
                 return None
-            return restore_stream(rows, project, session_id, session_patch, restored, now_ms)
+            return restore_stream(rows, project, session_id, session_patch, restored, now_ms, key_id)
 
         return await self.database.write(job)
 
@@ -87,13 +98,14 @@ class SqliteJournal(SqliteJournalReads):
         session_patch: SessionPatch,
         from_seq: int | None,
         now_ms: int,
+        key_id: str | None = None,
     ) -> OpenResult:
         def job(connection: apsw.Connection) -> OpenResult:
             rows = self.database.rows
             stream = rows.session(project, session_id)
             created = stream is None
             if stream is None:
-                stream = create_stream(rows, project, session_id, session_patch, now_ms)
+                stream = create_stream(rows, project, session_id, session_patch, now_ms, key_id)
             refuse_erased(stream)
             reopened = may_reopen(stream, now_ms)
             if reopened:
