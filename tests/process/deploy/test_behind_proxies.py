@@ -156,7 +156,7 @@ PROXIES = pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"
 
 
 async def ask(proxy: Proxy, key: str, method: str, path: str, **more: Any) -> tuple[int, bytes]:
-    headers = {"Authorization": f"Bearer {key}", "Host": NAME}
+    headers = {"Authorization": f"Bearer {key}", "Host": NAME} | more.pop("headers", {})
     async with (
         aiohttp.ClientSession() as http,
         http.request(
@@ -224,10 +224,13 @@ async def test_a_tail_is_told_at_once_and_goes_on(serve: Serve, tmp_path: Path, 
         async with aclosing(told(front, key, path, place)) as telling:
             await anext(telling)
             assert "Line 3." == json.loads((await anext(telling))[1])["event"]["text"]
-        many = SeveralCursor(10**9, {10**9 - number: 10**6 for number in range(256)})
+        many = SeveralCursor(
+            10**9, {10**9 - number: 10**6 for number in range(256)}, [10**9 + one for one in range(32)]
+        )
         place = format_several_cursor(app.services.store.incarnation, many)
-        async with aclosing(told(front, key, "/v1/events", place)) as telling:
-            await anext(telling)
+        told_many = {"Accept": "text/event-stream", "Last-Event-ID": place}
+        status, body = await ask(front, key, "GET", "/v1/events", headers=told_many)
+        assert (400, "invalid_position") == (status, json.loads(body)["reason"])  # the service has read it
 
 
 @PROXIES

@@ -9,7 +9,7 @@ from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS
 from tests.support.services import Serve, running_service
 
-CALL = next(one for one in RECORDINGS if one.name == "barge_in_and_hang_up")
+CALL = next(one for one in RECORDINGS if (one.dialect, one.name) == ("openai-realtime", "barge_in_and_hang_up"))
 
 
 async def send_call(api: RestClient) -> None:

@@ -52,7 +52,7 @@ from tests.support.services import Serve
         (
             "/v1/keys",
             {"scopes": ["read"], "nam": "x"},
-            "no field `nam` (did you mean `name`?); known: `name`,",
+            "no field `nam` (did you mean `name`?); known: `bytes_per_second`,",
         ),
         (
             "/v1/sessions/s/context?s3cret-%C3%BC=1",
