@@ -13,7 +13,7 @@ from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS, Recording
 from tests.support.services import Serve
-from tests.support.waiting import eventually
+from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
@@ -57,6 +57,7 @@ async def test_bare_frames_on_a_path_of_their_own(app: App, api: RestClient, rec
             await socket.send(raw(envelope["frame"]))
         await socket.close()
         assert [message async for message in socket] == []
+    await all_connections_handled()
 
     expected = recording.document("bare") or recording.document("contents")
 
@@ -72,6 +73,7 @@ async def test_envelopes_on_the_path_of_a_dialect(app: App, api: RestClient, rec
     async with connect(f"ws://{app.ingest_address}/v1/ingest/{recording.dialect}?session_id=s") as socket:
         for envelope in recording.envelopes():
             await socket.send(json.dumps(envelope))
+    await all_connections_handled()
     assert recording.document("contents")["contents"] == await hang_up(api, app, recording)
 
 
