@@ -88,7 +88,12 @@ def close_by_clock(known: Known, ts: int, is_own: Callable[[str], bool]) -> Iter
             continue
         if reply.complete and playing.is_over:
             yield Tts(item=reply.item, done=True, estimated=True, ts=playing.began + playing.total_ms)
-        elif playing.position_ms:
-            yield Tts(item=reply.item, audio_ms=playing.position_ms, estimated=True, ts=ts)
         else:
-            yield Interrupt(item=reply.item, heard_text="", estimated=True, ts=ts)
+            yield stopped_at(reply.item, playing.position_ms, ts)
+
+
+def stopped_at(item: str | None, position_ms: int, ts: int) -> MadeEvent:
+    """How far the clock says that a reply had been played when the caller hung up; at 0 or less nothing was heard."""
+    if position_ms > 0:
+        return Tts(item=item, audio_ms=position_ms, estimated=True, ts=ts)
+    return Interrupt(item=item, heard_text="", estimated=True, ts=ts)

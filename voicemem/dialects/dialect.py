@@ -19,6 +19,7 @@ RawFrame = JsonObject | str | bytes
 """A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
 MadeEvent = TranscriptEvent | SessionEnd
 """What frames are translated to."""
+Made = Iterable[MadeEvent]
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 
@@ -147,6 +148,10 @@ class Known(Protocol):
         """The replies that were neither heard to their end nor interrupted, the newest first."""
 
 
+Translate = Callable[[JsonObject, int, Known], Made]
+"""What makes the events of a reduced frame, with its `ts`; also of frames of one type."""
+
+
 class Hook(Struct, frozen=True):
     """How a dialect's webhooks are taken."""
 
@@ -156,7 +161,7 @@ class Hook(Struct, frozen=True):
     """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
 
 
-def nothing(ts: int, known: Known) -> Iterable[MadeEvent]:
+def nothing(ts: int, known: Known) -> Made:
     """What a dialect says at the close that has nothing to add."""
     return ()
 
@@ -176,6 +181,6 @@ class Dialect(Struct, frozen=True, kw_only=True):
     version: int
     """To be raised with every change of `translate` or `closed`: folds made by another version are made again."""
     reduce: Callable[[RawFrame, Side | None], Frame | None]
-    translate: Callable[[JsonObject, int, Known], Iterable[MadeEvent]]
-    closed: Callable[[int, Known], Iterable[MadeEvent]] = nothing
+    translate: Translate
+    closed: Callable[[int, Known], Made] = nothing
     hook: Hook | None = None

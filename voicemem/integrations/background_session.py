@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,11 +23,14 @@ T = TypeVar("T")
 
 
 class BackgroundSession:
-    """One producer's session. `send` and `context` never raise; what they cannot do is logged, once for each reason."""
+    """One producer's session. `send` and `context` never raise; what they cannot do is logged, once for each reason.
 
-    def __init__(self, client: Client, session_id: str, producer: str, config: Mapping[str, Any] | None) -> None:
+    Without an id it makes one, so that the session is the same however often it has to be opened.
+    """
+
+    def __init__(self, client: Client, session_id: str | None, producer: str, config: Mapping[str, Any] | None) -> None:
         self.client = client
-        self.session_id = session_id
+        self.session_id = session_id or secrets.token_hex(16)
         self.producer = producer
         self.config = config
         self.session: ProducerSession | None = None

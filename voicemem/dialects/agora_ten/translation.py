@@ -5,18 +5,16 @@ Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from voicemem.dialects.agora_ten.frames import PART, decoded, reduced
-from voicemem.dialects.dialect import Known, MadeEvent, MalformedFrame, UnknownFrame
+from voicemem.dialects.dialect import Known, Made, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
 MAX_OPEN = 16
 """Messages of which parts may be missing; of more, the oldest goes."""
 INTERRUPTED = 2
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -6,19 +6,18 @@ agent speaks, and since when).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from voicemem.dialects.clock import stopped_at
 from voicemem.dialects.conversation_relay.frames import ENDED_BY_APP
-from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd, Tts
+from voicemem.dialects.dialect import Known, KnownReply, Made, Translate
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd
 from voicemem.protocol.types import JsonObject
 
 GREETING = "~greeting"
 MAX_WAITING = 4
 """Replies sent at once of which an interruption may mean an older one."""
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -159,19 +158,14 @@ def closed(ts: int, known: Known) -> Made:
     reply = known.reply(speaking.get("item", ""))
     if reply is None or reply.cut != "no" or reply.heard or reply.has_playback:
         return
-    position_ms = ts - speaking["since"]
-    if position_ms > 0:
-        yield Tts(item=reply.item, audio_ms=position_ms, estimated=True, ts=ts)
-    else:
-        yield Interrupt(item=reply.item, heard_text="", estimated=True, ts=ts)
+    yield stopped_at(reply.item, ts - speaking["since"], ts)
 
 
 def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
     yield SessionEnd(reason=ENDED_BY_APP)
 
 
-Rule = Callable[[JsonObject, int, Known], Made]
-RULES: dict[str, Rule] = {
+RULES: dict[str, Translate] = {
     "prompt": hear_user,
     "dtmf": press_key,
     "text": grow_reply,

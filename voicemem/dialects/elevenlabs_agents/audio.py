@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, MadeEvent
+from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made
 from voicemem.dialects.elevenlabs_agents.turns import newest_reply, stated_ts
 from voicemem.protocol.events import Tts, Word
 from voicemem.protocol.types import JsonObject
@@ -17,7 +17,6 @@ PCM_BYTES_PER_MS = 32
 ULAW_BYTES_PER_MS = 8
 MAX_WAITING_WORDS = 100
 """Words whose audio came before their reply; the times of further ones are lost."""
-Made = Iterable[MadeEvent]
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:

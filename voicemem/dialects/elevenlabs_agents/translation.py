@@ -9,11 +9,11 @@ reply with audio, its bytes so far and its last word), `waiting` (audio that cam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice, takewhile
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import Known, MadeEvent
+from voicemem.dialects.dialect import Known, Made
 from voicemem.dialects.elevenlabs_agents.audio import count_audio, note_format, play_waiting
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM
 from voicemem.dialects.elevenlabs_agents.transcript import end_call, post_call_item
@@ -31,7 +31,6 @@ from voicemem.protocol.types import JsonObject
 
 MAX_PLAYING = 8
 """Replies of one turn that may wait to be played."""
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:

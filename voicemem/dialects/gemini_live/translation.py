@@ -9,16 +9,11 @@ the reply's audio).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import AUDIO_BYTES, Known, MadeEvent
+from voicemem.dialects.dialect import AUDIO_BYTES, Known, Made, MadeEvent
 from voicemem.dialects.gemini_live.frames import RATE
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import JsonObject
-
-Made = Iterable[MadeEvent]
-
 
 ONLY_AUDIO = {AUDIO_BYTES, RATE}
 

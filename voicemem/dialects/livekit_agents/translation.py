@@ -6,9 +6,7 @@ Notes: `pending` (turn, first and last number of the items `~pN` that no item ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
-from voicemem.dialects.dialect import Known, MadeEvent
+from voicemem.dialects.dialect import Known, Made, Translate
 from voicemem.dialects.livekit_agents.times import ms
 from voicemem.protocol.events import (
     Asr,
@@ -28,7 +26,6 @@ MAX_TURNS = 50
 """Turns of which the begin is known."""
 MAX_CALLS = 30
 """Calls of tools that one frame may report."""
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -191,8 +188,7 @@ def turn_of_utterance(begin: int, known: Known) -> int:
     return turn_at(begin, known) or known.next_turn if turns and begin < turns[-1][0] else known.next_turn
 
 
-Rule = Callable[[JsonObject, int, Known], Made]
-RULES: dict[str, Rule] = {
+RULES: dict[str, Translate] = {
     "user_input_transcribed": grow_utterance,
     "conversation_item_added": add_item,
     "message": add_item,

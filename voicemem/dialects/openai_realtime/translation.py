@@ -7,10 +7,8 @@ conversation), `i:ITEM` (the turn of an item that has not begun), `a:ITEM` (its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, MadeEvent
+from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made, Translate
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -29,7 +27,6 @@ PCM_BYTES_PER_MS = 48
 """Of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS = 8, 32
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -317,8 +314,7 @@ def playing_items(frame: JsonObject, known: Known) -> list[str]:
     return known.notes.get(f"r:{frame['response_id']}") or []
 
 
-Rule = Callable[[JsonObject, int, Known], Made]
-RULES: dict[str, Rule] = {
+RULES: dict[str, Translate] = {
     "session.created": note_format,
     "session.updated": note_format,
     "session.update": note_format,

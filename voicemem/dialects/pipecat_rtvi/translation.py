@@ -8,9 +8,9 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
+from voicemem.dialects.dialect import Known, KnownReply, Made, MadeEvent
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -18,7 +18,6 @@ MAX_SEGMENTS = 50
 """Segments whose place in their reply is known."""
 PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
-Made = Iterable[MadeEvent]
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -69,7 +69,7 @@ def attach(
     """
     if find_spec("livekit") is None or find_spec("livekit.agents") is None:
         raise ImportError("LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'")
-    background = BackgroundSession(client, session_id or secrets.token_hex(16), producer, config)
+    background = BackgroundSession(client, session_id, producer, config)
     remembering = Remembering(background) if context else None
     call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
     call.listen()

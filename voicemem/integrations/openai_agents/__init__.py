@@ -38,7 +38,7 @@ def session(
 
     `config` is that of a new session: `{"user_id": "ann", "memory_from": {"sessions": 3}}` brings earlier calls along.
     """
-    return AgentsSession(BackgroundSession(client, session_id or secrets.token_hex(16), producer, config))
+    return AgentsSession(BackgroundSession(client, session_id, producer, config))
 
 
 class RealtimeMemory:
@@ -71,7 +71,7 @@ def attach(
     it a cut is found by time. `bytes_per_ms` is that of the output's audio: 48 for PCM of 24 kHz, 8 for G.711.
     Nothing raises into the SDK, or holds it up.
     """
-    background = BackgroundSession(client, session_id or secrets.token_hex(16), producer, config)
+    background = BackgroundSession(client, session_id, producer, config)
     ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")
     listener = RealtimeListener(ledger, tracker, bytes_per_ms)
     session.model.add_listener(listener)

@@ -66,7 +66,7 @@ def attach(
     Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `pipecat-ai`.
     """
     check_installed()
-    background = BackgroundSession(client, session_id or secrets.token_hex(16), producer, config)
+    background = BackgroundSession(client, session_id, producer, config)
     listener = new_listener(background.send, client_buffer_ms)
     worker.add_observer(observer_type()(listener))
     if context:
