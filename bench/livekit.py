@@ -19,19 +19,12 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
+from bench.harness.folding import memory_of
 from bench.harness.livekit.scenarios import SCENARIOS, Scenario
 from bench.harness.livekit.stage import MODES, Mode
 from bench.harness.report import Measured, at_most, machine, show, table
 from voicemem.integrations.livekit.call import LiveKitCall
-from voicemem.protocol import codec
-from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow, fold_all
-from voicemem.transcript.history import messages
-from voicemem.transcript.messages import Message
-from voicemem.transcript.state import State
 
 GOALS = {"aligned": 0.2, "plain": 0.6, "unsynced": 0.6}
 """Words wrong of a cut reply, on average."""
@@ -60,7 +53,7 @@ async def outcomes(scenario: Scenario, mode: Mode, espeak: bool) -> list[Outcome
     await stage.start(scenario.agent())
     await scenario.act(stage)
     await stage.close()
-    remembered = [one for one in memory(events) if one.role == "assistant"]
+    remembered = [one for one in memory_of(events) if one.role == "assistant"]
     found = []
     for text in scenario.replies:
         played = stage.heard(text)
@@ -73,17 +66,6 @@ async def outcomes(scenario: Scenario, mode: Mode, espeak: bool) -> list[Outcome
             Outcome(scenario.name, mode.name, played.is_cut, played.wrong(own), played.wrong(ours), ours, truth)
         )
     return found
-
-
-def memory(events: Sequence[JsonObject]) -> list[Message]:
-    """The messages of a call after its close."""
-    rows = []
-    for position, event in enumerate(events, 1):
-        decoded = codec.decode_event(msgspec.json.encode(event))
-        assert isinstance(decoded, codec.DecodedEvent), decoded
-        rows.append(DecodedRow(position, event["ts"], codec.decode_journaled(decoded.payload)))
-    rows.append(DecodedRow(len(rows) + 1, events[-1]["ts"], SessionClosed(ts=events[-1]["ts"], reason="bench")))
-    return messages(fold_all(State(), rows))
 
 
 async def measure(scenarios: Sequence[Scenario], modes: Sequence[Mode], rounds: int, espeak: bool) -> list[Outcome]:

@@ -7,14 +7,16 @@ differ.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import FrameEvent
@@ -104,3 +106,25 @@ def contents(state: State) -> JsonObject:
 def without_ids(content: JsonObject) -> JsonObject:
     """A reduced frame without what may differ in a repeat."""
     return {key: value for key, value in content.items() if key != AUDIO_BYTES}
+
+
+def is_caught(name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a dialect whose events are all changed by `wrong` gives another memory of any recorded call."""
+    right = DIALECTS[name]
+
+    def translate(frame: JsonObject, ts: int, known: Known) -> Any:
+        return map(wrong, right.translate(frame, ts, known))
+
+    monkeypatch.setitem(DIALECTS, name, msgspec.structs.replace(right, translate=translate))
+    calls = [one for one in RECORDINGS if one.dialect == name]
+    return any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in calls)
+
+
+def well_formed(frames: Iterable[JsonObject], reduce: Callable[[JsonObject], Any]) -> list[JsonObject]:
+    """The frames that are not refused as malformed."""
+    taken = []
+    for frame in frames:
+        with suppress(MalformedFrame):
+            reduce(frame)
+            taken.append(frame)
+    return taken

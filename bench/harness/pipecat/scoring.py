@@ -7,15 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.harness.folding import memory_of
 from bench.harness.pipecat.call import Call, Mode, Scenario
 from bench.harness.pipecat.virtual_time import run_in_virtual_time
 from voicemem.integrations.pipecat import observer
-from voicemem.protocol import codec
-from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow, fold_all
-from voicemem.transcript.history import messages
-from voicemem.transcript.state import State
 
 
 class Score(NamedTuple):
@@ -39,17 +35,6 @@ class Score(NamedTuple):
         return wrong(self.own_words, self.begun, self.ended)
 
 
-def memory_of(events: Sequence[JsonObject]) -> list[JsonObject]:
-    """The messages of a call after its close."""
-    rows = []
-    for position, event in enumerate(events, 1):
-        decoded = codec.decode_event(msgspec.json.encode(event))
-        assert isinstance(decoded, codec.DecodedEvent), decoded
-        rows.append(DecodedRow(position, event["ts"], codec.decode_journaled(decoded.payload)))
-    rows.append(DecodedRow(len(rows) + 1, events[-1]["ts"], SessionClosed(ts=events[-1]["ts"], reason="bench")))
-    return [msgspec.to_builtins(one) for one in messages(fold_all(State(), rows))]
-
-
 def wrong(words: int, begun: int, ended: int) -> int:
     """Words too many, or (below 0) too few."""
     return max(0, words - begun) + min(0, words - ended)
@@ -63,7 +48,7 @@ class Recorded(NamedTuple):
     scores: list[Score]
 
     def messages(self) -> list[JsonObject]:
-        return memory_of(self.events)
+        return [msgspec.to_builtins(one) for one in memory_of(self.events)]
 
 
 def record(scenario: Scenario, mode: Mode) -> Recorded:
@@ -77,7 +62,7 @@ def record(scenario: Scenario, mode: Mode) -> Recorded:
         return call
 
     call = run_in_virtual_time(run())
-    remembered = [one["content"] for one in memory_of(events) if one["role"] == "assistant"]
+    remembered = [one.content for one in memory_of(events) if one.role == "assistant"]
     kept: list[Any] = list(call.context.get_messages())
     own = [one["content"] for one in kept if one["role"] == "assistant" and one.get("content")]
     return Recorded(call, events, list(scores_of(scenario, call, remembered, own)))

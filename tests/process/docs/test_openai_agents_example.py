@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.support.documentation import TEXTS, code_blocks
+from tests.support.examples import output_of
 from tests.support.paths import ROOT
-from tests.support.processes.ports import free_ports
-from tests.support.processes.service_process import running_process
 
 EXAMPLE = ROOT / "examples" / "openai_agents.py"
-END_S = 60.0
 
 
 @pytest.mark.skipif(find_spec("agents") is None, reason="it runs in an environment of its own (make packaging)")
 async def test_the_next_run_has_what_was_heard(tmp_path: Path) -> None:
     """After the barge-in, the model gets the forecast without its end, and the caller's words."""
-    rest, ingest = free_ports(2)
-    async with running_process(tmp_path / "calls.db", rest=rest, ingest=ingest):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "examples.openai_agents", f"ws://127.0.0.1:{ingest}", f"http://127.0.0.1:{rest}"),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, errors = await asyncio.wait_for(process.communicate(), END_S)
-    assert process.returncode == 0, errors.decode()
-    assert [line.strip() for line in out.decode().splitlines()] == [
+    out = await output_of(EXAMPLE.stem, tmp_path, timeout_s=60.0)
+    assert [line.strip() for line in out.splitlines()] == [
         "The model got:",
         "user: 'What is the weather in Oslo?'",
         "assistant: 'In Oslo it rains '",

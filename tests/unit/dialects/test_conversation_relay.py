@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
 from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
 from voicemem.dialects.conversation_relay.frames import KINDS, reduce
-from voicemem.dialects.dialect import Known, MalformedFrame, UnknownFrame
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
@@ -209,13 +208,7 @@ def always_final(made: Any) -> Any:
 @pytest.mark.parametrize("wrong", [unnamed, without_text, in_one_reply, always_final])
 def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mistakes changes the memory of a recorded call."""
-
-    def translate(frame: JsonObject, ts: int, known: Known) -> Any:
-        return map(wrong, CONVERSATION_RELAY.translate(frame, ts, known))
-
-    broken = msgspec.structs.replace(CONVERSATION_RELAY, translate=translate)
-    monkeypatch.setitem(DIALECTS, broken.name, broken)
-    assert any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in CALLS)
+    assert is_caught(CONVERSATION_RELAY.name, wrong, monkeypatch)
 
 
 # Any frames

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows
+from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.pipecat_rtvi import translation
@@ -231,12 +231,6 @@ RECORDED = [line["frame"] for call in CALLS for line in call.envelopes()]
 @given(st.lists(FRAMES | st.sampled_from(RECORDED), max_size=20))
 def test_any_frames_in_any_order_are_folded(frames: list[JsonObject]) -> None:
     """Messages of any call in any order, with fields of any value among them, give a memory and no fault."""
-    taken = []
-    for frame in frames:
-        try:
-            reduce(frame)
-        except MalformedFrame:
-            continue
-        taken.append(frame)
+    taken = well_formed(frames, reduce)
     state = fold(*taken, close=True)
     assert "frames" not in state.ignored, json.dumps(taken)
