@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import (
@@ -167,8 +165,8 @@ class PendingBatch:
         """The batch in the journal's form. Nothing may be added after this."""
         lease, self.is_sealed = self.lease, True
         if self.arrivals is None:
-            ordinary = Batch(lease.key, lease.producer, lease.epoch, now_ms, self.payloads, self.first_seq)
-            return ordinary if self.from_seq is None else replace(ordinary, from_seq=self.from_seq)
+            ordinary = self.payloads, self.first_seq, None
+            return Batch(lease.key, lease.producer, lease.epoch, now_ms, *ordinary, self.from_seq)
         offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
         return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers, from_seq=self.from_seq)
 

@@ -33,11 +33,13 @@ class CommittedRow:
         """About how many bytes it takes in memory."""
         return ROW_BYTES + self.config_weight + PRODUCER_BYTES * len(self.producers)
 
-    def replace(self, stream: Stream) -> None:
-        """The stream has changed; its configuration is weighed only if it did."""
+    def replace(self, stream: Stream) -> int:
+        """The stream has changed: by how many bytes it has grown. Its configuration is weighed only if it changed."""
+        before = self.config_weight
         if stream.config is not self.stream.config:
             self.config_weight = weigh_config(stream.config)
         self.stream = stream
+        return self.config_weight - before
 
 
 class CommittedRows:
@@ -50,7 +52,7 @@ class CommittedRows:
         self.budget = budget
         self.running: OrderedDict[int, CommittedRow] = OrderedDict()
         self.ended: OrderedDict[int, CommittedRow] = OrderedDict()
-        self.by_name: dict[tuple[str, str, str], Stream] = {}
+        self.by_name: dict[tuple[str, str, str], CommittedRow] = {}
         """By project, kind and id."""
 
     def find(self, key: int) -> Stream | None:
@@ -62,7 +64,8 @@ class CommittedRows:
         return None if row is None else row.producers.get(name)
 
     def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        return self.by_name.get((project, kind, name))
+        row = self.by_name.get((project, kind, name))
+        return None if row is None else row.stream
 
     def row(self, key: int) -> CommittedRow | None:
         return self.running.get(key) or self.ended.get(key)
@@ -81,14 +84,13 @@ class CommittedRows:
     def put(self, key: int, stream: Stream) -> None:
         row = self.running.pop(key, None) or self.ended.pop(key, None)
         if row is None:
-            row, before = CommittedRow(stream), 0
+            row = CommittedRow(stream)
+            self.budget.rows += row.weight
+            if stream.kind in NAMED_KINDS:
+                self.by_name[stream.project, stream.kind, stream.id] = row
         else:
-            before = row.weight
-            row.replace(stream)
-        self.budget.rows += row.weight - before
+            self.budget.rows += row.replace(stream)
         (self.running if stream.state == "running" else self.ended)[key] = row
-        if stream.kind in NAMED_KINDS:
-            self.by_name[stream.project, stream.kind, stream.id] = stream
 
     def evict(self) -> list[tuple[int, str]]:
         """Drop what is too much; the streams and names of the producers that went."""
