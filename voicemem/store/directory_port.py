@@ -1,0 +1,68 @@
+"""API keys, apps of Agora's, the operator's endpoint, and the store's own identity. See `voicemem.store.port`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from voicemem.store.records import (
+    AgoraApp,
+    ApiKey,
+)
+
+
+class Directory(Protocol):
+    """API keys, apps of Agora's, the operator's endpoint, and the store's own identity."""
+
+    @property
+    def incarnation(self) -> str:
+        """Identifies the store until it is restored from a backup: positions and seqs of another one do not hold."""
+
+    @property
+    def cursor_secret(self) -> bytes:
+        """Signs the cursors that callers get."""
+
+    async def list_keys(self) -> list[ApiKey]:
+        """The keys of all projects, revoked ones included, the oldest first."""
+
+    async def find_key(self, key_id: str) -> ApiKey | None:
+        """A key, also a revoked one; None when the id is unknown. Asked for every request."""
+
+    async def has_keys(self) -> bool:
+        """Whether any key or app of Agora's was ever made, revoked and removed ones included.
+
+        Asked for every request while there is none.
+        """
+
+    async def add_key(self, key: ApiKey) -> None:
+        """Store a new key."""
+
+    async def revoke_key(self, key_id: str, now_ms: int) -> bool:
+        """Revoke a key; False when it is unknown or revoked already."""
+
+    async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
+        """Which of these keys are revoked, also by another process."""
+
+    async def list_agora_apps(self) -> list[AgoraApp]:
+        """The apps of all projects, the oldest first."""
+
+    async def find_agora_app(self, app_id: str) -> AgoraApp | None:
+        """An app; None when the id is unknown. Asked for every request on Agora's paths."""
+
+    async def add_agora_app(self, app: AgoraApp) -> bool:
+        """Store a new app; False when there is one with its id, in whatever project."""
+
+    async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
+        """Replace the certificates of an app by those that `change` returns for it; None when the id is unknown.
+
+        `change` is pure, and may run more than once.
+        """
+
+    async def remove_agora_app(self, app_id: str) -> bool:
+        """Delete an app and its certificates; False when the id is unknown."""
+
+    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
+        """Set the receiver of every session's history, and enable it; without a URL it is taken away.
+
+        `contents` holds for all payloads that are not frozen yet.
+        """

@@ -1,0 +1,216 @@
+"""Streams, their producers and their journals; and slim rows of sessions. See `voicemem.store.port`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, Protocol
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.store.admission import Batch
+from voicemem.store.records import (
+    AppendResult,
+    JournalRow,
+    OpenResult,
+    RestoredSession,
+    SessionFilter,
+    SessionOverview,
+    Snapshot,
+)
+from voicemem.store.streams import SessionEnding, Stream
+
+
+class Journal(Protocol):
+    """Streams and their append-only lists of events.
+
+    A stream is a session or a user's own; it is unique by project, kind and id. Positions of its entries are 1, 2, 3 …
+    without holes, and become visible in that order. A `session_patch` has the configuration without secrets, which goes
+    into the stream, and the secrets, which are kept apart and never journaled.
+    """
+
+    # Sessions
+
+    async def create_session(
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        now_ms: int,
+        key_id: str | None = None,
+    ) -> tuple[Stream, Literal["created", "same", "different"]]:
+        """Create a session, or return the existing one and whether its configuration is the same.
+
+        A new session gets its start deliveries (see `Outbox`). Raises `Refused` (`session_erased`).
+        """
+
+    async def restore_session(
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        restored: RestoredSession,
+        now_ms: int,
+        key_id: str | None = None,
+    ) -> Stream | None:
+        """Create a session together with its journal so far; None when the id is taken.
+
+        A session that has ended gets no deliveries, any other its start deliveries. Raises `Refused` (`session_erased`;
+        `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
+        """
+
+    async def open_producer(
+        self,
+        project: str,
+        session_id: str,
+        producer: str,
+        session_patch: SessionPatch,
+        from_seq: int | None,
+        now_ms: int,
+        key_id: str | None = None,
+    ) -> OpenResult:
+        """Open a producer's line: raise its epoch, so that appends under an older one are refused.
+
+        Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
+        idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
+        `session.gap`, and `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused`
+        (`session_erased`).
+        """
+
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
+        """Append producers' events, all batches in one transaction; the result of each is at its index.
+
+        Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
+        what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
+        plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
+
+        A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
+        ended or sends events without seq.
+
+        Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
+        """
+
+    async def has_seqs(self, key: int, producer: str) -> bool:
+        """Whether a producer has sent events with a seq in this session."""
+
+    async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+        """Merge a patch into the configuration, and journal `payload` as the server's own event.
+
+        Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
+        """
+
+    async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
+
+        Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
+        """
+
+    # When sessions end
+
+    async def set_silent_since(self, key: int, now_ms: int | None) -> None:
+        """Note since when a running session has no connection; None when it has one."""
+
+    async def restart_silence(self, now_ms: int) -> None:
+        """Called once at the start of a service: time without a server does not count as silence.
+
+        Every running session is silent from now on. Of those with a committed `session.end`, a session whose producers
+        have all ended is due now; for the others the grace (`streams.END_GRACE_MS`) starts again.
+        """
+
+    async def find_due(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
+
+    async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
+        """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
+
+        With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
+        ending of `streams.ending_if_due`. `notice_id` becomes the id of the history notice.
+        """
+
+    async def close_if_ended(
+        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
+    ) -> Stream | None:
+        """Close a session with a committed `session.end` if every connected producer has ended; None otherwise.
+
+        `connected` names the producers that are connected or expected back. With `seen`, every producer that was ever
+        connected and is not in `seen` counts as connected too: a service that has just started does not know them.
+        """
+
+    # Reads
+
+    async def find_session(self, project: str, session_id: str) -> Stream | None:
+        """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
+
+    async def load_secrets(self, key: int) -> dict[str, str]:
+        """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
+
+    async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
+        """Sessions that match, by start and key, the newest first; erased ones never match."""
+
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
+        """The same, and whether more of them match.
+
+        The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
+        of JSON or more.
+        """
+
+    async def count_sessions(self, wanted: SessionFilter) -> int:
+        """How many sessions match, whatever `after` and `limit` say."""
+
+    async def is_name_running(self, project: str, name: str) -> bool:
+        """Whether a running session has this name in its configuration."""
+
+    async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        """The project's sessions with these keys, by key, erased ones included."""
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
+
+    async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
+        """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
+
+        A page may be shorter than `limit`, when its payloads are large.
+        """
+
+    # Users
+
+    async def find_user(self, project: str, user_id: str) -> Stream | None:
+        """The row of a user's own stream; None for an unknown or erased user."""
+
+    async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
+
+    # Snapshots
+
+    async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
+        """The stored fold state, if it is of this version and of a position up to `at_most`.
+
+        A damaged snapshot, and one of an erased session, is None: it saves time, and the journal gives the same state.
+        """
+
+    async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        """Replace a stream's snapshot; does nothing for an erased one."""
+
+    # Erasure
+
+    async def erase(self, key: int, now_ms: int) -> None:
+        """Make everything of a session unreadable, in one step.
+
+        Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
+        again. The content itself is deleted through `Retention`. The row of a user's stream loses the id too, since it
+        identifies a person; a later user of that id gets a new stream.
+        """
+
+
+class Overviews(Protocol):
+    """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory."""
+
+    async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
+        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories."""
+
+    async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
+        """Save what slim rows show of memories: key, position, and bytes that are only passed on.
+
+        They replace what was saved before. Does nothing for erased sessions.
+        """

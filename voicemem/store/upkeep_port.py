@@ -1,0 +1,98 @@
+"""Sessions whose memory cannot be made, ended sessions, figures and health. See `voicemem.store.port`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from voicemem.store.records import (
+    Figures,
+    Quotas,
+    SetAside,
+)
+from voicemem.store.streams import Stream
+
+
+class SetAsides(Protocol):
+    """Streams whose memory could not be made. Entries of another `version` count as not there."""
+
+    async def set_aside(self, key: int, entry: SetAside) -> Stream | None:
+        """Note that a stream is set aside; its row, or None when it is erased or was set aside by this version."""
+
+    async def find_set_aside(self, key: int, version: str) -> SetAside | None:
+        """Why a stream is set aside; None when it is not, and for an erased one. Asked at each first read."""
+
+    async def put_back(self, key: int, now_ms: int) -> None:
+        """Forget that a stream is set aside, and make its deliveries due that have waited for it."""
+
+    async def count_set_aside(self, version: str) -> int:
+        """How many streams are set aside."""
+
+    async def list_set_aside(self, version: str, limit: int) -> list[Stream]:
+        """Sessions that are set aside, the newest entry first."""
+
+
+class Retention(Protocol):
+    """What happens to sessions after their end. Every step is short, so that appends never wait for long.
+
+    Several workers may call these methods at a time.
+    """
+
+    async def find_expired(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
+
+    async def expire(self, key: int, now_ms: int) -> bool:
+        """Erase a session if its `ttl_seconds` are over; whether it was erased."""
+
+    async def find_erased(self, limit: int) -> list[int]:
+        """Keys of erased sessions whose content is not deleted yet, the oldest erasure first."""
+
+    async def delete_erased(self, keys: Sequence[int]) -> bool:
+        """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
+
+        Returns False when none is left.
+        """
+
+    async def finish_erased(self) -> bool:
+        """Remove what deletion leaves behind outside of tables, such as free pages and logs.
+
+        Returns False when that cannot be done now, and must be tried again.
+        """
+
+    async def find_compactable(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of ended sessions that can no longer be reopened, and whose journals are not compacted."""
+
+    async def compact(self, key: int) -> bool:
+        """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
+
+        A damaged journal is left as it is. An engine that does not compact returns nothing from `find_compactable`.
+        """
+
+
+class Operations(Protocol):
+    """What the service's operator sees of the store, and how the service notices that the store is back."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last commit succeeded."""
+
+    async def read_figures(self, now_ms: int) -> Figures:
+        """Counts and sizes over all projects."""
+
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
+        """Bound the sessions and bytes of each project; to be called before anything else.
+
+        What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
+        such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
+        called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
+        The limits of the key that begins one (`key_id`) hold as well, and always.
+        """
+
+    async def probe(self) -> None:
+        """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
+
+        Raises `StoreUnavailable`, and `StoreRuined` when this process cannot use the store any more.
+        """
+
+    async def close_store(self) -> None:
+        """Finish what was begun, and release the store."""
