@@ -41,7 +41,7 @@ from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import HistoryQuery
-from voicemem.server.rest.keys import NewKey, NewToken
+from voicemem.server.rest.operator.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange

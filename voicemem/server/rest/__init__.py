@@ -18,16 +18,13 @@ from voicemem.server.http.problems import problems
 from voicemem.server.http.request import ASYNCAPI_DOCUMENT, OPENAPI_DOCUMENT, SERVICES
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
-    asyncapi,
     chat,
     checkpoints,
     context,
     deliveries,
     events,
-    health,
     history,
     hooks,
-    keys,
     messages,
     sessions,
     tails,
@@ -35,6 +32,7 @@ from voicemem.server.rest import (
     webhooks,
     working_memory,
 )
+from voicemem.server.rest.operator import asyncapi, health, keys
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
