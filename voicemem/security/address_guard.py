@@ -112,8 +112,8 @@ def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
 
 def is_own(address: IPv4Address | IPv6Address) -> bool:
     """Whether an address is one of this machine's interfaces, as they are now."""
-    # The kernel lets a socket bind to its own addresses only. Where it was told to allow others too, which would make
-    # every address look like an own one, an address that is nobody's tells.
+    # The kernel lets a socket bind to the machine's own addresses only. A setting can allow all others too; then every
+    # address would look like one of its own, but so does an address that belongs to no machine.
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     return _can_bind(family, str(address)) and not _can_bind(family, UNASSIGNED[family])
 

@@ -36,7 +36,7 @@ def handler(
         try:
             call.hook()
             method(call, event, *arguments, **named)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the call on the phone goes on
             call.missed(method.__name__, error)
 
     return guarded

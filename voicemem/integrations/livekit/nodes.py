@@ -41,7 +41,7 @@ class Nodes:
         """Put ours around a node of an agent; the activity looks nodes up on the instance."""
         try:
             setattr(agent, name, partial(getattr(self, name), getattr(agent, name)))
-        except Exception as error:
+        except Exception as error:  # an agent that cannot be wrapped still has its call
             self.missed(name, error)
 
     async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
@@ -120,6 +120,6 @@ class Nodes:
     def guarded(self, name: str, work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the call on the phone goes on
             self.missed(name, error)
             return None

@@ -60,7 +60,7 @@ class RealtimeListener:
                 now = time.time() * 1000.0
                 self.follow_player(now)
                 handler(event, now)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the call on the phone goes on
             if not self.has_warned:
                 self.has_warned = True
                 LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)

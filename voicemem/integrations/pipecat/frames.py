@@ -1,4 +1,4 @@
-"""Frames of pipecat, as they pass between processors, told to the tracker of replies and to the ledger."""
+"""Passes Pipecat's frames, seen between its processors, on to the tracker of replies and to the ledger."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FrameListener:
             at = self.unix_ms(pushed)
             self.replies.settle(at)
             handler(pushed, at)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the call on the phone goes on
             if not self.has_warned:
                 self.has_warned = True
                 LOG.warning("The memory has missed a %s of a call: %r.", kind.__name__, error)

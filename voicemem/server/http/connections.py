@@ -37,7 +37,7 @@ class Client(Protocol):
         """Whether nothing is being done for the connection, so that closing it loses nothing."""
 
     def turn_away(self) -> None:
-        """Say that there are too many connections, as far as the peer can be told, and close."""
+        """Tell the peer that there are too many connections, where the protocol allows it, and close."""
 
 
 class ConnectionLimits(NamedTuple):
