@@ -28,8 +28,8 @@ from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
-PACKED_BYTES, EMPTY_BYTES = 1_200, 3_500
-"""What a read model takes beyond its packed state, and with a state in which there is nothing."""
+PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
+"""What a read model takes beyond its packed state, with a state in which there is nothing, and beyond its figures."""
 WEIGHED_FROM = 2_048
 """Bytes of a journal that are too few to weigh what was made of them."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
@@ -117,9 +117,10 @@ class ReadModel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
+        figures = 0 if self.figures is None else FIGURES_BYTES + len(self.figures[1])
         if self.unpacked is None:
-            return PACKED_BYTES + len(self.packed)
-        return EMPTY_BYTES + int(self.ratio * self.folded_bytes)
+            return PACKED_BYTES + len(self.packed) + figures
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + figures
 
     @property
     def has_grown(self) -> bool:

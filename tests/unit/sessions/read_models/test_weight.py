@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from voicemem.memory.overviews import encoded_figures
 from voicemem.protocol.codec import decode_journaled
+from voicemem.sessions.read_models.kept import KeptReadModels
 from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
 
@@ -96,3 +99,24 @@ def test_growth_is_assumed_to_go_on_as_before() -> None:
     assert memory.has_grown
     memory.pack()
     assert (PACKED_BYTES + len(memory.packed), False) == (memory.weight, memory.has_grown)
+
+
+@pytest.mark.parametrize("has_figures", [False, True], ids=["alone", "with figures"])
+def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bool) -> None:
+    """Many short calls that have ended count for what they take, as they are kept."""
+    rows = [(n, decode_journaled(text)) for n, text in enumerate(decode(CALLS["short"]), 1)]
+    kept = KeptReadModels(MemoryBudget(1 << 30), capacity=1_000)
+    gc.collect()
+    tracemalloc.start()
+    for key in range(1_000, 1_500):
+        memory = kept.keep(key)
+        fold_all(memory.state, [DecodedRow(n, NOW + n, event, "main") for n, event in rows])
+        if has_figures:
+            encoded_figures(memory)
+        memory.pack()
+        kept.note_ended(key)
+        kept.charge(key, memory)
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.8 * taken < kept.budget.memories_packed < 1.5 * taken
