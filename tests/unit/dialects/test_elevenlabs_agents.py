@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, journal_rows, reduced, repeats_matter
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, journal_rows, reduced
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -279,9 +279,32 @@ def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     assert is_caught(ELEVENLABS_AGENTS.name, wrong, monkeypatch)
 
 
-def test_repeats_taken_again_are_caught() -> None:
-    """A dialect whose frames have no ids of their own says what comes twice again."""
-    assert repeats_matter(ELEVENLABS_AGENTS.name)
+@pytest.mark.parametrize("call", CALLS.values(), ids=str)
+def test_repeated_frames_of_a_conversation_change_nothing(call: Recording) -> None:
+    """Transcripts, replies, interruptions and corrections that come twice count once, though they have no ids."""
+    numbered = ("user_transcript", "agent_response", "interruption", "agent_response_correction")
+    rows = journal_rows(call)
+    twice = [row for row in rows for _ in range(1 + (kind_of(row) in numbered))]
+    again = [row._replace(position=position) for position, row in enumerate(twice, 1)]
+    assert contents(fold_rows(again)) == call.document("contents")
+
+
+def kind_of(row: DecodedRow) -> str | None:
+    return row.event.frame["type"] if isinstance(row.event, FrameEvent) else None
+
+
+def test_a_second_conversation_counts_anew() -> None:
+    """An app that connects again has the same numbers again, with other texts."""
+    sent: list[JsonObject] = []
+    for name, answer in (("conv_1", "Once upon a time."), ("conv_2", "Why not?")):
+        inside = {"conversation_id": name, "agent_output_audio_format": "pcm_16000"}
+        metadata = {"type": "conversation_initiation_metadata", "conversation_initiation_metadata_event": inside}
+        sent += [metadata, agent("Hello!", 1), audio(500, 1), user(f"To {name}.", 2), agent(answer, 3), audio(9000, 3)]
+        sent += [INTERRUPTION]
+    said = ["Hello!", "To conv_1.", "Once upon a time.", "Hello!", "To conv_2.", "Why not?"]
+    messages = memory(*sent)
+    assert [one["metadata"].get("original", one["content"]) for one in messages] == said
+    assert [place for place, one in enumerate(messages) if "interrupted" in one["metadata"]] == [2, 5]
 
 
 # The webhook
