@@ -120,21 +120,6 @@ def is_caught(name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.Monkey
     return any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in calls)
 
 
-def repeats_matter(name: str) -> bool:
-    """Whether a dialect that takes frames again whose id came before would give another memory of any recorded call."""
-    for one in RECORDINGS:
-        if one.dialect == name:
-            rows = [row._replace(event=without_id(row.event)) for row in journal_rows(one, twice=True)]
-            if contents(fold_rows(rows)) != one.document("contents"):
-                return True
-    return False
-
-
-def without_id(event: Any) -> Any:
-    """A frame that nothing tells from a new one."""
-    return msgspec.structs.replace(event, id=None) if isinstance(event, FrameEvent) else event
-
-
 def well_formed(frames: Iterable[JsonObject], reduce: Callable[[JsonObject], Any]) -> list[JsonObject]:
     """The frames that are not refused as malformed."""
     taken = []
