@@ -17,11 +17,14 @@ from msgspec import Meta, Raw, Struct
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch, validate_config
+from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
+from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import check_event
-from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.codec import ENCODER, decode_journaled
 from voicemem.protocol.events import (
+    FrameEvent,
     JournaledEvent,
     MemoryData,
     MemoryDocument,
@@ -39,6 +42,7 @@ from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.sessions.config_update import validated_update
+from voicemem.sessions.frames import reduce_frame
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow, RestoredSession
@@ -339,7 +343,31 @@ def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
         return event, text
     if event.seq not in (None, entry.seq):
         raise invalid("The event must have the same seq as its entry.")
+    if isinstance(event, FrameEvent):
+        return read_frame(event, text)
     return event, validated_update(event, text).payload if isinstance(event, SessionUpdate) else text
+
+
+def read_frame(event: FrameEvent, text: bytes) -> tuple[FrameEvent, bytes]:
+    """A frame of another stack, reduced as at the doors: whoever wrote the checkpoint may have added to it.
+
+    Raises `Refused`.
+    """
+    dialect = DIALECTS.get(event.dialect)
+    if dialect is None:
+        raise Refused("unknown_dialect")
+    if event.frame is None:
+        return event, text
+    try:
+        frame = reduce_frame(dialect, event)
+    except (MalformedFrame, UnknownFrame) as error:
+        raise Refused("malformed_frame", f"A frame is not one of {dialect.name}.") from error
+    if frame is None:
+        raise Refused("malformed_frame", "A frame says nothing, and would not be kept.")
+    if frame.content == event.frame:
+        return event, text
+    reduced = msgspec.structs.replace(event, frame=frame.content)
+    return reduced, ENCODER.encode(reduced)
 
 
 def check_own_event(event: ServerEvent) -> None:

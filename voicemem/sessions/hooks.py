@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, cast
 
 from voicemem.dialects.dialect import Dialect, MalformedFrame
 from voicemem.dialects.registry import DIALECTS
-from voicemem.errors import Refused
+from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
@@ -17,18 +18,25 @@ from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import YIELD_EVERY, Recorder
+from voicemem.store.streams import Stream
 
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
+OVER = ("session_ended", "session_erased")
+"""Why a webhook is not stored and yet done with: sent again it would fare no better, and platforms give up on webhooks
+that fail."""
 NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
 
 
 class HookResult(NamedTuple):
-    """What became of a webhook: its session, and how many of its frames are in the journal."""
+    """What became of a webhook: its session, how many of its frames were stored now, and why others were not."""
 
-    session_id: str
+    session_id: str | None
+    """None for a webhook that says nothing about a call."""
     stored: int
+    refused: str | None = None
+    """`session_ended` or `session_erased`, where the session takes nothing any more."""
 
 
 def session_id_of(said: str) -> str:
@@ -72,23 +80,42 @@ class Hooks:
     async def record(self, project: str, dialect: Dialect, body: JsonObject, session_id: str | None) -> HookResult:
         """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         reduced = self.reduce(dialect, body)
+        if not reduced:
+            return HookResult(session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
         if session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
         name = session_id or session_id_of(said or "")
         stream = await self.sessions.store.find_session(project, name)
         if stream is None:
-            stream, _ = await self.sessions.create(project, name, {})
+            try:
+                stream, _ = await self.sessions.create(project, name, {})
+            except Refused as refused:
+                if refused.code in OVER:
+                    return HookResult(name, 0, refused.code)
+                raise
+        reduced = await self.new_frames(stream, reduced)
         lease = ProducerLease(stream, f"{dialect.name}.hooks", None, may_call_out=False, may_set=False)
-        stored = 0
+        stored, over = 0, None
         for first in range(0, len(reduced), YIELD_EVERY):
             result = await self.recorder.record(lease, reduced[first : first + YIELD_EVERY])
             stored += result.stored
+            for problem in result.problems:
+                if problem.code not in OVER:
+                    raise Refused(problem.code, problem.detail)
+                over = problem.code
             if result.ended:
                 await self.presence.close_when_ended(lease)
         if stream.state != "running":  # it may run again
             self.sessions.notices_due.set()
-        return HookResult(name, stored)
+        return HookResult(name, stored, over if not stored else None)
+
+    async def new_frames(self, stream: Stream, reduced: list[ReducedFrame]) -> list[ReducedFrame]:
+        """The frames that the session does not have yet: platforms send a webhook again if they are in doubt."""
+        with suppress(SessionSetAside):
+            await self.recorder.memories.get_state(stream)
+        has_frame = self.recorder.memories.has_frame
+        return [one for one in reduced if not (one.event.id and has_frame(stream.key, cast(FrameEvent, one.event)))]
 
     def reduce(self, dialect: Dialect, body: JsonObject) -> list[ReducedFrame]:
         """What is kept of the frames of a webhook. Raises `Refused` (`malformed_frame`)."""

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, contents, fold_rows, reduced
+from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
+from voicemem.dialects.agora_ten.dialect import AGORA_TEN
 from voicemem.dialects.agora_ten.frames import MAX_PART, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.frames import LEFT
@@ -81,7 +82,8 @@ def test_private_things_are_not_kept() -> None:
         for _, frame in reduced(recording):
             text = json.dumps(frame.content)
             assert "+49" not in text
-            assert "data_type" not in text
+            assert "data_type" not in text or "transcribe" in text
+            assert "stream_id" not in text
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -179,6 +181,47 @@ def test_unknown_and_malformed_frames() -> None:
             reduce(frame)
     with pytest.raises(MalformedFrame):
         reduce(user("Hello."), "app")
+
+
+# Wrong dialects
+
+
+def at_half_the_rate(made: Any) -> Any:
+    """Words spoken twice as fast as they are."""
+    if not isinstance(made, Tts) or not made.words:
+        return made
+    halved = [msgspec.structs.replace(one, start_ms=one.start_ms // 2, end_ms=one.end_ms // 2) for one in made.words]
+    return msgspec.structs.replace(made, words=tuple(halved))
+
+
+def without_truncation(made: Any) -> Any:
+    """An interruption that does not say where."""
+    return msgspec.structs.replace(made, audio_end_ms=None) if isinstance(made, Interrupt) else made
+
+
+def in_arrival_order(made: Any) -> Any:
+    """Agora's turns left out."""
+    if isinstance(made, Asr | LlmDelta | LlmDone | Interrupt):
+        return msgspec.structs.replace(made, item=None, turn_id=None)
+    return made
+
+
+def repeats_taken_again(made: Any) -> Any:
+    """Each text of a reply taken for more of it."""
+    return msgspec.structs.replace(made, whole=False) if isinstance(made, LlmDelta) else made
+
+
+def speech_is_an_interruption(made: Any) -> Any:
+    """Whatever the user says cuts what the agent said last."""
+    return Interrupt(more=True) if isinstance(made, Asr) and not made.final else made
+
+
+@pytest.mark.parametrize(
+    "wrong", [at_half_the_rate, without_truncation, in_arrival_order, repeats_taken_again, speech_is_an_interruption]
+)
+def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these mistakes changes the memory of a recorded call."""
+    assert is_caught(AGORA_TEN.name, wrong, monkeypatch)
 
 
 json_values = st.recursive(

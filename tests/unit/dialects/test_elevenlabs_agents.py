@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, reduced
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, journal_rows, reduced
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -23,7 +23,7 @@ from voicemem.dialects.elevenlabs_agents.records import Alignment
 from voicemem.dialects.elevenlabs_agents.translation import RULES
 from voicemem.dialects.elevenlabs_agents.turns import without_ellipsis
 from voicemem.dialects.elevenlabs_agents.webhook import frames, verify
-from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.frames import LEFT
@@ -236,6 +236,75 @@ def test_frames_in_any_order_never_fail(sent: list[Any], with_times: bool) -> No
 def test_every_kind_has_a_rule() -> None:
     """Whatever is kept is translated."""
     assert set(RULES) == {name for name, kind in KINDS.items() if kind.record is not None}
+
+
+# Wrong dialects
+
+
+def at_half_the_rate(made: Any) -> Any:
+    """Audio taken for half as long as it is."""
+    total = made.total_audio_ms if isinstance(made, Tts) else None
+    return made if total is None else msgspec.structs.replace(made, total_audio_ms=total // 2, words=None)
+
+
+def without_truncation(made: Any) -> Any:
+    """A correction whose heard text is not taken, nor the clock's position."""
+    if not isinstance(made, Interrupt):
+        return made
+    return msgspec.structs.replace(made, heard_text=None, audio_end_ms=None)
+
+
+def in_arrival_order(made: Any) -> Any:
+    """No event says which item or turn it is about."""
+    if isinstance(made, Asr | LlmDone | Interrupt):
+        return msgspec.structs.replace(made, item=None, turn_id=None)
+    return made
+
+
+def always_more(made: Any) -> Any:
+    """An interruption taken for one though the audio was over."""
+    return msgspec.structs.replace(made, more=True) if isinstance(made, Interrupt) else made
+
+
+def speech_is_an_interruption(made: Any) -> Any:
+    """Whatever the user says cuts what the agent said last."""
+    return Interrupt(more=True) if isinstance(made, Asr) and not made.final else made
+
+
+@pytest.mark.parametrize(
+    "wrong", [at_half_the_rate, without_truncation, in_arrival_order, always_more, speech_is_an_interruption]
+)
+def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these mistakes changes the memory of a recorded call."""
+    assert is_caught(ELEVENLABS_AGENTS.name, wrong, monkeypatch)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=str)
+def test_repeated_frames_of_a_conversation_change_nothing(call: Recording) -> None:
+    """Transcripts, replies, interruptions and corrections that come twice count once, though they have no ids."""
+    numbered = ("user_transcript", "agent_response", "interruption", "agent_response_correction")
+    rows = journal_rows(call)
+    twice = [row for row in rows for _ in range(1 + (kind_of(row) in numbered))]
+    again = [row._replace(position=position) for position, row in enumerate(twice, 1)]
+    assert contents(fold_rows(again)) == call.document("contents")
+
+
+def kind_of(row: DecodedRow) -> str | None:
+    return row.event.frame["type"] if isinstance(row.event, FrameEvent) else None
+
+
+def test_a_second_conversation_counts_anew() -> None:
+    """An app that connects again has the same numbers again, with other texts."""
+    sent: list[JsonObject] = []
+    for name, answer in (("conv_1", "Once upon a time."), ("conv_2", "Why not?")):
+        inside = {"conversation_id": name, "agent_output_audio_format": "pcm_16000"}
+        metadata = {"type": "conversation_initiation_metadata", "conversation_initiation_metadata_event": inside}
+        sent += [metadata, agent("Hello!", 1), audio(500, 1), user(f"To {name}.", 2), agent(answer, 3), audio(9000, 3)]
+        sent += [INTERRUPTION]
+    said = ["Hello!", "To conv_1.", "Once upon a time.", "Hello!", "To conv_2.", "Why not?"]
+    messages = memory(*sent)
+    assert [one["metadata"].get("original", one["content"]) for one in messages] == said
+    assert [place for place, one in enumerate(messages) if "interrupted" in one["metadata"]] == [2, 5]
 
 
 # The webhook

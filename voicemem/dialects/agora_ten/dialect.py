@@ -7,6 +7,8 @@
 | `assistant.transcription` | `llm.delta` of `aTURN`, `tts` with new words; status 1 `llm.done`, 2 `interrupt` |
 | `message.interrupt` | `interrupt` at `start_ms`, which counts on the clock of the words |
 | `message.metrics` | `metric` |
+| TEN's `transcribe`, of the user | `asr` of `~uN`; `interrupt` of a reply that is not final |
+| TEN's `transcribe`, of the assistant | `llm.delta`, all so far, and `llm.done` of `~aN` |
 """
 
 from __future__ import annotations
@@ -15,4 +17,4 @@ from voicemem.dialects.agora_ten.frames import reduce
 from voicemem.dialects.agora_ten.translation import closed, translate
 from voicemem.dialects.dialect import Dialect
 
-AGORA_TEN = Dialect(name="agora-ten", version=1, reduce=reduce, translate=translate, closed=closed)
+AGORA_TEN = Dialect(name="agora-ten", version=2, reduce=reduce, translate=translate, closed=closed)

@@ -11,6 +11,7 @@ import binascii
 
 import msgspec
 
+from voicemem.dialects.agora_ten.collector import UNIX_MS, is_collected, reduced_text
 from voicemem.dialects.dialect import Frame, MalformedFrame, RawFrame, Side
 from voicemem.dialects.reading import Record, kept, kind_of
 from voicemem.errors import InvalidFrame
@@ -21,8 +22,6 @@ MAX_PARTS = 64
 MAX_PART = 4096
 """Characters of one part, and of a message's id at most 64."""
 MAX_MESSAGE_BYTES = 1 << 20
-UNIX_MS = 10**12
-"""Times below are none of Unix, in ms."""
 PART = "part"
 UNKNOWN_NUMBER = "???"
 
@@ -114,6 +113,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 def reduced(frame: JsonObject) -> Frame | None:
     """What is kept of a message."""
+    if is_collected(frame):
+        return reduced_text(frame)
     field = "object" if "object" in frame else "event_type"
     _, record = kind_of(frame, KINDS, field)
     if record is None:

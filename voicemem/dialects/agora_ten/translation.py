@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from voicemem.dialects.agora_ten.collector import collected_text, is_collected
 from voicemem.dialects.agora_ten.frames import PART, decoded, reduced
 from voicemem.dialects.dialect import Known, Made, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
@@ -21,6 +22,8 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame."""
     if PART in frame:
         return whole_message(frame[PART], ts, known)
+    if is_collected(frame):
+        return collected_text(frame, ts, known)
     match frame["object"]:
         case "user.transcription":
             return user_text(frame, known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made
-from voicemem.dialects.elevenlabs_agents.turns import newest_reply, stated_ts
+from voicemem.dialects.elevenlabs_agents.turns import begin_conversation, item_of, newest_reply, stated_ts
 from voicemem.protocol.events import Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -19,11 +19,11 @@ MAX_WAITING_WORDS = 100
 """Words whose audio came before their reply; the times of further ones are lost."""
 
 
-def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
-    name, _, rate = (frame["conversation_initiation_metadata_event"].get("agent_output_audio_format") or "").partition(
-        "_"
-    )
+def begin(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note the conversation, and how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
+    event = frame["conversation_initiation_metadata_event"]
+    begin_conversation(event["conversation_id"], known)
+    name, _, rate = (event.get("agent_output_audio_format") or "").partition("_")
     if name == "pcm" and rate.isascii() and rate.isdecimal():
         known.note("format", max(1, int(rate[:6]) * 2 // 1000))
     elif name == "ulaw":
@@ -48,7 +48,7 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
 def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
     """The reply of the same event, else the newest one if nobody has spoken since it began."""
     event = frame.get("event_id")
-    reply = None if event is None else known.reply(f"a{event}")
+    reply = None if event is None else known.reply(item_of("a", event, known))
     if reply is not None:
         return reply
     newest = newest_reply(known)

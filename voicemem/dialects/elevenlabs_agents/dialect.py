@@ -23,7 +23,7 @@ from voicemem.dialects.elevenlabs_agents.webhook import frames, verify
 
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=1,
+    version=2,
     reduce=reduce,
     translate=translate,
     closed=closed,

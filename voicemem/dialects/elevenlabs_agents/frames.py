@@ -1,7 +1,9 @@
 """Which frames of ElevenLabs Agents are kept, and which of their fields.
 
-Audio is counted, and the times of its characters become those of its words. Frames of the webhook's transcript, which
-`webhook` makes, are kept too. What configures the agent, who calls, and what the app tells the LLM is not.
+Events have numbers, which begin again in each conversation: an app that connects again has several in one session. So
+they are not the ids of frames; `translation` leaves out what comes twice. Audio is counted, and the times of its
+characters become those of its words. Frames of the webhook's transcript, which `webhook` makes, are kept too. What
+configures the agent, who calls, and what the app tells the LLM is not.
 """
 
 from __future__ import annotations
@@ -49,11 +51,6 @@ class Kind(NamedTuple):
     id: Callable[[JsonObject], Any] | None = None
 
 
-def event_id(field: str) -> Callable[[JsonObject], Any]:
-    """The number of an event, under the field that holds it."""
-    return lambda frame: frame[field]["event_id"]
-
-
 def call_id(field: str) -> Callable[[JsonObject], Any]:
     """The id of a tool's call, under the field that holds it."""
     return lambda frame: frame[field]["tool_call_id"]
@@ -72,16 +69,16 @@ SILENT_APP = """
 KINDS: dict[str, Kind] = {
     "conversation_initiation_metadata": Kind("vendor", MetadataFrame),
     "tentative_user_transcript": Kind("vendor", TentativeFrame),
-    "user_transcript": Kind("vendor", UserFrame, event_id("user_transcription_event")),
-    "agent_response": Kind("vendor", ResponseFrame, event_id("agent_response_event")),
+    "user_transcript": Kind("vendor", UserFrame),
+    "agent_response": Kind("vendor", ResponseFrame),
     "agent_chat_response_part": Kind("vendor", PartFrame),
     "audio": Kind("vendor", Audio),
-    "interruption": Kind("vendor", InterruptionFrame, event_id("interruption_event")),
-    "agent_response_correction": Kind("vendor", CorrectionFrame, event_id("agent_response_correction_event")),
+    "interruption": Kind("vendor", InterruptionFrame),
+    "agent_response_correction": Kind("vendor", CorrectionFrame),
     "client_tool_call": Kind("vendor", CallFrame, call_id("client_tool_call")),
     "agent_tool_request": Kind("vendor", RequestFrame, call_id("agent_tool_request")),
     "agent_tool_response_full_payload": Kind("vendor", ResultFrame, call_id("agent_tool_response_full_payload")),
-    ITEM: Kind("vendor", Item, lambda frame: frame["index"]),
+    ITEM: Kind("vendor", Item, lambda frame: f"{frame['conversation_id']}/{frame['index']}"),
     ENDED: Kind("vendor", Ended, lambda frame: frame["conversation_id"]),
     "client_tool_result": Kind("app", ClientResult, lambda frame: frame["tool_call_id"]),
     "user_message": Kind("app", TypedText),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from voicemem.dialects.dialect import Known, MadeEvent
-from voicemem.dialects.elevenlabs_agents.turns import answer_turn, stated_ts, utterance_turn, without_ellipsis
+from voicemem.dialects.elevenlabs_agents.turns import answer_turn, item_of, stated_ts, utterance_turn, without_ellipsis
 from voicemem.protocol.events import Asr, Interrupt, LlmDone, MessageEvent, SessionEnd, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 
@@ -32,7 +32,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
         if segment is not None and (segment.text != text or not segment.final):
             yield Asr(item=live, text=text, final=True)
         return
-    item = f"~p{frame['index']}"
+    item = item_of("~p", frame["index"], known, frame["conversation_id"])
     if known.turn_of(item) is not None or (typed and known.notes.get("said")):
         return
     turn = utterance_turn(item, known)
@@ -45,7 +45,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
 def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
     original = (frame.get("original_message") or text).strip()
     live = live_item(frame, "a", [original, text], known)
-    item = f"~p{frame['index']}" if live is None else live
+    item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
     if reply is None:
         yield LlmDone(item=item, text=original, turn_id=answer_turn(item, known))
@@ -60,8 +60,10 @@ def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) ->
     """The item of the live conversation that an item of the transcript repeats, by its event, else by its text."""
     said: list[str] = known.notes.get("said") or []
     event = frame.get("source_event_id")
-    if event is not None and f"{letter}{event}" in said:
-        return f"{letter}{event}"
+    if event is not None:
+        item = item_of(letter, event, known, frame["conversation_id"])
+        if item in said:
+            return item
     passed = known.notes.get("matched", 0)
     for place, item in enumerate(said[passed : passed + MAX_PASSED], passed):
         if (item.startswith("u") == (letter == "u")) and said_text(item, known) in texts:

@@ -1,10 +1,11 @@
 """What frames of ElevenLabs Agents say, in events of `voicemem.v1`.
 
 The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; what only the webhook has is
-`~pINDEX`. Notes: `format` (bytes of audio a millisecond), `said` (the items of the live conversation, in order),
-`tentative` (the user's item that is not final yet), `parts` (the reply that came in parts), `audio` (the newest
-reply with audio, its bytes so far and its last word), `waiting` (audio that came before its reply), `interrupted`
-(when), `matched` (how many of `said` the webhook has passed).
+`~pINDEX`. In a second conversation they are `u2.EVENT`, and so on. Notes: `format` (bytes of audio a millisecond),
+`said` (the items of the live conversation, in order), `tentative` (the user's item that is not final yet), `parts` (the
+reply that came in parts), `whole` (the item under which it came again), `audio` (the newest reply with audio, its bytes
+so far and its last word), `waiting` (audio that came before its reply), `interrupted` (which reply, when, by which
+event), `conversations` (numbers by id), `matched` (how many of `said` the webhook has passed).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from itertools import islice, takewhile
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
 from voicemem.dialects.dialect import Known, Made
-from voicemem.dialects.elevenlabs_agents.audio import count_audio, note_format, play_waiting
+from voicemem.dialects.elevenlabs_agents.audio import begin, count_audio, play_waiting
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM
 from voicemem.dialects.elevenlabs_agents.transcript import end_call, post_call_item
 from voicemem.dialects.elevenlabs_agents.turns import (
+    RECENT,
     add_said,
     answer_turn,
+    item_of,
     newest_reply,
     replies,
     stated_ts,
@@ -48,7 +51,7 @@ def closed(ts: int, known: Known) -> Made:
 
 def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["tentative_user_transcription_event"]
-    item = f"u{event['event_id']}"
+    item = item_of("u", event["event_id"], known)
     segment = known.segment(item)
     if event["user_transcript"].strip() and (segment is None or not segment.final):
         yield from withdraw_tentative(item, known)
@@ -58,7 +61,10 @@ def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["user_transcription_event"]
-    item = f"u{event['event_id']}"
+    item = item_of("u", event["event_id"], known)
+    segment = known.segment(item)
+    if segment is not None and segment.final:
+        return
     turn = utterance_turn(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
@@ -84,7 +90,7 @@ def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     part = frame["text_response_part"]
-    item = f"a{part['event_id']}"
+    item = item_of("a", part["event_id"], known)
     reply = known.reply(item)
     if part["text"] and (reply is None or not reply.complete):
         if reply is None:
@@ -97,11 +103,14 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["agent_response_event"]
-    item, text = f"a{event['event_id']}", event["agent_response"].strip()
+    item, text = item_of("a", event["event_id"], known), event["agent_response"].strip()
     in_parts = known.notes.get("parts")
+    if item == known.notes.get("whole") or (item in known.notes.get("said", ())[-RECENT:] and item != in_parts):
+        return
     if in_parts is not None and known.reply(item) is None:
         grown = known.reply(in_parts)
         if grown is not None and grown.text.strip() == text:
+            known.note("whole", item)
             item = in_parts
     known.note("parts", None)
     if not text:
@@ -117,10 +126,11 @@ def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user spoke; of what may still play by the clock, this much was heard. The app stops playing all of it."""
-    newest = newest_reply(known)
-    if newest is None:
+    newest, event = newest_reply(known), frame["interruption_event"]["event_id"]
+    noted = known.notes.get("interrupted")
+    if newest is None or (noted is not None and noted[2] == event):
         return
-    known.note("interrupted", [newest.item, stated_ts(ts, known)])
+    known.note("interrupted", [newest.item, stated_ts(ts, known), event])
     known.note("waiting", None)
     own = frozenset(replies(known))
     playing = takewhile(lambda reply: reply.turn == newest.turn, known.open_replies())
@@ -138,11 +148,11 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     heard = without_ellipsis(event["corrected_agent_response"].strip(), original)
     item = next((item for item in replies(known) if text_of(item, known) == original), None)
     if item is None and original:
-        item = f"~c{event['event_id']}"
+        item = item_of("~c", event["event_id"], known)
         add_said(item, known)
         yield LlmDone(item=item, text=original, turn_id=answer_turn(item, known))
     if item is not None and heard != original:
-        noted, interrupted_at = known.notes.get("interrupted") or (None, None)
+        noted, interrupted_at, _ = known.notes.get("interrupted") or (None, None, None)
         at = interrupted_at if noted == item and interrupted_at is not None else stated_ts(ts, known)
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=at)
@@ -179,7 +189,7 @@ def tool_result(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 RULES: dict[str, Callable[[JsonObject, int, Known], Made]] = {
-    "conversation_initiation_metadata": note_format,
+    "conversation_initiation_metadata": begin,
     "tentative_user_transcript": grow_transcript,
     "user_transcript": finish_transcript,
     "agent_response": finish_reply,

@@ -8,9 +8,30 @@ from voicemem.dialects.dialect import Known, KnownReply
 
 MAX_SAID = 500
 """Items whose order is remembered, for the webhook after the call."""
+MAX_CONVERSATIONS = 8
+"""Conversations of one session whose ids are remembered."""
 RECENT = 16
 """How many of the newest items are looked through for a reply."""
 ELLIPSES = ("...", "…")
+
+
+def begin_conversation(id: str, known: Known) -> None:
+    """Note a conversation of the session; a later one counts its events anew."""
+    numbers: dict[str, int] = known.notes.get("conversations") or {}
+    if id in numbers:
+        return
+    number = max(numbers.values(), default=0) + 1
+    newest = list(numbers.items())[-MAX_CONVERSATIONS + 1 :]
+    known.note("conversations", dict(newest) | {id: number})
+    for note in ("tentative", "parts", "whole", "waiting", "interrupted"):
+        known.note(note, None)
+
+
+def item_of(letter: str, event: int, known: Known, conversation: str | None = None) -> str:
+    """The item of an event: of the newest conversation, or of the one of this id."""
+    numbers: dict[str, int] = known.notes.get("conversations") or {}
+    number = max(numbers.values(), default=1) if conversation is None else numbers.get(conversation, 1)
+    return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
 
 
 def utterance_turn(item: str | None, known: Known) -> int | None:

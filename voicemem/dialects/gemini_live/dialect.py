@@ -15,7 +15,7 @@ There are no ids. What the user says and what the model answers is an exchange n
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
 | app `clientContent.turns[]` (the last, if it is the user's), `realtimeInput.text` | a `message` of the user |
-| `setupComplete.sessionId` | the session's id |
+| `setupComplete` | the session's id; after another connection, the end of its exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
 
 Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
@@ -28,4 +28,4 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.gemini_live.frames import reduce
 from voicemem.dialects.gemini_live.translation import closed, translate
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=1, reduce=reduce, translate=translate, closed=closed)
+GEMINI_LIVE = Dialect(name="gemini-live", version=2, reduce=reduce, translate=translate, closed=closed)

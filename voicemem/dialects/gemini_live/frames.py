@@ -146,8 +146,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if typed:
         content["realtimeInput"] = {"text": typed}
     session_id = None if message.setup_complete is None else message.setup_complete.session_id
-    if session_id:
-        content["setupComplete"] = {"sessionId": session_id}
+    if message.setup_complete is not None:
+        content["setupComplete"] = {"sessionId": session_id} if session_id else {}
     if not content:
         return None
     only_audio = content.keys() == {AUDIO_BYTES, RATE}

@@ -32,6 +32,8 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         return tool_results(frame, known)
     if "realtimeInput" in frame:
         return type_text(frame, known)
+    if "setupComplete" in frame:
+        return connect(known)
     return server_events(frame, ts, known)
 
 
@@ -67,6 +69,12 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from complete(known, played=True, has_text=bool(outputs))
 
 
+def connect(known: Known) -> Made:
+    """A connection begins. After another one, nothing more comes of what was under way there."""
+    if known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None:
+        yield from complete(known, played=False)
+
+
 def output_texts(content: JsonObject) -> list[str]:
     """What the model says in a message."""
     parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
@@ -75,7 +83,8 @@ def output_texts(content: JsonObject) -> list[str]:
 
 def closed(ts: int, known: Known) -> Made:
     """The reply that the caller had not heard to its end."""
-    return close_by_clock(known, ts, lambda item: item.startswith("~a"))
+    yield from measure(known)
+    yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
 
 
 # Exchanges
@@ -209,6 +218,13 @@ def count_audio(frame: JsonObject, known: Known) -> MadeEvent:
     return Tts(item=reply_item(known), total_audio_ms=count * 500 // frame[RATE])
 
 
+def measure(known: Known) -> Made:
+    """Say again how long the audio is: it comes before its words, and all that have come by now belong to it."""
+    reply = known.reply(reply_item(known))
+    if reply is not None and known.has_clock and reply.total_audio_ms is not None:
+        yield Tts(item=reply.item, total_audio_ms=reply.total_audio_ms)
+
+
 def interrupt(ts: int, known: Known) -> Made:
     """The user interrupts what the model says; before it says anything there is nothing to cut."""
     if known.notes.get("begun") and not known.notes.get("cut"):
@@ -216,6 +232,7 @@ def interrupt(ts: int, known: Known) -> Made:
         if not known.notes.get("ahead"):
             known.note("ahead", True)
             known.note("said", None)
+        yield from measure(known)
         yield from interrupt_by_clock(known, reply_item(known), ts)
 
 

@@ -2,6 +2,7 @@
 
 | frame | events |
 |---|---|
+| `user_state_changed` to speaking | the place of what the user says |
 | `user_input_transcribed` | `asr` of an item `~pN`, one a final: what the user says until their item comes |
 | `conversation_item_added`, role user | withdraws those; `asr` final of the item, in their turn |
 | `conversation_item_added`, role assistant | `llm.done` in the turn of the utterance that began last before it |

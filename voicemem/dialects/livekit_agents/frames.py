@@ -19,6 +19,7 @@ from voicemem.dialects.livekit_agents.records import (
     Text,
     Transcribed,
     Updated,
+    UserState,
 )
 from voicemem.dialects.livekit_agents.times import ms
 from voicemem.dialects.reading import kept, kind_of, require_object
@@ -27,11 +28,12 @@ from voicemem.protocol.types import JsonObject
 TRANSCRIPTION = "lk.transcription"
 """The topic of LiveKit's text streams."""
 SILENT = """
-    user_state_changed agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
+    agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
     session_usage_updated speech_created error debug_message eot_prediction user_turn_exceeded
     agent_backchannel_opportunity agent_handoff agent_config_update
 """.split()  # noqa: SIM905 (a list would be a page long)
 KINDS: dict[str, type[msgspec.Struct] | None] = {
+    "user_state_changed": UserState,
     "user_input_transcribed": Transcribed,
     "conversation_item_added": Added,
     "message": Item,
@@ -43,7 +45,10 @@ KINDS: dict[str, type[msgspec.Struct] | None] = {
     "close": Close,
     **dict.fromkeys(SILENT),
 }
+SPEAKING = "speaking"
+"""The state of a user whose utterance begins."""
 JAVASCRIPT = {
+    "newState": "new_state",
     "createdAt": "created_at",
     "isFinal": "is_final",
     "callId": "call_id",
@@ -75,6 +80,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
             return None
         given = with_texts(given)
     content = kept(record, given)
+    if record is UserState and content["new_state"] != SPEAKING:
+        return None
     return Frame(
         content,
         id=id_of(name, content),

@@ -12,6 +12,12 @@ class Transcribed(Record):
     created_at: float | None = None
 
 
+class UserState(Record):
+    type: str
+    new_state: str
+    created_at: float | None = None
+
+
 class Spoken(Record):
     """When an item was spoken, in Unix seconds."""
 

@@ -35,6 +35,21 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     return RULES[frame["type"]](frame, ts, known)
 
 
+def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
+    pending: list[int] | None = known.notes.get("pending")
+    if pending is not None:
+        segment = known.segment(f"~p{pending[2]}")
+        is_empty = pending[1] == pending[2] and (segment is None or not segment.text)
+        if not is_empty or not known.is_answered(pending[0]):
+            return
+    number, turn = known.notes.get("pieces", 0) + 1, known.next_turn
+    known.note("pending", [turn, number, number])
+    known.note("pieces", number)
+    note_turn(turn, time_of(frame, ts), known)
+    yield Asr(item=f"~p{number}", text="", turn_id=turn)
+
+
 def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """What the recogniser hears, until LiveKit's own item of the turn takes its place."""
     pending: list[int] | None = known.notes.get("pending")
@@ -75,6 +90,8 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     if turn is None:
         began = spoken_ms(item, "started_speaking_at")
         begin = at if began is None else min(at, began)
+        if pending is not None and at < begin_of(pending[0], known):  # the user has begun to speak again since
+            pending = None
         turn = turn_of_utterance(begin, known) if pending is None else pending[0]
         note_turn(turn, begin, known)
     if pending is not None:
@@ -173,6 +190,11 @@ def note_turn(turn: int, begin: int, known: Known) -> None:
     known.note("turns", sorted([since, noted] for noted, since in turns.items())[-MAX_TURNS:])
 
 
+def begin_of(turn: int, known: Known) -> int:
+    """When a turn began; 0 if that is not known any more."""
+    return next((since for since, noted in known.notes.get("turns", ()) if noted == turn), 0)
+
+
 def turn_at(at: int, known: Known) -> int:
     """The turn whose utterance began last before a time; 0 before any."""
     turns: list[list[int]] = known.notes.get("turns", [])
@@ -189,6 +211,7 @@ def turn_of_utterance(begin: int, known: Known) -> int:
 
 
 RULES: dict[str, Translate] = {
+    "user_state_changed": open_utterance,
     "user_input_transcribed": grow_utterance,
     "conversation_item_added": add_item,
     "message": add_item,

@@ -75,8 +75,8 @@ class Kind(NamedTuple):
 
 
 SILENT_VENDOR = """
-    bot-ready bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
-    user-llm-text stt-raw-text llm-raw-text tts-raw-text user-started-speaking user-stopped-speaking
+    bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
+    user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
     vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
     server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
     llm-function-call-started llm-search-response bot-llm-search-response config config-available
@@ -90,6 +90,8 @@ SILENT_APP = """
 KINDS: dict[str, Kind] = {
     "user-input": Kind("vendor", UserInput),
     "user-transcription": Kind("vendor", UserInput),
+    "bot-ready": Kind("vendor", Nothing),
+    "user-started-speaking": Kind("vendor", Nothing),
     "bot-llm-started": Kind("vendor", Nothing),
     "bot-llm-stopped": Kind("vendor", Nothing),
     "bot-output": Kind("vendor", BotOutput),

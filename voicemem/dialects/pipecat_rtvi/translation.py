@@ -34,6 +34,23 @@ def closed(ts: int, known: Known) -> Made:
 # The user
 
 
+def start_session(frame: JsonObject, known: Known) -> Made:
+    """A bot is there, perhaps after another: it counts its segments anew, and says no more of what that one said."""
+    yield from interrupt(frame, known)
+    known.note("segments", None)
+    known.note("speaking", None)
+
+
+def open_utterance(frame: JsonObject, known: Known) -> Made:
+    """Reserve the place of what the user says, since its text may come after the answer has begun."""
+    number = known.notes.get("utterance", 0)
+    segment, turn = known.segment(f"~u{number}"), known.turn_of(f"~u{number}")
+    if segment is None or segment.final or (not segment.text and turn is not None and known.is_answered(turn)):
+        item = f"~u{number + 1}"
+        known.note("utterance", number + 1)
+        yield Asr(item=item, text="", turn_id=user_turn(item, known))
+
+
 def take_input(frame: JsonObject, known: Known) -> Made:
     data = frame["data"]
     if not known.notes.get("input"):
@@ -245,6 +262,8 @@ def tool_turn(known: Known) -> int:
 
 Rule = Callable[[JsonObject, Known], Made]
 RULES: dict[str, Rule] = {
+    "bot-ready": start_session,
+    "user-started-speaking": open_utterance,
     "user-input": take_input,
     "user-transcription": take_transcription,
     "send-text": send_text,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from voicemem.errors import Refused
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import JsonObject, Name, SessionId
+from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
 from voicemem.security.access import DEFAULT_PROJECT, bearer_token
 from voicemem.server.http.request import decode_large, json_response, read_body, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
@@ -21,10 +21,15 @@ class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HookTaken(Struct, frozen=True):
-    """The session that the webhook is about, and how many frames of it were stored now: 0 for a repeat."""
+    """The session that the webhook is about, and how many frames of it were stored now: 0 for a repeat.
 
-    session_id: SessionId
+    There is no `session_id` for a webhook that says nothing about a call. `refused` is there if the session takes
+    nothing any more: `session_ended`, `session_erased`.
+    """
+
+    session_id: SessionId | None
     stored: int
+    refused: Reason | UnsetType = UNSET
 
 
 async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
@@ -50,7 +55,8 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     if not isinstance(value, dict):
         raise Refused("malformed_frame", "A webhook must be a JSON object.")
     taken = await services.hooks.record(project, dialect, value, query.session_id)
-    return json_response(HookTaken(taken.session_id, taken.stored))
+    refused = UNSET if taken.refused is None else taken.refused
+    return json_response(HookTaken(taken.session_id, taken.stored, refused))
 
 
 async def project_of_key(request: web.Request, query: HookQuery) -> str:
@@ -82,7 +88,7 @@ ROUTES = (
         BodySpec({JSON: JsonObject}),
         (
             *("unauthorized", "token_expired", "forbidden", "rate_limited", "unknown_dialect", "malformed_frame"),
-            *("missing_field", "session_erased", "seq_required"),
+            *("missing_field", "seq_required"),
         ),
     ),
 )

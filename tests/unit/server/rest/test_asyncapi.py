@@ -9,10 +9,13 @@ from typing import Any
 import jsonschema_rs
 
 from tests.support.checks.asyncapi import described, messages_of
+from tests.support.dialects import RECORDINGS
 from tests.support.paths import TESTS
+from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES
 from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import Frame
+from voicemem.server.ingest.bare import QUERY
 from voicemem.version import __version__
 
 
@@ -52,11 +55,33 @@ def test_every_reference_leads_somewhere() -> None:
 def test_every_type_of_frame_is_in_it() -> None:
     """What may arrive and what is sent, and nothing else, besides several events together."""
     kinds = (*IncomingEvent.__args__, *Frame.__args__)
-    assert {"events", *(str(kind.__struct_config__.tag) for kind in kinds)} == set(
-        described()["components"]["messages"]
-    )
+    events = {"events", *(str(kind.__struct_config__.tag) for kind in kinds)}
+    channels = {name: set(channel["messages"]) for name, channel in described()["channels"].items()}
+    assert events | {"frame.bare", "frame.envelope"} == set(described()["components"]["messages"])
     used = {*messages_of(*described()["operations"]), *messages_of(*described()["operations"], answers=True)}
-    assert used == set(described()["channels"]["ingest"]["messages"]) == set(described()["components"]["messages"])
+    assert used == channels["ingest"] | channels["dialect"]
+    assert channels["ingest"] == events | {"frame.envelope"}
+
+
+def test_every_dialect_has_its_path() -> None:
+    """The path of bare frames names each dialect, and what its address may say, as the door takes it."""
+    channel = described()["channels"]["dialect"]
+    assert channel["address"] == "/v1/ingest/{dialect}"
+    assert channel["parameters"]["dialect"]["enum"] == sorted(DIALECTS)
+    assert set(channel["bindings"]["ws"]["query"]["properties"]) == set(QUERY)
+    token = described()["components"]["securitySchemes"]["session_token"]
+    assert (token["name"], token["in"]) == ("token", "query")
+
+
+def test_recorded_envelopes_are_documented() -> None:
+    """Every envelope of a recorded call is one of the document's."""
+    payload = described()["components"]["messages"]["frame.envelope"]["payload"]
+    envelope = jsonschema_rs.Draft7Validator({"allOf": [payload], "components": described()["components"]})
+    for recording in RECORDINGS:
+        for sent in recording.envelopes():
+            envelope.validate(sent)
+    assert not envelope.is_valid({"type": "frame", "frame": {}})
+    assert not envelope.is_valid({"frame": {}, "ts": "now"})
 
 
 def test_every_close_code_is_in_it() -> None:
