@@ -3,7 +3,7 @@
     voicemem serve
     python -m examples.agora_engine [INGEST_URL REST_URL]
 
-It needs neither keys nor a network: recogniser, LLM and voice are scripted. Only the lines with a star are what voicemem
+It needs neither keys nor a network: recogniser, LLM and voice are scripted. Only lines with a star are what voicemem
 adds: the engine copies what it tells its clients, and asks for the context of the next LLM request.
 """
 
