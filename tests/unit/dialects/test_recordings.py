@@ -67,6 +67,33 @@ def test_reduced_frame_is_reduced_to_itself(recording: Recording) -> None:
         assert len(msgspec.json.encode(frame.content)) <= MAX_TEXT_BYTES
 
 
+SECRET = "sk-secret"
+TOOLS = ("arguments", "args", "parameters", "result", "full_tool_result", "result_value", "functionResponses")
+"""What tools are called with and answer, which is kept as it is."""
+
+
+def with_secrets(value: Any) -> Any:
+    """A frame with a field that nobody knows at every level, but in what is a tool's."""
+    if isinstance(value, list):
+        return [with_secrets(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: one if key in TOOLS else with_secrets(one) for key, one in value.items()} | {"new_field": SECRET}
+
+
+@recorded
+def test_what_a_vendor_adds_is_not_kept(recording: Recording) -> None:
+    """Fields that a dialect does not name are left out at every level, whatever is in them."""
+    dialect = DIALECTS[recording.dialect]
+    for envelope in recording.envelopes():
+        kept = dialect.reduce(with_secrets(envelope["frame"]), envelope.get("from"))
+        before = dialect.reduce(envelope["frame"], envelope.get("from"))
+        assert (kept is None) == (before is None)
+        if kept is not None and before is not None:
+            assert SECRET not in msgspec.json.encode(kept.content).decode()
+            assert kept.content == before.content
+
+
 @recorded
 def test_frame_of_the_other_side_is_malformed(recording: Recording) -> None:
     """A dialect knows who sends a frame, where only one side does."""
