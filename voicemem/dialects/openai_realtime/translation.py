@@ -1,8 +1,8 @@
 """What frames of OpenAI's Realtime API say, in events of `voicemem.v1`.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
-conversation), `i:ITEM` (the turn of an item that has not begun), `a:ITEM` (its bytes of audio so far), `b:RESPONSE`
-(when its audio began to play, over WebRTC).
+conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
+announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC).
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def utterance_turn(known: Known) -> int:
-    """The turn of a new utterance: the same while nobody has answered."""
-    return known.here if known.here and not known.is_answered(known.here) else known.next_turn
+    """The turn of a new utterance: the same while nobody has begun to answer."""
+    is_answered = known.is_answered(known.here) or known.notes.get("answering") == known.here
+    return known.next_turn if is_answered or not known.here else known.here
 
 
 def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -115,7 +116,10 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
     elif item["type"] == "function_call_output":
         yield from tool_result(id, item, turn_after(frame, known))
     elif known.turn_of(id) is None:
-        known.note(f"i:{id}", turn_after(frame, known))
+        turn = turn_after(frame, known)
+        known.note(f"i:{id}", turn)
+        if item.get("role") == "assistant":
+            known.note("answering", turn)
 
 
 def finish_item(frame: JsonObject, ts: int, known: Known) -> Made:
