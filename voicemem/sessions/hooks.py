@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from voicemem.dialects.dialect import Dialect, MalformedFrame
+from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused
 from voicemem.protocol.codec import RejectedEvent
@@ -18,7 +18,6 @@ from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import YIELD_EVERY, Recorder
 
-NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
@@ -29,11 +28,6 @@ class HookResult(NamedTuple):
 
     session_id: str
     stored: int
-
-
-def session_id_of(said: str) -> str:
-    """The id of a session, from the vendor's."""
-    return NOT_IN_IDS.sub("-", said)[:128]
 
 
 class Hooks:
