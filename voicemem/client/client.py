@@ -138,7 +138,10 @@ class Client:
     def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
         """A session that this client has open, for another part of the program that is the same producer."""
         found = self._producers.get((session_id, producer))
-        return None if found is None or not found.opened else self._session(found)
+        if found is None or not found.opened:
+            return None
+        found.times_found += 1
+        return self._session(found)
 
     def _session(self, producer: Producer) -> ProducerSession:
         return ProducerSession(producer, self._schedule_wakeup, self.rest)

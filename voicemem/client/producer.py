@@ -91,6 +91,7 @@ class Producer:
         self.error: ClientError | None = None
         """Why the producer takes nothing more."""
         self.finished = False
+        self.times_found = 0
         self.wakeup_pending = False
         """Whether the transport is about to be woken for the events that were taken."""
         self.lock = threading.Lock()

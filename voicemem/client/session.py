@@ -98,6 +98,11 @@ class SessionFacts:
         return self._producer.dropped
 
     @property
+    def times_found(self) -> int:
+        """How often `Client.find` has returned it: another part of the program sends into it too."""
+        return self._producer.times_found
+
+    @property
     def fullness(self) -> float:
         """How full the buffer is, from 0 to 1."""
         buffer = self._producer.buffer

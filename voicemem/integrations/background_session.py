@@ -51,6 +51,8 @@ class BackgroundSession:
         self.early: deque[EarlyEvent] = deque()
         """What waits for the session to be open, within the limits of the client's buffer."""
         self.early_bytes = 0
+        self.times_found = 0
+        """How often the session had been found when this one had it."""
         self.drops = DroppedEvents(client.options.on_dropped)
         self.quiet_until = 0.0
         self.logged: set[str] = set()
@@ -74,6 +76,8 @@ class BackgroundSession:
                 else:
                     self.error = ClientError("invalid_request", str(error))
                     self.log_once("This call is not remembered.", self.error)
+        if self.session is not None:
+            self.times_found = self.session.times_found
         await self.send_early()
 
     async def send_early(self) -> None:
@@ -115,6 +119,11 @@ class BackgroundSession:
             return
         self.early.append(EarlyEvent(event, ends, size))
         self.early_bytes += size
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other of the same producer has come since."""
+        return self.session is None or self.session.times_found == self.times_found
 
     @property
     def dropped(self) -> int:

@@ -65,8 +65,6 @@ class CallMemory:
         self.left_at: int | None = None
         """When the connection was closed or lost, Unix ms."""
         self.closed_by_app = False
-        self.next_seq: int | None = None
-        """Where the session stood then."""
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
         if session_id is not None:
@@ -145,7 +143,6 @@ class CallMemory:
             return
         self.left_at = now_ms()
         self.queue.finish()
-        self.next_seq = None if self.session is None else self.session.next_seq
         self.timer = self.queue.loop.call_later(CLOSED_S if is_clean else LOST_S, self.leave_alone)
 
     def failed(self, error: Exception) -> None:
@@ -217,7 +214,7 @@ class CallMemory:
     def leave_alone(self) -> None:
         """End the session of a connection that did not come back, unless another one goes on with it."""
         self.timer = None
-        if self.ends and (self.session is None or self.next_seq in (None, self.session.next_seq)):
+        if self.ends and (self.background is None or self.background.is_alone):
             self.end(CLOSED)
         self.leaving = asyncio.ensure_future(self.leave(LINGER_S))
 
