@@ -136,13 +136,23 @@ class BackgroundSession:
         It takes at most the option `context_timeout_s` of the client in all. After a failure the next are None at once,
         for five seconds.
         """
-        timeout_s = self.client.options.context_timeout_s
+        return await self.context_within(self.client.options.context_timeout_s, **params)
+
+    async def context_within(self, timeout_s: float, **params: Any) -> JsonObject | None:
+        """The same in another time."""
 
         async def read(session: ProducerSession) -> JsonObject:
             await session.flush(timeout_s / 2)
             return await session.context(timeout=timeout_s / 2, **params)
 
         return await self.read(read)
+
+    async def until_open(self, timeout_s: float) -> None:
+        """Wait for the session to be open, at most so long; after that was in vain, not at all for five seconds."""
+        if self.session is None and time.monotonic() >= self.quiet_until:
+            await asyncio.wait({self.opening}, timeout=timeout_s)
+            if self.session is None:
+                self.quiet_until = time.monotonic() + QUIET_S
 
     async def read(self, ask: Callable[[ProducerSession], Awaitable[T]]) -> T | None:
         """What the session answers, or None."""

@@ -52,7 +52,7 @@ async def test_a_service_that_is_killed_in_between(
                     await remembered.session.flush()
                 await process.kill()
 
-    addresses = [Address("127.0.0.1", port) for port in (ingest, rest)]
+    addresses = Address("127.0.0.1", ingest), Address("127.0.0.1", rest)
     async with client_for(*addresses) as client, vendor_at() as (url, vendor), connect(url) as connection:
         voicemem.tee(connection, client, "call", dialect=recording.dialect)
         await play(recording, Ends(connection.send, connection.recv, await vendor.connected), clock, restart)

@@ -17,7 +17,6 @@ import msgspec
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, UnknownFrame
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED
-from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 MAX_ASIDE = 10_000
@@ -189,14 +188,12 @@ def raw_frame(crossing: Crossing) -> RawFrame:
 
 def added_up(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
     """One count for two of audio that are equal otherwise; None if they are not."""
-    if not other.frame.counts_audio or one.side != other.side or without_count(one) != without_count(other):
+    if not other.frame.counts_audio or one.side != other.side:
         return None
-    total = one.frame.content[AUDIO_BYTES] + other.frame.content[AUDIO_BYTES]
-    return one._replace(frame=one.frame._replace(content=one.frame.content | {AUDIO_BYTES: total}))
-
-
-def without_count(crossing: ReducedCrossing) -> JsonObject:
-    return {key: value for key, value in crossing.frame.content.items() if key != AUDIO_BYTES}
+    content, added = one.frame.content, other.frame.content[AUDIO_BYTES]
+    if content | {AUDIO_BYTES: added} != other.frame.content:
+        return None
+    return one._replace(frame=one.frame._replace(content=content | {AUDIO_BYTES: content[AUDIO_BYTES] + added}))
 
 
 def now_ms() -> int:

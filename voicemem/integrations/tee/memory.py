@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -105,7 +106,11 @@ class CallMemory:
         seconds.
         """
         self.queue.finish()
-        return None if self.background is None else await self.background.context(**params)
+        if self.background is None:
+            return None
+        timeout_s, began = self.client.options.context_timeout_s, time.monotonic()
+        await self.background.until_open(timeout_s / 2)
+        return await self.background.context_within(timeout_s - (time.monotonic() - began), **params)
 
     async def aclose(
         self,
