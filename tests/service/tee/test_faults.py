@@ -12,13 +12,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as serve_websocket
+from websockets.exceptions import ConnectionClosed
 
 import voicemem
-from tests.support.callers.client_sessions import REFUSING, client_to, in_time, options
+from tests.support.callers.client_sessions import REFUSING, client_for, client_to, in_time, options
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.callers.tees import vendor_at
+from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
@@ -379,3 +383,56 @@ async def test_context_has_all_that_crossed(app: App) -> None:
         assert body is not None
         assert ["Welcome.", "Hello?"] == [one["content"] for one in body["messages"]]
         await remembered.aclose()
+
+
+async def test_what_is_left_at_the_end_is_delivered_later(app: App) -> None:
+    """A call may be over, and its connection gone, before the memory is there at all."""
+    async with NetworkProxy(app.ingest_address) as proxy, client_for(proxy.address, app.rest_address) as client:
+        await proxy.down()
+        async with call() as (connection, vendor):
+            voicemem.tee(connection, client, "call", dialect="openai-realtime")
+            await pass_on(reply(1), vendor, connection)
+            await voicemem.memory_of(connection).aclose(timeout=0.05)
+        await proxy.up()
+        remembered = voicemem.memory_of(connection)
+        assert remembered.leaving is not None
+        await remembered.leaving
+        assert ["1 "] == await texts(app)
+        await wait_until_closed(app, "call")
+
+
+async def test_the_sdk_connects_again(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection of openai's that was lost and is made again is the same call; giving up after a loss ends it."""
+    monkeypatch.setattr(memory, "CLOSED_S", 0.2)
+    connections: asyncio.Queue[ServerConnection] = asyncio.Queue()
+
+    async def vendor(connection: ServerConnection) -> None:
+        await connections.put(connection)
+        await connection.wait_closed()
+
+    async with (
+        serve_websocket(vendor, "127.0.0.1", 0) as server,
+        AsyncOpenAI(
+            api_key="key", websocket_base_url=f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        ) as sdk,
+        sdk.realtime.connect(
+            model="gpt-realtime", on_reconnecting=lambda event: None, initial_delay=0.01, max_retries=1
+        ) as connection,
+    ):
+        voicemem.tee(connection, client, "call")
+        events = aiter(connection)
+        for number in (1, 2):
+            other_end = await connections.get()
+            await other_end.send(json.dumps(reply(number)))
+            assert "response.output_text.delta" == (await anext(events)).type
+            other_end.transport.abort()
+            if number == 1:
+                again = asyncio.create_task(anext(events))
+                await (other_end := await connections.get()).send('{"type": "rate_limits.updated"}')
+                await again
+                await connections.put(other_end)
+        server.close(close_connections=True)
+        with pytest.raises(ConnectionClosed):
+            await anext(events)
+    await wait_until_closed(app, "call")
+    assert ["1 2 "] == await texts(app)

@@ -20,6 +20,7 @@ from voicemem.integrations.tee.frames import RawMessage
 
 CLEAN_CODES = (1000, 1001, 1005)
 """Close codes after which the other side is not expected back."""
+MESSAGES = (WSMsgType.TEXT, WSMsgType.BINARY)
 CLOSING = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 Method = Callable[..., Awaitable[Any]]
 
@@ -248,11 +249,11 @@ def wrap_aiohttp(connection: Any, tap: Tap) -> None:
     def on_message(message: Any, *_: Any, **__: Any) -> None:
         if message.type in CLOSING:
             tap.closed(message.type is not WSMsgType.ERROR and connection.close_code in CLEAN_CODES)
-        else:
+        elif message.type in MESSAGES:
             tap.received(message.data, message.type is WSMsgType.TEXT)
 
     def on_frame(message: bytes, opcode: WSMsgType, *_: Any, **__: Any) -> None:
-        if opcode in (WSMsgType.TEXT, WSMsgType.BINARY):
+        if opcode in MESSAGES:
             tap.sent(message, opcode is WSMsgType.TEXT)
 
     wrap_receiving(connection, "receive", tap, on_message)

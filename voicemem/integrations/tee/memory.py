@@ -18,7 +18,7 @@ MAX_WAITING, MAX_WAIT_S = 64, 10.0
 CLOSED_S, LOST_S = 5.0, 60.0
 """How long a connection that was closed, or lost, may come back before its session is ended."""
 LINGER_S = 600.0
-"""How long a client of our own tries to deliver a call that is over."""
+"""How long a call that is over is still delivered."""
 CLOSED = "closed"
 """The reason of an end for which nobody has given another."""
 
@@ -97,7 +97,10 @@ class CallMemory:
     def send(self, event: Mapping[str, Any]) -> None:
         """Send an event of voicemem.v1, in order with the frames: `tool.call`, `message`, `tts` …; returns at once."""
         self.queue.finish()
-        self.hand_on({"ts": now_ms(), **event}, event.get("type") == "session.end")
+        if isinstance(event, Mapping):
+            self.hand_on({"ts": now_ms(), **event}, event.get("type") == "session.end")
+        else:
+            self.failed(TypeError("An event must be a mapping, such as a dict."))
 
     async def context(self, **params: Any) -> JsonObject | None:
         """The body of the next LLM request, with all that has crossed the connection; None if it does not come in time.
@@ -120,12 +123,13 @@ class CallMemory:
     ) -> None:
         """End the session, if it has not ended, and wait until all of it is on disk.
 
-        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. A client that was made for this
-        connection is closed.
+        It waits at most `timeout` seconds, by default the client's `close_timeout_s`; the rest is delivered later,
+        while the event loop runs. A client that was made for this connection is closed then.
         """
         self.stop_timer()
         self.end(reason or CLOSED)
-        await self.leave(self.client.options.close_timeout_s if timeout is None else timeout)
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(LINGER_S))
+        await asyncio.wait({self.leaving}, timeout=self.client.options.close_timeout_s if timeout is None else timeout)
 
     # From the connection
 
@@ -143,11 +147,14 @@ class CallMemory:
 
     def closed(self, is_clean: bool = True, by_app: bool = False) -> None:
         """The connection was closed, or lost; whoever uses it may hear of that more than once."""
+        gives_up = by_app and not self.closed_by_app
         self.closed_by_app |= by_app
-        if self.left_at is not None or self.leaving is not None:
+        if self.leaving is not None or (self.left_at is not None and not gives_up):
             return
-        self.left_at = now_ms()
-        self.queue.finish()
+        if self.left_at is None:
+            self.left_at = now_ms()
+            self.queue.finish()
+        self.stop_timer()
         self.timer = self.queue.loop.call_later(CLOSED_S if is_clean else LOST_S, self.leave_alone)
 
     def failed(self, error: Exception) -> None:
@@ -221,7 +228,7 @@ class CallMemory:
         self.timer = None
         if self.ends and (self.background is None or self.background.is_alone):
             self.end(CLOSED)
-        self.leaving = asyncio.ensure_future(self.leave(LINGER_S))
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(LINGER_S))
 
     async def leave(self, timeout_s: float) -> None:
         """Wait until everything is on disk, for so long; then close a client of our own."""
