@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, TypeVar
 
 from voicemem.version import __version__, without_server
 
-__all__ = ["__version__", "open", "open_sync"]
+C = TypeVar("C")
+__all__ = ["__version__", "memory_of", "open", "open_sync", "tee"]
 
 
 def open(store: str = "memory:", **options: Any) -> Any:
@@ -18,6 +19,17 @@ def open(store: str = "memory:", **options: Any) -> Any:
 def open_sync(store: str = "memory:", **options: Any) -> Any:
     """The same for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
     return _library("sync").open_library_sync(store, **options)
+
+
+def tee(connection: C, client: Any, session_id: str | None = None, **options: Any) -> C:
+    """Send a copy of each frame of a connection to another voice stack to the memory. See `integrations/tee`."""
+    teed: C = importlib.import_module("voicemem.integrations.tee").tee(connection, client, session_id, **options)
+    return teed
+
+
+def memory_of(connection: object) -> Any:
+    """The memory of a connection that `tee` has returned."""
+    return importlib.import_module("voicemem.integrations.tee").memory_of(connection)
 
 
 def _library(name: str) -> Any:

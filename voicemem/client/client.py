@@ -129,7 +129,22 @@ class Client:
         except BaseException:  # also a caller who gives up waiting: nobody has the session to close it
             self._remove(opened)
             raise
-        return ProducerSession(opened, self._schedule_wakeup, self.rest)
+        return self._session(opened)
+
+    def is_open(self, session_id: str, producer: str = "main") -> bool:
+        """Whether this client has a session open, or is about to, for this producer."""
+        return (session_id, producer) in self._producers
+
+    def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
+        """A session that this client has open, for another part of the program that is the same producer."""
+        found = self._producers.get((session_id, producer))
+        if found is None or not found.opened:
+            return None
+        found.times_found += 1
+        return self._session(found)
+
+    def _session(self, producer: Producer) -> ProducerSession:
+        return ProducerSession(producer, self._schedule_wakeup, self.rest)
 
     def _not_opened(self, timeout_s: float) -> Unreachable:
         """The exception for an open without an answer in time."""

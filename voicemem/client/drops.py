@@ -20,11 +20,19 @@ class DroppedEvents:
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
 
-    def report(self, session_id: str, producer: str, error: ClientError) -> None:
-        """Count an event. Never raises, since this runs where audio is processed."""
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def count(self, error: ClientError) -> int:
+        """Count an event; how many of this code there are now."""
         with self.lock:
             self.counts[error.code] += 1
-            count = self.counts[error.code]
+            return self.counts[error.code]
+
+    def report(self, session_id: str, producer: str, error: ClientError) -> None:
+        """Count an event. Never raises, since this runs where audio is processed."""
+        count = self.count(error)
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: an outage must not fill the log
             LOG.warning(
                 "session %s, producer %s: an event was not taken, number %d with this code: %s",

@@ -91,6 +91,7 @@ class Producer:
         self.error: ClientError | None = None
         """Why the producer takes nothing more."""
         self.finished = False
+        self.times_found = 0
         self.wakeup_pending = False
         """Whether the transport is about to be woken for the events that were taken."""
         self.lock = threading.Lock()
@@ -104,11 +105,11 @@ class Producer:
 
     # Events
 
-    def take(self, event: Mapping[str, Any]) -> Ack:
+    def take(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
         """Take an event, in any thread. Never raises: the ack of an event that cannot be taken has the error."""
         try:
             with self.lock:
-                error = self.refusal() or self.add(event)
+                error = self.refusal() or self.add(event, ends)
         except ClientError as refused:
             error = refused.with_traceback(None)
         except Exception as mistake:  # whatever was given: this runs where audio is processed, with a person listening
@@ -122,14 +123,14 @@ class Producer:
             return SessionEnded("session_ended", self.ended_sentence())
         return self.error
 
-    def add(self, event: Mapping[str, Any]) -> Ack:
+    def add(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
         """Put an event into the buffer. Raises `ClientError`, and Python's errors about what is not JSON."""
         if not isinstance(event, Mapping):
             raise EventRefused("not_events", "An event must be a mapping, such as a dict.")
         kind, turn = event.get("type"), event.get("turn_id")
         if kind in NOT_SENDABLE:
             raise EventRefused("unknown_type", f"{kind} is sent by the client itself.")
-        ends = kind == "session.end"
+        ends = ends or kind == "session.end"
         ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits=ends)
         if ends:
             self.end_seq = ack.seq

@@ -98,6 +98,11 @@ class SessionFacts:
         return self._producer.dropped
 
     @property
+    def times_found(self) -> int:
+        """How often `Client.find` has returned it: another part of the program sends into it too."""
+        return self._producer.times_found
+
+    @property
     def fullness(self) -> float:
         """How full the buffer is, from 0 to 1."""
         buffer = self._producer.buffer
@@ -114,15 +119,16 @@ class ProducerSession(SessionFacts):
         self._schedule_wakeup = schedule_wakeup
         self._rest = rest
 
-    def send(self, event: Mapping[str, Any]) -> Ack:
+    def send(self, event: Mapping[str, Any], *, ends: bool = False) -> Ack:
         """Take an event and return at once; may be called from any thread, and never raises.
 
         The event gets the next `seq`, and the current time as `ts` if it has none. An event that cannot be taken is
         counted in `dropped` and reported to the option `on_dropped`; awaiting its ack raises why: `BufferFull`,
         `EventRefused` (not an event, or too big for a frame), `SessionEnded`, `Superseded`, `Closed`, or the
-        `ClientError` after which the client cannot continue. A `session.end` is taken even if the buffer is full.
+        `ClientError` after which the client cannot continue. A `session.end` is taken even if the buffer is full; so is
+        another event that `ends` the session, such as a frame of another stack.
         """
-        ack = self._producer.take(event)
+        ack = self._producer.take(event, ends)
         if not ack.done():
             self._schedule_wakeup(self._producer)
         return ack

@@ -6,6 +6,7 @@ and, through `Known`, what the fold knows by then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ RawFrame = JsonObject | str | bytes
 MadeEvent = TranscriptEvent | SessionEnd
 """What frames are translated to."""
 Made = Iterable[MadeEvent]
+NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 
@@ -43,6 +45,11 @@ class Frame(NamedTuple):
     """Whether it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
     counts_audio: bool = False
     """Whether it only says how much audio there was: such frames are added up where all else in them is equal."""
+
+
+def session_id_of(said: str) -> str:
+    """The id of a session, from the vendor's."""
+    return NOT_IN_IDS.sub("-", said)[:128]
 
 
 class MalformedFrame(ValueError):

@@ -8,18 +8,29 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from voicemem.client import Client, ClientError, ProducerSession, Unreachable
+import msgspec
+
+from voicemem.client import BufferFull, Client, ClientError, ProducerSession, Unreachable
+from voicemem.client.drops import DroppedEvents
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-MAX_EARLY = 10_000
-"""Events that wait for the session to be open."""
+EARLY_AT_ONCE = 100
+"""Of the events that waited for the session to be open, so many are handed on before the call goes on."""
 QUIET_S = 5.0
 """After a read that failed, the memory is not asked for so long."""
 OPENED_AGAIN_S = 0.5
 T = TypeVar("T")
+
+
+class EarlyEvent(NamedTuple):
+    """An event that waits for the session to be open, whether it ends that, and its size in bytes."""
+
+    event: JsonObject
+    ends: bool
+    size: int
 
 
 class BackgroundSession:
@@ -37,7 +48,12 @@ class BackgroundSession:
         """None until the server has answered."""
         self.error: ClientError | None = None
         """Why there will be no session."""
-        self.early: deque[JsonObject] = deque(maxlen=MAX_EARLY)
+        self.early: deque[EarlyEvent] = deque()
+        """What waits for the session to be open, within the limits of the client's buffer."""
+        self.early_bytes = 0
+        self.times_found = 0
+        """How often the session had been found when this one had it."""
+        self.drops = DroppedEvents(client.options.on_dropped)
         self.quiet_until = 0.0
         self.logged: set[str] = set()
         self.opening = asyncio.create_task(self.open())
@@ -54,17 +70,65 @@ class BackgroundSession:
                 self.error = error
                 self.log_once("This call is not remembered.", error)
             except (TypeError, ValueError) as error:
-                self.error = ClientError("invalid_request", str(error))
-                self.log_once("This call is not remembered.", self.error)
-        while self.session is not None and self.early:
-            self.session.send(self.early.popleft())
+                if self.client.is_open(self.session_id, self.producer):  # by an earlier connection of the same call
+                    await asyncio.sleep(OPENED_AGAIN_S)
+                    self.session = self.client.find(self.session_id, self.producer)
+                else:
+                    self.error = ClientError("invalid_request", str(error))
+                    self.log_once("This call is not remembered.", self.error)
+        if self.session is not None:
+            self.times_found = self.session.times_found
+        await self.send_early()
 
-    def send(self, event: JsonObject) -> None:
-        """Hand an event on at once, or keep it until the session is open. It should have its `ts`."""
-        if self.session is not None and not self.early:
-            self.session.send(event)
-        elif self.error is None:
-            self.early.append(event)
+    async def send_early(self) -> None:
+        """Hand on what waited, a few events at a time: what comes meanwhile waits behind it."""
+        while self.early:
+            for _ in range(min(EARLY_AT_ONCE, len(self.early))):
+                event, ends, size = self.early.popleft()
+                self.early_bytes -= size
+                self.hand_on(event, ends)
+            await asyncio.sleep(0)
+
+    def send(self, event: JsonObject, ends: bool = False) -> None:
+        """Hand an event on at once, or keep it until the session is open. It should have its `ts`.
+
+        `ends` says that it ends the session, as a `session.end` does anyway.
+        """
+        if self.early or (self.session is None and self.error is None):
+            self.keep(event, ends)
+        else:
+            self.hand_on(event, ends)
+
+    def hand_on(self, event: JsonObject, ends: bool) -> None:
+        if self.session is not None:
+            self.session.send(event, ends=ends)
+        elif self.error is not None:
+            self.drops.count(self.error)
+
+    def keep(self, event: JsonObject, ends: bool) -> None:
+        """Keep an event until the session is open, if the client's buffer would have room for it."""
+        options = self.client.options
+        try:
+            size = len(msgspec.json.encode(event))
+        except (TypeError, ValueError, RecursionError):  # the client will say what is wrong with it
+            size = 0
+        full = len(self.early) >= options.max_events or self.early_bytes + size > options.max_bytes
+        if full and not ends:
+            error = BufferFull(len(self.early), self.early_bytes)
+            self.drops.report(self.session_id, self.producer, error)
+            return
+        self.early.append(EarlyEvent(event, ends, size))
+        self.early_bytes += size
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other of the same producer has come since."""
+        return self.session is None or self.session.times_found == self.times_found
+
+    @property
+    def dropped(self) -> int:
+        """How many events could not be taken, since the session was asked for."""
+        return self.drops.total + (0 if self.session is None else self.session.dropped)
 
     async def context(self, **params: Any) -> JsonObject | None:
         """The body of the next LLM request, with everything that was sent before; None if it does not come in time.
@@ -72,13 +136,23 @@ class BackgroundSession:
         It takes at most the option `context_timeout_s` of the client in all. After a failure the next are None at once,
         for five seconds.
         """
-        timeout_s = self.client.options.context_timeout_s
+        return await self.context_within(self.client.options.context_timeout_s, **params)
+
+    async def context_within(self, timeout_s: float, **params: Any) -> JsonObject | None:
+        """The same in another time."""
 
         async def read(session: ProducerSession) -> JsonObject:
             await session.flush(timeout_s / 2)
             return await session.context(timeout=timeout_s / 2, **params)
 
         return await self.read(read)
+
+    async def until_open(self, timeout_s: float) -> None:
+        """Wait for the session to be open, at most so long; after that was in vain, not at all for five seconds."""
+        if self.session is None and time.monotonic() >= self.quiet_until:
+            await asyncio.wait({self.opening}, timeout=timeout_s)
+            if self.session is None:
+                self.quiet_until = time.monotonic() + QUIET_S
 
     async def read(self, ask: Callable[[ProducerSession], Awaitable[T]]) -> T | None:
         """What the session answers, or None."""

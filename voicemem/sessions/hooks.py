@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from voicemem.dialects.dialect import Dialect, MalformedFrame
+from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import RejectedEvent
@@ -20,7 +20,6 @@ from voicemem.sessions.presence import Presence
 from voicemem.sessions.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
-NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 OVER = ("session_ended", "session_erased")
@@ -37,11 +36,6 @@ class HookResult(NamedTuple):
     stored: int
     refused: str | None = None
     """`session_ended` or `session_erased`, where the session takes nothing any more."""
-
-
-def session_id_of(said: str) -> str:
-    """The id of a session, from the vendor's."""
-    return NOT_IN_IDS.sub("-", said)[:128]
 
 
 class Hooks:

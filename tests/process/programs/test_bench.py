@@ -113,6 +113,14 @@ def test_dialects() -> None:
     assert told["results"]["openai-realtime_fold_us"]["value"] > 0
 
 
+def test_tee() -> None:
+    """The cost of each kind of frame in the path of the call, and in all."""
+    _, told = bench("tee", "--frames", "100")
+    kinds = ("audio_4k", "audio_10k", "text", "append")
+    check_results(told, {f"{kind}_{figure}_us" for kind in kinds for figure in ("path", "all")})
+    assert told["results"]["text_path_us"]["goal"] == "<= 20"
+
+
 def test_heard() -> None:
     """Each kind of evidence is measured on the true calls, compared with everything generated."""
     lines, told = bench("heard", "--condition", "plain", "--kind", "position", "--kind", "generated", "--worst", "1")

@@ -25,3 +25,14 @@ IMPORTED = (
 def test_nothing_is_imported_unless_it_is_asked_for() -> None:
     """A service that does not trace does not load OpenTelemetry."""
     assert "False" == python(IMPORTED).stdout.strip()
+
+
+TEE = (
+    "import sys, voicemem; before = 'voicemem.client' in sys.modules; import voicemem.integrations.tee;"
+    " print(before, [name for name in ('openai', 'fastapi', 'starlette', 'apsw') if name in sys.modules])"
+)
+
+
+def test_a_tee_imports_no_framework() -> None:
+    """`voicemem.tee` costs nothing before it is used, and then neither the frameworks nor the server."""
+    assert "False []" == python(TEE).stdout.strip()

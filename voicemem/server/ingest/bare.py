@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.dialect import MalformedFrame, session_id_of
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused, VoicememError
@@ -31,7 +31,6 @@ from voicemem.server.ingest.control import CLEAN_CLOSES, WINDOW_BYTES, IngestHos
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.frames import ReducedFrame
-from voicemem.sessions.hooks import session_id_of
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""

@@ -1,0 +1,86 @@
+"""One line around a connection to another voice stack: a copy of each of its frames goes to the memory.
+
+    connection = voicemem.tee(connection, client, session_id="call-1")
+
+Connections are those of openai's realtime SDK, of `websockets`, of aiohttp, and of FastAPI or Starlette; openai and
+FastAPI are not imported here. See docs/tee.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from voicemem.client import Client
+from voicemem.dialects.dialect import Dialect, Side
+from voicemem.dialects.registry import DIALECTS
+from voicemem.integrations.tee.connections import certain_dialect, wrap
+from voicemem.integrations.tee.memory import CallMemory
+from voicemem.protocol.types import SESSION_ID_PATTERN
+
+__all__ = ["CallMemory", "memory_of", "tee"]
+MEMORY = "__voicemem__"
+"""The attribute of a connection that has its memory."""
+C = TypeVar("C")
+
+
+def tee(
+    connection: C,
+    client: Client | str,
+    session_id: str | None = None,
+    *,
+    dialect: str | None = None,
+    side: Side = "app",
+    api_key: str | None = None,
+    rest_url: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    producer: str | None = None,
+    keep_typed: bool = True,
+    end: bool = True,
+) -> C:
+    """Send a copy of all frames of a connection, in both directions, to the memory; returns the same connection.
+
+    `client` is one for all calls, or the URL of the ingest, with `api_key` and `rest_url`. Without `session_id` the
+    vendor's own is taken. `dialect` may be missing for openai's realtime connection only. `side` is who this program
+    is: `app` receives what the vendor sends, also where it is the vendor who connects. `config` is that of a new
+    session. Without `keep_typed` texts that the app adds are left out. With `end` the session ends with the connection.
+
+    Afterwards nothing raises into the call, or holds it up. Raises `TypeError` for what is not such a connection,
+    `ValueError` for a dialect, id, name, URL or key that cannot be, and `RuntimeError` outside of an event loop.
+    """
+    asyncio.get_running_loop()
+    chosen = find_dialect(dialect or certain_dialect(connection))
+    if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
+        raise ValueError("a session id must be 1 to 128 characters of A-Za-z0-9._:-")
+    name = chosen.name if producer is None else producer
+    if not 1 <= len(name) <= 128:
+        raise ValueError("a producer's name must be 1 to 128 characters long")
+    if side not in ("app", "vendor"):
+        raise ValueError("side must be app or vendor: who this program is")
+    is_own = isinstance(client, str)
+    if not is_own and (api_key is not None or rest_url is not None):
+        raise ValueError("api_key and rest_url go with a URL; a client has its own")
+    used = Client(client, rest_url, api_key) if isinstance(client, str) else client
+    memory = CallMemory(
+        used, is_own, chosen, session_id, side=side, producer=name, config=config, keep_typed=keep_typed, ends=end
+    )
+    wrap(connection, memory)
+    setattr(connection, MEMORY, memory)
+    return connection
+
+
+def memory_of(connection: object) -> CallMemory:
+    """The memory of a connection that `tee` has returned. Raises `TypeError` for any other."""
+    memory = getattr(connection, MEMORY, None)
+    if not isinstance(memory, CallMemory):
+        raise TypeError("this connection has no memory: voicemem.tee(connection, …) gives it one")
+    return memory
+
+
+def find_dialect(name: str | None) -> Dialect:
+    """The dialect of this name. Raises `ValueError`, which lists all names."""
+    if name is None or name not in DIALECTS:
+        raise ValueError(f"dialect must be one of {', '.join(sorted(DIALECTS))}")
+    return DIALECTS[name]

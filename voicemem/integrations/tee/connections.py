@@ -1,0 +1,292 @@
+"""The kinds of connections, and the methods of each through which all of its messages pass.
+
+The methods are replaced on the connection itself, so it stays what it was for the program and for its own SDK, whose
+other methods (`async for`, `receive_json`, `send_text` …) go through them. A copy is taken after the call has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import WSMsgType
+from websockets.exceptions import ConnectionClosed
+
+from voicemem.integrations.tee.frames import RawMessage
+
+CLEAN_CODES = (1000, 1001, 1005)
+"""Close codes after which the other side is not expected back."""
+MESSAGES = (WSMsgType.TEXT, WSMsgType.BINARY)
+CLOSING = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
+Method = Callable[..., Awaitable[Any]]
+
+
+class Tap(Protocol):
+    """What is told of a connection; none of it raises or waits."""
+
+    def received(self, data: RawMessage, is_text: bool = False) -> None: ...
+
+    def sent(self, data: RawMessage, is_text: bool = False) -> None: ...
+
+    def closed(self, is_clean: bool = True, by_app: bool = False) -> None: ...
+
+    def failed(self, error: Exception) -> None:
+        """A message could not be copied."""
+
+
+def certain_dialect(connection: object) -> str | None:
+    """The dialect that a connection cannot but speak."""
+    kinds = type(connection).__mro__
+    is_realtime = any(
+        one.__name__ == "AsyncRealtimeConnection" and one.__module__.startswith("openai.") for one in kinds
+    )
+    return "openai-realtime" if is_realtime else None
+
+
+def wrap(connection: object, tap: Tap) -> None:
+    """Copy all that passes a connection. Raises `TypeError` for a kind that is not known, and for synchronous ones."""
+    kinds: dict[tuple[str, ...], Callable[[Any, Tap], None]] = {
+        ("recv_bytes", "send"): wrap_openai,
+        ("receive", "send_str", "send_bytes"): wrap_aiohttp,
+        ("receive", "send", "send_text"): wrap_starlette,
+        ("recv", "send"): wrap_websockets,
+    }
+    for names, wrap_kind in kinds.items():
+        if all(callable(getattr(connection, name, None)) for name in names):
+            if not all(inspect.iscoroutinefunction(getattr(connection, name)) for name in names):
+                raise TypeError("a tee needs an asynchronous connection: this one is synchronous")
+            wrap_kind(connection, tap)
+            return
+    raise TypeError(
+        "a tee goes around openai's AsyncRealtimeConnection, or a websocket of websockets, aiohttp, FastAPI or "
+        f"Starlette; this is a {type(connection).__name__}"
+    )
+
+
+def replace(connection: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Put another method in the place of one, under its name and with its signature. Raises `TypeError`."""
+    try:
+        setattr(connection, name, wraps(getattr(connection, name))(replacement))
+    except AttributeError:
+        raise TypeError(f"a {type(connection).__name__} lets nothing be changed, so it cannot have a tee") from None
+
+
+# Methods that all kinds have in some form
+
+
+def wrap_receiving(connection: Any, name: str, tap: Tap, on_message: Callable[..., None]) -> None:
+    """Copy what a method returns; `on_message` gets it with the arguments of the call."""
+    receive: Method = getattr(connection, name)
+
+    async def receiving(*arguments: Any, **named: Any) -> Any:
+        try:
+            message = await receive(*arguments, **named)
+        except ConnectionClosed as error:
+            tap.closed(is_clean(error))
+            raise
+        safely(tap, on_message, message, *arguments, **named)
+        return message
+
+    replace(connection, name, receiving)
+
+
+def wrap_sending(connection: Any, name: str, tap: Tap, on_message: Callable[..., None]) -> None:
+    """Copy what a method gets, once it was sent; `on_message` gets the arguments of the call."""
+    send: Method = getattr(connection, name)
+
+    async def sending(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = await send(*arguments, **named)
+        except asyncio.CancelledError:
+            safely(tap, on_message, *arguments, **named)  # a send that waits has written to the socket's buffer before
+            raise
+        safely(tap, on_message, *arguments, **named)
+        return result
+
+    replace(connection, name, sending)
+
+
+def wrap_closing(connection: Any, tap: Tap) -> None:
+    close: Method = connection.close
+
+    async def closing(*arguments: Any, **named: Any) -> Any:
+        tap.closed(by_app=True)
+        return await close(*arguments, **named)
+
+    replace(connection, "close", closing)
+
+
+def safely(tap: Tap, on_message: Callable[..., None], *arguments: Any, **named: Any) -> None:
+    """Copy a message, or lose the copy: the call goes on."""
+    try:
+        on_message(*arguments, **named)
+    except Exception as error:  # such as a signature that a later version of the SDK has changed
+        tap.failed(error)
+
+
+def is_clean(error: ConnectionClosed) -> bool:
+    """Whether a connection was closed, and not lost; a close without a code is one."""
+    return error.rcvd is not None and error.rcvd.code in CLEAN_CODES
+
+
+# openai
+
+
+def wrap_openai(connection: Any, tap: Tap) -> None:
+    """`send` and all resources of the SDK go through `_send`; where that is missing, through `send`."""
+    wrap_receiving(connection, "recv_bytes", tap, tap.received)
+    if inspect.iscoroutinefunction(getattr(connection, "_send", None)):
+        wrap_sending(connection, "_send", tap, lambda data: tap.sent(data, is_text=True))
+    else:
+        wrap_openai_sends(connection, tap)
+    wrap_closing(connection, tap)
+
+
+def wrap_openai_sends(connection: Any, tap: Tap) -> None:
+    """Copy what `send` and `send_raw` get, once where the one calls the other."""
+    inside: set[asyncio.Task[Any] | None] = set()
+    send: Method = connection.send
+
+    async def sending(event: Any) -> None:
+        task = asyncio.current_task()
+        inside.add(task)
+        try:
+            await send(event)
+        finally:
+            inside.discard(task)
+        safely(tap, lambda: tap.sent(json_of(event), is_text=True))
+
+    def on_raw(data: str | bytes) -> None:
+        if asyncio.current_task() not in inside:
+            tap.sent(data, is_text=True)
+
+    replace(connection, "send", sending)
+    if inspect.iscoroutinefunction(getattr(connection, "send_raw", None)):
+        wrap_sending(connection, "send_raw", tap, on_raw)
+
+
+def json_of(event: Any) -> str | bytes:
+    """An event of the SDK, a mapping or one of its models, as it is sent."""
+    if isinstance(event, Mapping):
+        return msgspec.json.encode(event)
+    return str(event.to_json(use_api_names=True, exclude_unset=True))
+
+
+# websockets
+
+
+def wrap_websockets(connection: Any, tap: Tap) -> None:
+    """A connection of `websockets`, of a client or a server. Messages may come and go in pieces."""
+    wrap_receiving(connection, "recv", tap, lambda message, *_, **__: tap.received(message, isinstance(message, str)))
+    if callable(getattr(connection, "recv_streaming", None)):
+        stream: Callable[..., AsyncIterator[Any]] = connection.recv_streaming
+
+        def streaming(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
+            return received_pieces(stream(*arguments, **named), tap)
+
+        replace(connection, "recv_streaming", streaming)
+    send: Method = connection.send
+
+    async def sending(message: Any, *arguments: Any, **named: Any) -> Any:
+        pieces: list[Any] = []
+        copied = copy_pieces(message, pieces)
+        try:
+            result = await send(copied, *arguments, **named)
+        except asyncio.CancelledError:
+            safely(tap, on_sent, message if copied is message else pieces, **named)
+            raise
+        safely(tap, on_sent, message if copied is message else pieces, **named)
+        return result
+
+    def on_sent(message: Any, text: bool | None = None) -> None:
+        whole = joined(message) if isinstance(message, list) else message
+        tap.sent(whole, isinstance(whole, str) if text is None else text)
+
+    replace(connection, "send", sending)
+    wrap_closing(connection, tap)
+
+
+async def received_pieces(stream: AsyncIterator[Any], tap: Tap) -> AsyncIterator[Any]:
+    """A message that comes in pieces; the copy is of the whole."""
+    pieces: list[Any] = []
+    try:
+        async for piece in stream:
+            pieces.append(piece)
+            yield piece
+    except ConnectionClosed as error:
+        tap.closed(is_clean(error))
+        raise
+    safely(tap, lambda: tap.received(joined(pieces), isinstance(pieces[0], str)))
+
+
+def copy_pieces(message: Any, pieces: list[Any]) -> Any:
+    """The same message; where it is sent in pieces, `pieces` gets each as it is taken."""
+    if isinstance(message, str | bytes | bytearray | memoryview | Mapping):
+        return message
+    if isinstance(message, Iterable):
+        return (pieces.append(piece) or piece for piece in message)  # type: ignore[func-returns-value]
+    if isinstance(message, AsyncIterable):
+        return (pieces.append(piece) or piece async for piece in message)  # type: ignore[func-returns-value]
+    return message
+
+
+def joined(pieces: list[Any]) -> str | bytes:
+    if pieces and isinstance(pieces[0], str):
+        return "".join(pieces)
+    return b"".join(pieces)
+
+
+# aiohttp
+
+
+def wrap_aiohttp(connection: Any, tap: Tap) -> None:
+    """A websocket of aiohttp, of a client or a server: all that is received goes through `receive`."""
+
+    def on_message(message: Any, *_: Any, **__: Any) -> None:
+        if message.type in CLOSING:
+            tap.closed(message.type is not WSMsgType.ERROR and connection.close_code in CLEAN_CODES)
+        elif message.type in MESSAGES:
+            tap.received(message.data, message.type is WSMsgType.TEXT)
+
+    def on_frame(message: bytes, opcode: WSMsgType, *_: Any, **__: Any) -> None:
+        if opcode in MESSAGES:
+            tap.sent(message, opcode is WSMsgType.TEXT)
+
+    wrap_receiving(connection, "receive", tap, on_message)
+    wrap_sending(connection, "send_str", tap, lambda data, *_, **__: tap.sent(data, is_text=True))
+    wrap_sending(connection, "send_bytes", tap, lambda data, *_, **__: tap.sent(data))
+    if inspect.iscoroutinefunction(getattr(connection, "send_frame", None)):
+        wrap_sending(connection, "send_frame", tap, on_frame)
+    wrap_closing(connection, tap)
+
+
+# FastAPI, Starlette
+
+
+def wrap_starlette(connection: Any, tap: Tap) -> None:
+    """A websocket of Starlette, which FastAPI's is: messages of ASGI go through `receive` and `send`."""
+
+    def on_received(message: Mapping[str, Any]) -> None:
+        if message["type"] == "websocket.receive":
+            tap.received(*data_of(message))
+        elif message["type"] == "websocket.disconnect":
+            tap.closed(message.get("code", 1005) in CLEAN_CODES)
+
+    def on_sent(message: Mapping[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            tap.sent(*data_of(message))
+        elif message["type"] == "websocket.close":
+            tap.closed(by_app=True)
+
+    wrap_receiving(connection, "receive", tap, on_received)
+    wrap_sending(connection, "send", tap, on_sent)
+
+
+def data_of(message: Mapping[str, Any]) -> tuple[str | bytes, bool]:
+    """What a message of ASGI carries, and whether it is text."""
+    text = message.get("text")
+    return (message["bytes"], False) if text is None else (text, True)
