@@ -231,9 +231,7 @@ class LibrarySession:
         library = self.library
         counter = (await self._select(ContextOptions(peek=True))).counter
         stream, now_ms = await self._stream(), library.services.runtime.clock()
-        return await library.memories.read(
-            stream, lambda memory: statistics_of(stream, memory, counter, None, now_ms)
-        )
+        return await library.memories.read(stream, lambda memory: statistics_of(stream, memory, counter, None, now_ms))
 
     @property
     def working_memory(self) -> Documents:
