@@ -1,7 +1,7 @@
 """Reading in turns: a connection that sends much at once is read piece by piece, and the others in between.
 
-An event loop hands over up to a quarter of a MiB at a time, and many times in a round. That may be 40,000 pings, or 50,000
-chunks of a body: hundreds of milliseconds for each of these connections, in which nobody else is served.
+An event loop hands over up to a quarter of a MiB at a time, and many times in a round. That may be 40,000 pings, or
+50,000 chunks of a body: hundreds of milliseconds for each of these connections, in which nobody else is served.
 """
 
 from __future__ import annotations

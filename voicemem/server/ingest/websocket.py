@@ -17,7 +17,7 @@ from websockets.typing import StatusLike
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
-from voicemem.server.http.paced_reading import Unread
+from voicemem.server.http.paced_reading import ReadingTurns, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
