@@ -1,4 +1,4 @@
-"""`voicemem keys create`, `list` and `revoke`; `keys agora` is in `agora_apps`."""
+"""`voicemem keys create`, `list`, `limits` and `revoke`; `keys agora` is in `agora_apps`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def limit_option(name: str, text: str) -> Callable[[F], F]:
-    """A limit of a new key; without a limit of its own it has those of the service."""
-    return click.option(name, type=click.IntRange(0, MAX_INTEGER), default=0, help=text)
+def limit_option(name: str, text: str, default: int | None = 0) -> Callable[[F], F]:
+    """A limit of a key; without a limit of its own it has those of the service."""
+    return click.option(name, type=click.IntRange(0, MAX_INTEGER), default=default, help=text)
 
 
 @click.group(short_help="Create, list and revoke API keys; register apps of Agora's.")
@@ -99,6 +99,36 @@ def list_keys(store: str) -> None:
         state = "revoked" if key.revoked_ms is not None else "active"
         limits = "".join(f"  {name}={limit}" for name, limit in key.limits._asdict().items() if limit)
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip() + limits)
+
+
+@keys.command("limits", short_help="Change the limits of a key.")
+@store_option
+@click.argument("key_id")
+@limit_option("--events-per-second", "Events per second.", default=None)
+@limit_option("--bytes-per-second", "Bytes of events per second.", default=None)
+@limit_option("--open-sessions", "Sessions begun with the key that may run at a time.", default=None)
+@limit_option("--sessions-per-day", "Sessions that may be begun with the key in a day (UTC).", default=None)
+def change_limits(store: str, key_id: str, **limits: int | None) -> None:
+    """Change the limits of the key with the id KEY_ID; those that are not given stay, and 0 is no limit.
+
+    They hold for what comes from then on; connections that are open keep their rates until they end.
+
+    \b
+    Example:
+      voicemem keys limits --store sqlite:calls.db 3f9a0c1d2e4b --events-per-second 50
+    """
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+
+    async def work(opened: Store) -> bool:
+        key = await opened.find_key(key_id)
+        if key is None or not await opened.set_key_limits(key_id, key.limits._replace(**given)):
+            return False
+        audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, **given)
+        return True
+
+    if not run(with_store(existing_path(store), work)):
+        raise CommandFailed(f"There is no active key with the id {key_id}.")
+    click.echo(f"the limits of key {key_id} are changed")
 
 
 @keys.command("revoke", short_help="Revoke a key.")

@@ -22,6 +22,8 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+MAX_SCHEMA_BYTES = 64 * 1024
+"""A longer one is refused before it is looked at."""
 MAX_COPIES = 25_000
 """Values that the errors of one validation may copy: about 25 MB."""
 MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
@@ -44,26 +46,41 @@ class CompiledSchema(NamedTuple):
 
 def check_schema(schema: JsonObject) -> None:
     """Refuse what is not a schema of a JSON object, or cannot be used here. Raises `Refused` (`invalid_field`)."""
-    compile_schema(msgspec.json.encode(schema))
+    compiled(schema)
+
+
+def prepare_schema(schema: Any) -> None:
+    """Compile what is given as a schema ahead of its check, which then costs little and says what is wrong."""
+    text = msgspec.json.encode(schema) if isinstance(schema, dict) else b""
+    if 0 < len(text) <= MAX_SCHEMA_BYTES:
+        compile_schema(text)
+
+
+def compiled(schema: JsonObject) -> CompiledSchema:
+    """A schema ready for use. Raises `Refused`."""
+    made = compile_schema(msgspec.json.encode(schema))
+    if isinstance(made, Refused):
+        raise Refused(made.code, made.detail)
+    return made
 
 
 def check_document(document: JsonObject, schema: JsonObject) -> None:
     """Refuse a document that breaks its schema, or an unusable schema. Raises `Refused` (`invalid_field`)."""
     # Compiled again, unless cached: patches of a configuration may have made another schema of it.
-    compiled = compile_schema(msgspec.json.encode(schema))
+    validator, costs = compiled(schema)
     values = sizes(document)
-    if len(values) > len(compiled.costs) and compiled.costs[-1].steps:
+    if len(values) > len(costs) and costs[-1].steps:
         raise too_slow()
-    if sum(count * cost.steps for count, cost in zip(values, compiled.costs, strict=False)) > MAX_STEPS:
+    if sum(count * cost.steps for count, cost in zip(values, costs, strict=False)) > MAX_STEPS:
         raise too_slow()
-    if compiled.validator.is_valid(document):
+    if validator.is_valid(document):
         return
     # An error of `anyOf` holds an error of each of its branches, each with a copy of the value at its place.
-    copies = sum(cost.copies * sum(values[depth:]) for depth, cost in enumerate(compiled.costs[: len(values)]))
+    copies = sum(cost.copies * sum(values[depth:]) for depth, cost in enumerate(costs[: len(values)]))
     if copies > MAX_COPIES:
         raise Refused("invalid_field", "The document breaks its schema, and both are too large to say where.")
     try:
-        compiled.validator.validate(document)
+        validator.validate(document)
     except ValidationError as error:
         path, fault = describe_fault(error, document)
         raise Refused("invalid_field", f"At `{path}` the document breaks its schema: {fault}.") from None
@@ -78,8 +95,16 @@ def too_slow() -> Refused:
 
 
 @lru_cache(maxsize=8)  # patterns may take 4 MiB of each
-def compile_schema(text: bytes) -> CompiledSchema:
-    """The validator of a schema, given as JSON, and its costs. Raises `Refused`."""
+def compile_schema(text: bytes) -> CompiledSchema | Refused:
+    """The validator of a schema, given as JSON, and its costs; or why it is refused, which is found once as well."""
+    try:
+        return make_schema(text)
+    except Refused as refused:
+        return Refused(refused.code, refused.detail)
+
+
+def make_schema(text: bytes) -> CompiledSchema:
+    """The same. Raises `Refused`."""
     given: JsonObject = msgspec.json.decode(text)
     check_keywords(given)
     if str(given.get("$schema", DIALECT)).removesuffix("#") != DIALECT:

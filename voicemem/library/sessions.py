@@ -229,11 +229,9 @@ class LibrarySession:
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""
         library = self.library
-        selection = await self._select(ContextOptions())
-        stream = await self._stream()
-        return statistics_of(
-            stream, await library.memories.get(stream), selection, None, library.services.runtime.clock()
-        )
+        counter = (await self._select(ContextOptions(peek=True))).counter
+        stream, now_ms = await self._stream(), library.services.runtime.clock()
+        return await library.memories.read(stream, lambda memory: statistics_of(stream, memory, counter, None, now_ms))
 
     @property
     def working_memory(self) -> Documents:

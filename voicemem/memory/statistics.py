@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from msgspec import Struct
 
-from voicemem.context.builder import ContextSelection
 from voicemem.context.usage import SummaryState
+from voicemem.llm.tokens import TokenCounter
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
@@ -72,21 +72,21 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics_of(
-    stream: Stream, memory: ReadModel, selection: ContextSelection, summary: SummaryState | None, now_ms: int
+    stream: Stream, memory: ReadModel, counter: TokenCounter, summary: SummaryState | None, now_ms: int
 ) -> Statistics:
-    """The statistics of a session; `selection` says how its tokens are counted."""
-    messages, tokens = memory.current_messages(), memory.token_counter(selection.counter)
+    """The statistics of a session, whose tokens `counter` counts."""
+    messages, tokens = memory.current_messages(), memory.token_counter(counter)
     return Statistics(
         session_id=stream.id,
         state=stream.state,
-        position=stream.position,
+        position=memory.position,
         duration_ms=max(0, (now_ms if stream.ended_ms is None else stream.ended_ms) - stream.started_ms),
         turns=len({message.turn_id for message in messages}),
         messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
         unheard=unheard(messages),
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
-        counter=selection.counter.name,
+        counter=counter.name,
         latencies=latencies(memory.state),
         tools=count_tools(memory.state),
         summary=summary,
@@ -131,6 +131,6 @@ def count_tools(state: State) -> ToolCounts:
     tool_calls = [
         tool_call for turn in state.turns.values() for tool_call in turn.tool_calls or () if tool_call.name is not None
     ]
-    names = [tool_call.name or "" for tool_call in tool_calls]
-    by_name = {name: names.count(name) for name in sorted(set(names))}
-    return ToolCounts(len(tool_calls), sum(tool_call.answered for tool_call in tool_calls), by_name)
+    by_name = Counter(tool_call.name or "" for tool_call in tool_calls)
+    answered = sum(tool_call.answered for tool_call in tool_calls)
+    return ToolCounts(len(tool_calls), answered, dict(sorted(by_name.items())))

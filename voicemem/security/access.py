@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.errors import Refused, StoreUnavailable
@@ -188,6 +189,19 @@ class Access:
         if key is None or key.project != project or not await self.directory.revoke_key(key_id, self.clock()):
             raise Refused("unknown_key")
         self.key_revoked.set()
+
+    async def change_limits(self, project: str, key_id: str, given: Mapping[str, int]) -> ApiKey:
+        """Change some limits of a key; the key after that.
+
+        Raises `Refused` (`unknown_key`) when the project has no active key with this id.
+        """
+        key = await self.directory.find_key(key_id)
+        if key is None or key.project != project:
+            raise Refused("unknown_key")
+        limits = key.limits._replace(**given)
+        if not await self.directory.set_key_limits(key_id, limits):
+            raise Refused("unknown_key")
+        return msgspec.structs.replace(key, limits=limits)
 
     async def create_key(
         self, project: str, name: str, scopes: Sequence[str], limits: KeyLimits = NO_LIMITS

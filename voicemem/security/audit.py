@@ -17,6 +17,7 @@ LINE_ATTRIBUTE = "audit"
 """The attribute of a log record that has the line as a dict, for structured logs."""
 Act = Literal[
     "key_created",
+    "key_limits_changed",
     "key_revoked",
     "token_created",
     "agora_app_added",

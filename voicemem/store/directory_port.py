@@ -8,6 +8,7 @@ from typing import Protocol
 from voicemem.store.records import (
     AgoraApp,
     ApiKey,
+    KeyLimits,
 )
 
 
@@ -36,6 +37,9 @@ class Directory(Protocol):
 
     async def add_key(self, key: ApiKey) -> None:
         """Store a new key."""
+
+    async def set_key_limits(self, key_id: str, limits: KeyLimits) -> bool:
+        """Replace the limits of a key; False when it is unknown or revoked."""
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
         """Revoke a key; False when it is unknown or revoked already."""

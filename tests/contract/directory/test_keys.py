@@ -45,6 +45,20 @@ async def test_keys_keep_their_limits(store: Store) -> None:
     assert [KeyLimits(), KeyLimits(1, 2, 3, 2**53)] == sorted(each.limits for each in await store.list_keys())
 
 
+async def test_limits_of_a_key_are_replaced(store: Store) -> None:
+    """All of them at once, of one key only; an unknown key has none to change, and a revoked one keeps its own."""
+    for name in ("k", "other", "revoked"):
+        await store.add_key(replace(api_key(name), limits=KeyLimits(1, 2, 3, 4)))
+    await store.revoke_key("revoked", NOW)
+
+    assert await store.set_key_limits("k", KeyLimits(5, 0, 7, 8))
+    assert not await store.set_key_limits("nobody", KeyLimits(5))
+    assert not await store.set_key_limits("revoked", KeyLimits(5))
+    found = {each.id: each.limits for each in await store.list_keys()}
+    unchanged = KeyLimits(1, 2, 3, 4)
+    assert {"k": KeyLimits(5, 0, 7, 8), "other": unchanged, "revoked": unchanged} == found
+
+
 async def test_a_key_is_revoked_once(store: Store) -> None:
     """A revoked key keeps the time when it was revoked first, and still counts as made."""
     await store.add_key(api_key("k"))

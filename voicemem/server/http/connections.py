@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from voicemem.server.http.paced_reading import ReadingTurns
+
 ANY_NUMBER_OF_FILES = 65_536
 """What is reckoned with where the number of open files has no limit."""
 MAX_UNAUTHENTICATED = 1_024
@@ -78,6 +80,7 @@ class PortConnections:
         self.by_address: Counter[str | None] = Counter()
         self.received = 0
         """Bytes of all that are in `unauthenticated`."""
+        self.turns = ReadingTurns()
 
     def __len__(self) -> int:
         return len(self.unauthenticated) + len(self.authenticated)

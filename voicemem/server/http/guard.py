@@ -10,7 +10,7 @@ from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import SERVER, Handler
-from voicemem.server.http.request import GRANT, parse_query
+from voicemem.server.http.request import GRANT, TURNS, parse_query
 from voicemem.server.http.routes import Route
 
 
@@ -29,6 +29,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
             grant.require(route.scope, session_of(request, route))
             authenticated(request)
             request[GRANT] = grant
+            await request.app[TURNS].take(grant.project)
         return await route.handler(request, parse_query(request, route.query))
 
     return handler

@@ -21,6 +21,7 @@ from voicemem.config.service import Address
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
+from voicemem.server.http.paced_reading import Unread
 from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
 
@@ -46,7 +47,7 @@ BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
 class ProblemHandler(RequestHandler):
     """One HTTP connection, one of `port`."""
 
-    __slots__ = ("address", "deadlines", "last_look", "on_lost", "port", "timers", "writes_resumed")
+    __slots__ = ("address", "deadlines", "last_look", "on_lost", "port", "timers", "unread", "writes_resumed")
 
     def __init__(self, server: web.Server, deadlines: Deadlines, port: PortConnections) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
@@ -73,6 +74,7 @@ class ProblemHandler(RequestHandler):
         connection = cast(asyncio.Transport, transport)
         peer = connection.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
+        self.unread = Unread(self, connection, self.port.turns)
         super().connection_made(connection)
         if not self.port.admit(self):
             return
@@ -88,8 +90,24 @@ class ProblemHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if not data:  # from aiohttp itself, which goes on with what it has
+            super().data_received(data)
+            return
         self.port.count_received(self, len(data))
+        self.unread.receive(data)
+
+    def take(self, data: bytes) -> None:
         super().data_received(data)
+
+    @property
+    def takes_more(self) -> bool:
+        return not (self._reading_paused or self._buffer_paused)
+
+    def _resume_transport_reading(self) -> None:
+        if self.unread:
+            self.unread.wait_in_line()
+        else:
+            super()._resume_transport_reading()
 
     def is_idle(self) -> bool:
         return self._current_request is None and not self._messages

@@ -6,19 +6,23 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, structs
 
+from voicemem.documents import json_schema
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
+from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
+from voicemem.server.http.bodies import UNCOUNTED_BYTES, BodiesReceived
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import BROKEN_BODY, decompress
+from voicemem.server.http.request_turns import RequestTurns
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.store.streams import Stream
@@ -29,6 +33,10 @@ BODY_TIMEOUT_S = 30.0
 """aiohttp itself sets no limit."""
 SERVICES = web.AppKey("services", Services)
 DECODING = web.AppKey("decoding", Decoding)
+TURNS = web.AppKey("turns", RequestTurns)
+BODIES = web.AppKey("bodies", BodiesReceived)
+BODY = web.RequestKey("body", bytes)
+"""The body, once it was read."""
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
@@ -76,13 +84,35 @@ class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`."""
+    """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`.
+
+    Raises `RateLimited` when the bodies that the project is sending take too much together.
+    """
+    known = request.get(BODY)
+    if known is not None:
+        return known
+    grant = request.get(GRANT)
+    project = None if grant is None else grant.project
+    received = request.app[BODIES]
+    body, counted = bytearray(), 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            body = await request.read()
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > UNCOUNTED_BYTES:
+                    received.add(project, len(body) - UNCOUNTED_BYTES - counted)
+                    counted = len(body) - UNCOUNTED_BYTES
+                if len(body) > MAX_FRAME_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(MAX_FRAME_BYTES, len(body))
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", BROKEN_BODY) from None
-    return decompress(body, request.headers.get("Content-Encoding", ""))
+    finally:
+        received.remove(project, counted)
+    encoding = request.headers.get("Content-Encoding", "")
+    unpack = partial(decompress, bytes(body), encoding)
+    unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()
+    request[BODY] = unpacked
+    return unpacked
 
 
 async def read_json(request: web.Request, empty: bytes = b"") -> Any:
@@ -94,6 +124,19 @@ async def read_json(request: web.Request, empty: bytes = b"") -> Any:
 async def decode_large(request: web.Request, size: int, decode: Callable[[], T]) -> T:
     """What `decode` returns or raises; out of the way of others if the body is large."""
     return await request.app[DECODING].decode(size, decode)
+
+
+async def prepare_schema(request: web.Request, schema: Any) -> None:
+    """Compile a schema, if this is one, where nobody waits for it; checking it afterwards costs little."""
+    if isinstance(schema, dict):
+        await request.app[DECODING].run(partial(json_schema.prepare_schema, schema))
+
+
+async def prepare_schema_of(request: web.Request, config: JsonObject) -> None:
+    """The same for the schema in a configuration, which was not checked yet."""
+    section = config.get("working_memory")
+    if isinstance(section, dict):
+        await prepare_schema(request, section.get("schema"))
 
 
 async def read_object(request: web.Request) -> JsonObject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
@@ -17,6 +17,7 @@ from websockets.typing import StatusLike
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
+from voicemem.server.http.paced_reading import ReadingTurns, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
@@ -88,6 +89,8 @@ class EventSocket(ServerConnection):
     # Who may stay
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        turns = ReadingTurns() if self.port is None else self.port.turns
+        self.unread = Unread(self, cast(asyncio.Transport, transport), turns)
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
@@ -95,6 +98,7 @@ class EventSocket(ServerConnection):
             self.port.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.unread.take_all()
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
@@ -169,7 +173,10 @@ class EventSocket(ServerConnection):
         """Read from the network, or stop, so that TCP holds the sender back."""
         if reading != self.reading and not self.transport.is_closing():
             self.reading = reading
-            (self.transport.resume_reading if reading else self.transport.pause_reading)()
+            if self.unread:  # which is not read from the network anyway
+                self.unread.wait_in_line()
+            else:
+                (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
     def send_nowait(self, message: bytes) -> None:
         """Send a text message without waiting; the connection of a peer that never reads is aborted."""
@@ -185,6 +192,16 @@ class EventSocket(ServerConnection):
     # Bytes in
 
     def data_received(self, data: bytes) -> None:
+        if self.awaits_key and self.port is not None:
+            self.port.count_received(self, len(data))
+        if not self.transport.is_closing():
+            self.unread.receive(data)
+
+    @property
+    def takes_more(self) -> bool:
+        return self.reading
+
+    def take(self, data: bytes) -> None:
         if self.awaits_key:
             self.receive_before_key(data)
         else:
@@ -193,10 +210,6 @@ class EventSocket(ServerConnection):
     def receive_before_key(self, data: bytes) -> None:
         """Take bytes of a caller without a key, who may not make the service hold much."""
         had_listener = self.listener is not None
-        if self.port is not None:
-            self.port.count_received(self, len(data))
-        if self.transport.is_closing():
-            return
         self.receive(data)
         # A whole message stops reading until its key was checked. As long as there is reading, there was none.
         if had_listener and self.reading and self.awaits_key and self.protocol.state is OPEN:

@@ -10,12 +10,14 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.gate import Gate
+from voicemem.server.http.bodies import BodiesReceived
 from voicemem.server.http.guard import guard_route, name_server
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.observe import observe_requests
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
-from voicemem.server.http.request import ASYNCAPI_DOCUMENT, OPENAPI_DOCUMENT, SERVICES
+from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, OPENAPI_DOCUMENT, SERVICES, TURNS
+from voicemem.server.http.request_turns import RequestTurns
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     chat,
@@ -62,6 +64,7 @@ def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = (
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
+    app[BODIES], app[TURNS] = BodiesReceived(), RequestTurns()
     openapi: Callable[[], bytes] = cache(partial(openapi_json, (*ROUTES, *others)))
     async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)
     app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi, async_api

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Literal, TypeVar
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -14,7 +16,7 @@ from voicemem.config.session import parse_config
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
-from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.sessions.session_info import StateName
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
@@ -126,14 +128,10 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
             request, stream, ReadModel.encode_messages, attrgetter("has_large_encoding")
         )
         return json_response(EncodedHistory(*head_of(stream), Raw(encoded)), headers={"ETag": etag})
-    stream, all_messages = await read_at_once(
-        request, stream, lambda memory: memory.messages(query.open), lambda memory: query.open and memory.is_large
+    stream, encoded = await read_at_once(
+        request, stream, partial(encode_selected, query), partial(has_large_selection, query)
     )
-    messages, head = select(all_messages, query), head_of(stream)
-    if query.fields == "full":
-        return json_response(History(*head, messages), headers={"ETag": etag})
-    spoken = [Spoken(message.role, message.content) for message in messages]
-    return json_response(StandardHistory(*head, spoken), headers={"ETag": etag})
+    return json_response(EncodedHistory(*head_of(stream), Raw(encoded)), headers={"ETag": etag})
 
 
 async def read_at_once(
@@ -153,6 +151,21 @@ def head_of(stream: Stream) -> tuple[str, str, int, int | None, int]:
     return stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
 
 
+def encode_selected(query: HistoryQuery, memory: ReadModel) -> bytes:
+    """The messages that a query asks for, as a JSON array."""
+    messages = select(memory.messages(unfinished=True) if query.open else memory.current_messages(), query)
+    if query.fields == "full":
+        return msgspec.json.encode(messages)
+    return msgspec.json.encode([Spoken(message.role, message.content) for message in messages])
+
+
+def has_large_selection(query: HistoryQuery, memory: ReadModel) -> bool:
+    """Whether that is too much for the event loop."""
+    if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
+        return memory.is_large
+    return memory.has_large_messages
+
+
 def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
@@ -170,9 +183,12 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
 async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
-    all_turns = await services_of(request).memories.read(stream, ReadModel.turns)
     channel = parse_config(stream.config).channel or ""
-    return json_response(Turns([TurnReport(stream.id, channel, **turn) for turn in all_turns]))
+
+    def encode(memory: ReadModel) -> bytes:
+        return msgspec.json.encode(Turns([TurnReport(stream.id, channel, **turn) for turn in memory.turns()]))
+
+    return json_response(Raw(await services_of(request).memories.read(stream, encode)))
 
 
 ROUTES = (

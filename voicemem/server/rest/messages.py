@@ -78,14 +78,20 @@ async def read_messages(request: web.Request) -> list[Added]:
 
 
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
-    """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools."""
+    """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
+
+    It changes nothing: neither is anything carried over, nor does a summary start because of it.
+    """
     stream = await get_stream(request)
     services = services_of(request)
-    selection = await select_context(services.memories, services.policies, stream, ContextOptions())
-    stream = await get_stream(request)
-    memory = await services.memories.get(stream)
-    summary = services.summaries.summary_state(stream, selection)
-    return json_response(statistics_of(stream, memory, selection, summary, services.sessions.clock()))
+    selection = await select_context(services.memories, services.policies, stream, ContextOptions(peek=True))
+    summary = services.summaries.summary_state(stream, selection, peek=True)
+    now_ms = services.sessions.clock()
+    return json_response(
+        await services.memories.read(
+            stream, lambda memory: statistics_of(stream, memory, selection.counter, summary, now_ms)
+        )
+    )
 
 
 ROUTES = (

@@ -22,6 +22,7 @@ from voicemem.server.http.request import (
     convert_body,
     get_stream,
     json_response,
+    prepare_schema_of,
     read_object,
     services_of,
     stream_body,
@@ -93,6 +94,7 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     if session_id is not None:
         session_id = check_session_id(session_id)
     check_outbound_change(request, config)
+    await prepare_schema_of(request, config)
     grant = request[GRANT]
     stream, new = await services_of(request).sessions.create(grant.project, session_id, config, grant.key_id)
     if new:
@@ -175,6 +177,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     patch = await read_object(request)
     check_outbound_change(request, patch)
+    await prepare_schema_of(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return json_response(info_of(changed))

@@ -23,6 +23,7 @@ from voicemem.server.http.request import (
     convert_body,
     get_stream,
     json_response,
+    prepare_schema,
     read_object,
     services_of,
 )
@@ -171,6 +172,7 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
     form = form_of(body)
     if form is not None:
         request[GRANT].require_setting()
+        await prepare_schema(request, form.schema)
         check_form(body)
     content: Any = None if body.content is UNSET else body.content
     if content is None and form is None:

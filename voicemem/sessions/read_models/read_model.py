@@ -7,6 +7,7 @@ import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from sys import getsizeof
 
 import msgspec
@@ -28,6 +29,8 @@ from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
+ENCODED_AT_ONCE = 256 * 1024
+"""Characters of messages that are made JSON on the event loop."""
 PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
 """What a read model takes beyond its packed state, with a state in which there is nothing, and beyond its figures."""
 WEIGHED_FROM = 2_048
@@ -153,7 +156,16 @@ class ReadModel:
     @property
     def has_large_encoding(self) -> bool:
         """Whether encoding the messages that were not encoded yet is too much for the event loop."""
-        return len(self.turn_starts) - len(self.encoded_ends) > LARGE_ROWS
+        missing = self.state.turn_numbers[len(self.encoded_ends) :]
+        if len(missing) > LARGE_ROWS:
+            return True
+        made = chain.from_iterable(self.turn_messages.get(number, ()) for number in missing)
+        return sum(len(message.content) for message in made) > ENCODED_AT_ONCE
+
+    @property
+    def has_large_messages(self) -> bool:
+        """Whether a few hundred of its messages may be too much to encode on the event loop."""
+        return self.folded_bytes > 32 * LARGE_BYTES
 
     def pack(self) -> None:
         """Replace the state and everything made from it by a compressed snapshot."""

@@ -17,6 +17,7 @@ SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
 SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = ?"
 SELECT_ANY_KEY = "select 1 where exists (select 1 from keys) or exists (select 1 from agora_apps)"
 INSERT_KEY = f"insert into keys ({KEY_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+SET_LIMITS = f"update keys set ({LIMIT_COLUMNS}) = (?, ?, ?, ?) where id = ? and revoked_ms is null"
 REVOKE_KEY = "update keys set revoked_ms = ? where id = ? and revoked_ms is null"
 SELECT_REVOKED_KEYS = """
     select id from keys where revoked_ms is not null and id in (select value from json_each(?))
@@ -77,6 +78,13 @@ class SqliteDirectory:
         known = (key.id, key.project, key.name, key.hash, ",".join(key.scopes), key.created_ms, key.revoked_ms)
         values = (*known, *key.limits)
         await self.database.write(lambda connection: connection.execute(INSERT_KEY, values).fetchall())
+
+    async def set_key_limits(self, key_id: str, limits: KeyLimits) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute(SET_LIMITS, (*limits, key_id))
+            return bool(connection.changes())
+
+        return await self.database.write(job)
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
         def job(connection: apsw.Connection) -> bool:

@@ -19,7 +19,7 @@ ACTIVE_MS = """
 LIST_OVERVIEWS = f"""
     select streams.key, id, state, substr(reason, 1, {MAX_OVERVIEW_TEXT}), started_ms, ended_ms, {ACTIVE_MS},
     {POSITION.replace("(position,", "(streams.position,")},
-    overviews.name, user_id, labels, overviews.position, figures
+    overviews.name, overviews.user_id, labels, overviews.position, figures
     from streams left join overviews on stream = streams.key
     where {{conditions}} order by started_ms desc, streams.key desc limit ?
 """

@@ -79,6 +79,7 @@ ERASED_USER_KIND = "erased user"
 """The kind of the row that is left of an erased user's stream."""
 
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
+FORGET_USER = "update streams set user_id = null where key = ? and user_id is not null"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
 SELECT_EXPIRED = "select stream from retention where expires_ms <= ? order by expires_ms limit ?"
 SELECT_IS_EXPIRED = "select 1 from retention where stream = ? and expires_ms <= ?"
@@ -161,6 +162,7 @@ def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     stream.provisional = False
     rows.save_stream(stream)
+    rows.connection.execute(FORGET_USER, (stream.key,))
     if stream.kind == USER_KIND:
         drop_name(rows, stream)
     rows.connection.execute(MARK_ERASED, (stream.key, now_ms))

@@ -17,6 +17,7 @@ from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
 from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
+BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
 BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
 
 
@@ -24,7 +25,9 @@ BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
     ("wanted", "found_by"),
     [
         ({"state": "running"}, f"{BY_STATE})"),
-        ({"state": "ended", "user_id": "u"}, f"{BY_STATE})"),
+        ({"user_id": "u"}, f"{BY_USER})"),
+        ({"state": "ended", "user_id": "u"}, f"{BY_USER})"),
+        ({"state": "ended", "user_id": "u", "after": (NOW, 7)}, f"{BY_USER} AND started_ms<?)"),
         ({"state": "running", "label": ("a", "b")}, f"{BY_STATE})"),
         ({"state": "running", "after": (NOW, 7)}, f"{BY_STATE} AND started_ms<?)"),
         ({"state": "ended", "started_after": NOW}, f"{BY_STATE} AND started_ms>?)"),

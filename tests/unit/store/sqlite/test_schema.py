@@ -17,6 +17,7 @@ from voicemem.errors import CannotStart
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.database_files import lock_file
+from voicemem.store.sqlite.journal import row_cache
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
 from voicemem.store.streams import SessionEnding
 
@@ -121,3 +122,22 @@ def test_a_schema_is_not_changed_under_an_older_server(path: str, newer_program:
         os.close(lock_file(path))
     finally:
         store.database.close()
+
+
+async def test_the_users_of_earlier_sessions_are_found(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a version without an index by user is searched like a new one, and an erased session leaves no user."""
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:7]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        earlier.setattr(row_cache, "SAVE_USER", "select ?, ?")
+        async with opened_session(path) as store:
+            await begin(store, "a", {"user_id": "ann"})
+            await begin(store, "b", {"user_id": "bob"})
+    async with opened_session(path) as store:
+        await begin(store, "c", {"user_id": "ann"})
+        found = await store.list_sessions(SessionFilter(project="p", user_id="ann"))
+        assert ["c", "a"] == [stream.id for stream in found]
+        for stream in found:
+            await store.erase(stream.key, NOW)
+        users = store.database.writer.execute("select user_id from streams order by key").fetchall()
+        assert [(None,), ("bob",), (None,)] == users

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from aiohttp import web
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
@@ -17,6 +17,7 @@ from voicemem.server.http.request import (
     GRANT,
     NoQuery,
     convert_body,
+    fields_given,
     get_stream,
     json_response,
     read_object,
@@ -38,6 +39,15 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     bytes_per_second: Natural = 0
     open_sessions: Natural = 0
     sessions_per_day: Natural = 0
+
+
+class ChangedLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of a key; those that are not given stay, and 0 is none of its own."""
+
+    events_per_second: Natural | UnsetType = UNSET
+    bytes_per_second: Natural | UnsetType = UNSET
+    open_sessions: Natural | UnsetType = UNSET
+    sessions_per_day: Natural | UnsetType = UNSET
 
 
 class ShownKey(Struct, frozen=True):
@@ -135,6 +145,15 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
     audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
+
+
+async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
+    """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
+    grant, key_id = request[GRANT], request.match_info["key_id"]
+    given = fields_given(convert_body(await read_object(request), ChangedLimits))
+    key = await services_of(request).access.change_limits(grant.project, key_id, given)
+    audit("key_limits_changed", grant.key_id, grant.project, key=key_id, **key.limits._asdict())
+    return json_response(key_view(key))
 
 
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
@@ -248,6 +267,16 @@ ROUTES = (
         json_ok(MadeKey, 201),
         BodySpec({JSON: NewKey}, required=False),
         ("invalid_field", "text_too_long", "no_keys"),
+    ),
+    Route(
+        "PATCH",
+        "/v1/keys/{key_id}",
+        change_limits,
+        "admin",
+        NoQuery,
+        json_ok(ShownKey),
+        BodySpec({JSON: ChangedLimits}, required=False),
+        ("invalid_field", "unknown_key"),
     ),
     Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: ResponseSpec()}, codes=("unknown_key",)),
     Route(

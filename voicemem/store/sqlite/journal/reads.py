@@ -53,7 +53,7 @@ SELECT_KEYS_AFTER = """
 IS_LISTED = "project = ? and kind = ? and state != 'erased'"
 SESSION_FILTERS = {
     "state": "state = ?",
-    "user_id": "json_extract(config, '$.user_id') = ?",
+    "user_id": "streams.user_id = ?",
     "label": "exists (select 1 from json_each(config, '$.labels') where key = ? and value = ?)",
     "channel": "json_extract(config, '$.channel') = ?",
     "started_after": "started_ms > ?",

@@ -44,6 +44,7 @@ SAVE_OVERVIEW = """
     insert into overviews (stream, name, user_id, labels) values (?, ?, ?, ?)
     on conflict (stream) do update set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
 """
+SAVE_USER = "update streams set user_id = ? where key = ?"
 IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
 """The settings that a slim row repeats."""
 MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
@@ -165,13 +166,15 @@ class RowCache:
             self.save_overview(stream)
 
     def save_overview(self, stream: Stream) -> None:
-        """Repeat what the slim row of a session shows of its configuration."""
+        """Repeat what the slim row of a session shows of its configuration, and the user by whom it is found."""
         name, labels = stream.config.get("name"), stream.config.get("labels")
         encoded = None if labels is None else msgspec.json.encode(labels).decode()
         if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
             encoded = None
         shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
-        self.connection.execute(SAVE_OVERVIEW, (stream.key, shown, stream.config.get("user_id"), encoded))
+        user_id = stream.config.get("user_id")
+        self.connection.execute(SAVE_OVERVIEW, (stream.key, shown, user_id, encoded))
+        self.connection.execute(SAVE_USER, (user_id, stream.key))
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(

@@ -1,0 +1,99 @@
+"""A connection that sends much at once is read in pieces, and others in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+from voicemem.server.http.paced_reading import AT_ONCE, PIECE, ReadingTurns, Unread
+
+
+class Connection:
+    """Notes what it takes; each piece may take some time, and it may take no more after some pieces."""
+
+    def __init__(self, turns: ReadingTurns, slow_s: float = 0.0, stops_after: int = 10**9) -> None:
+        self.unread = Unread(self, cast(asyncio.Transport, self), turns)
+        self.taken: list[bytes] = []
+        self.slow_s = slow_s
+        self.stops_after = stops_after
+        self.reading = True
+
+    def take(self, data: bytes) -> None:
+        time.sleep(self.slow_s)
+        self.taken.append(data)
+
+    @property
+    def takes_more(self) -> bool:
+        return len(self.taken) < self.stops_after
+
+    # As a transport
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def rounds_until(condition: Any) -> int:
+    """How many rounds of the event loop pass until this is so."""
+    for count in range(10_000):
+        if condition():
+            return count
+        await asyncio.sleep(0)
+    raise AssertionError("it never is")
+
+
+async def test_little_is_taken_at_once() -> None:
+    """What most connections send goes no way round."""
+    connection = Connection(ReadingTurns())
+    connection.unread.receive(b"x" * AT_ONCE)
+    assert connection.taken == [b"x" * AT_ONCE]
+    assert connection.reading
+
+
+async def test_much_is_taken_in_pieces_in_its_order() -> None:
+    """Meanwhile the transport is not read; all of it is taken, what came later last."""
+    connection = Connection(ReadingTurns())
+    text = bytes(range(256)) * 400
+    connection.unread.receive(text)
+    connection.unread.receive(b"end")
+    assert (connection.taken, connection.reading) == ([], False)
+    await rounds_until(lambda: connection.reading)
+    assert b"".join(connection.taken) == text + b"end"
+    assert max(map(len, connection.taken)) == PIECE
+
+
+async def test_slow_work_is_spread_over_rounds() -> None:
+    """The pieces of all connections together take a few ms of one round."""
+    turns = ReadingTurns()
+    connections = [Connection(turns, slow_s=0.006) for _ in range(5)]
+    for connection in connections:
+        connection.unread.receive(b"x" * 2 * PIECE)
+    assert await rounds_until(lambda: all(connection.reading for connection in connections)) >= 10
+
+
+async def test_who_takes_no_more_is_asked_again_later() -> None:
+    """The rest is kept, and the transport stays paused, until the connection wants it."""
+    connection = Connection(ReadingTurns(), stops_after=1)
+    connection.unread.receive(b"x" * 3 * PIECE)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (len(connection.taken), connection.reading) == (1, False)
+    connection.stops_after = 10
+    connection.unread.wait_in_line()
+    await rounds_until(lambda: connection.reading)
+    assert sum(map(len, connection.taken)) == 3 * PIECE
+
+
+async def test_what_is_left_is_taken_when_the_connection_is_lost() -> None:
+    """What came before its end is not lost with it."""
+    connection = Connection(ReadingTurns())
+    connection.unread.receive(b"x" * 3 * PIECE)
+    connection.unread.take_all()
+    assert sum(map(len, connection.taken)) == 3 * PIECE
+    assert not connection.unread

@@ -1,0 +1,113 @@
+"""Reading in turns: a connection that sends much at once is read piece by piece, and the others in between.
+
+An event loop hands over up to a quarter of a MiB at a time, and many times in a round. That may be 40,000 pings, or
+50,000 chunks of a body: hundreds of milliseconds for each of these connections, in which nobody else is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Protocol
+
+AT_ONCE = 4 * 1024
+"""Bytes that are taken as they come; more are taken in turns."""
+PIECE = 8 * 1024
+ROUND_S = 0.005
+"""How long the pieces of one round of the event loop may take together."""
+
+
+class PacedConnection(Protocol):
+    """A connection that has an `Unread`."""
+
+    def take(self, data: bytes) -> None:
+        """Work on bytes that have come."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the connection wants more bytes now."""
+
+
+class ReadingTurns:
+    """Whose turn it is, among the connections of one port that have sent much."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Unread] = deque()
+        self.scheduled = False
+
+    def add(self, unread: Unread) -> None:
+        """Let a connection have turns until it has nothing unread, or takes no more."""
+        self.waiting.append(unread)
+        if not self.scheduled:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self.run)
+
+    def run(self) -> None:
+        """Take some pieces, one of each connection after the other, and the next ones in the next round."""
+        ends = time.monotonic() + ROUND_S
+        try:
+            while self.waiting and time.monotonic() < ends:
+                unread = self.waiting.popleft()
+                if unread.take_piece():
+                    self.waiting.append(unread)
+        finally:
+            self.scheduled = bool(self.waiting)
+            if self.scheduled:
+                asyncio.get_running_loop().call_soon(self.run)
+
+
+class Unread:
+    """What a connection has sent and nobody has looked at. While there is any, its transport is not read."""
+
+    __slots__ = ("at", "connection", "data", "in_line", "transport", "turns")
+
+    def __init__(self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingTurns) -> None:
+        self.connection = connection
+        self.transport = transport
+        self.turns = turns
+        self.data = b""
+        self.at = 0
+        self.in_line = False
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes at once if they are few, else in turns."""
+        if not self.data and len(data) <= AT_ONCE:
+            self.connection.take(data)
+            return
+        self.data = self.data[self.at :] + data
+        self.at = 0
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.wait_in_line()
+
+    def wait_in_line(self) -> None:
+        """Go on with what is unread, when its turn comes."""
+        if self.data and not self.in_line:
+            self.in_line = True
+            self.turns.add(self)
+
+    def take_piece(self) -> bool:
+        """Take the next piece; False when there is none, or the connection takes no more for now."""
+        self.in_line = False
+        if not self.data or self.transport.is_closing() or not self.connection.takes_more:
+            return False
+        piece = self.data[self.at : self.at + PIECE]
+        self.at += len(piece)
+        if self.at >= len(self.data):
+            self.data, self.at = b"", 0
+        self.connection.take(piece)
+        if self.data:
+            self.in_line = True
+        elif self.connection.takes_more and not self.transport.is_closing():
+            self.transport.resume_reading()
+        return self.in_line
+
+    def take_all(self) -> None:
+        """Take what is left at once: the connection is lost."""
+        data, self.data = self.data[self.at :], b""
+        if data:
+            self.connection.take(data)
