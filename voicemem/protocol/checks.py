@@ -26,6 +26,11 @@ RESERVED_METADATA = frozenset(METADATA_ORDER)
 RESERVED_RULE = (
     f"The event's metadata uses a key that is reserved for voicemem; reserved are {', '.join(METADATA_ORDER)}."
 )
+TEXT_FIELDS = {
+    kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
+    for kind in Event.__subclasses__()
+}
+"""The fields of each kind of event that hold a text."""
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
@@ -71,8 +76,8 @@ def check_end(event: SessionEnd) -> None:
 
 
 def check_texts(event: Event) -> None:
-    for name in ("text", "heard_text", "synthesised_text", "reason"):
-        check_text(getattr(event, name, None))
+    for name in TEXT_FIELDS[type(event)]:
+        check_text(getattr(event, name))
 
 
 def check_text(text: str | None) -> None:

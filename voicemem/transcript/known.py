@@ -24,9 +24,11 @@ NO_NOTES = Notes()
 class FoldReply(KnownReply):
     """A reply of the fold, as a dialect sees it."""
 
-    def __init__(self, state: State, reply: Reply) -> None:
-        self.state = state
+    def __init__(self, known: FoldKnown, reply: Reply) -> None:
+        self.known = known
+        self.state = known.state
         self.reply = reply
+        self.found: list[Source] | None = None
 
     @property
     def item(self) -> str | None:
@@ -50,7 +52,9 @@ class FoldReply(KnownReply):
 
     @property
     def sources(self) -> list[Source]:
-        return sources_of(self.state, self.reply)
+        if self.found is None:
+            self.found = sources_of(self.state, self.reply)
+        return self.found
 
     @property
     def total_audio_ms(self) -> int | None:
@@ -59,15 +63,17 @@ class FoldReply(KnownReply):
 
     @property
     def audio_began(self) -> int | None:
-        found = []
+        found = None
         for source in self.sources:
-            for series in timelines(source, "totals"):
-                first = series.first(source.until, source.since)
-                playback = source.evidence.playback
-                assert playback is not None
-                if first is not None and first.order not in (playback.undated or ()):
-                    found.append(first.ts)
-        return min(found, default=None)
+            playback = source.evidence.playback
+            if playback is None or playback.totals is None:
+                continue
+            first = playback.totals.first(source.until, source.since)
+            if first is None or first.order in (playback.undated or ()):
+                continue
+            if found is None or first.ts < found:
+                found = first.ts
+        return found
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
@@ -84,42 +90,24 @@ class FoldReply(KnownReply):
     @property
     def ended(self) -> int | None:
         settle(self.state)
-        known = [ts for ts in (self.reply.cut_ts, self.reply.heard_ts) if ts is not None]
-        return min(known, default=None)
+        cut_ts, heard_ts = self.reply.cut_ts, self.reply.heard_ts
+        return cut_ts if heard_ts is None or (cut_ts is not None and cut_ts < heard_ts) else heard_ts
 
     @property
     def has_playback(self) -> bool:
-        sources = self.sources
-        return any(series.last(one.until, one.since) for one in sources for series in timelines(one, "audio", "texts"))
+        for source in self.sources:
+            playback = source.evidence.playback
+            if playback is None or (playback.audio is None and playback.texts is None):
+                continue
+            if any(series.last(source.until, source.since) for series in timelines(source, "audio", "texts")):
+                return True
+        return False
 
     @property
     def before(self) -> FoldReply | None:
         keys = standing_keys(self.state)
         place = bisect_left(keys, self.reply.key)
-        return FoldReply(self.state, self.state.replies[keys[place - 1][2]]) if place else None
-
-
-class NotesView(Mapping[str, Any]):
-    """What was noted before, with what this frame notes: None for what it forgets."""
-
-    def __init__(self, before: Mapping[str, Any], noted: Mapping[str, Any]) -> None:
-        self.before = before
-        self.noted = noted
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self.noted:
-            return self.before[key]
-        value = self.noted[key]
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        yield from (key for key in self.before if key not in self.noted)
-        yield from (key for key, value in self.noted.items() if value is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return self.known.reply_of(keys[place - 1][2]) if place else None
 
 
 class FoldKnown(Known):
@@ -132,6 +120,10 @@ class FoldKnown(Known):
         self.known_notes: Notes = state.notes.get(dialect, NO_NOTES)
         self.noted: dict[str, Any] = {}
         """What this frame notes: None for what it forgets."""
+        self.current: dict[str, Any] = self.known_notes.values
+        """The notes with these; a copy, once there are any."""
+        self.seen: dict[int, FoldReply] = {}
+        """The replies that were asked for. The state does not change meanwhile, so what was found of them holds."""
 
     @property
     def here(self) -> int:
@@ -151,11 +143,18 @@ class FoldKnown(Known):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        return NotesView(self.known_notes.values, self.noted) if self.noted else self.known_notes.values
+        return self.current
 
     def note(self, key: str, value: Any) -> None:
+        if value is None and key not in self.current:
+            return
+        if not self.noted:
+            self.current = self.current.copy()
         self.noted.pop(key, None)
         self.noted[key] = value
+        self.current.pop(key, None)
+        if value is not None:
+            self.current[key] = value
 
     def keep_notes(self) -> None:
         """Put what was noted into the state; of too much, the oldest goes."""
@@ -166,10 +165,10 @@ class FoldKnown(Known):
             notes = self.state.notes[self.dialect] = Notes()
         for key, value in self.noted.items():
             if key in notes.values:
-                notes.size -= size_of(key, notes.values.pop(key))
+                notes.size -= size_of(key, notes.values[key])
             if value is not None:
-                notes.values[key] = value
                 notes.size += size_of(key, value)
+        notes.values = self.current
         while notes.size > MAX_NOTES_BYTES:
             oldest = next(iter(notes.values))
             notes.size -= size_of(oldest, notes.values.pop(oldest))
@@ -187,12 +186,18 @@ class FoldKnown(Known):
 
     def reply(self, item: str) -> FoldReply | None:
         id = self.state.item_replies.get(item)
-        return None if id is None else FoldReply(self.state, self.state.replies[id])
+        return None if id is None else self.reply_of(id)
+
+    def reply_of(self, id: int) -> FoldReply:
+        reply = self.seen.get(id)
+        if reply is None:
+            reply = self.seen[id] = FoldReply(self, self.state.replies[id])
+        return reply
 
     def open_replies(self) -> Iterator[FoldReply]:
         settle(self.state)
-        for key in reversed(self.state.unheard.copy()):
-            yield FoldReply(self.state, self.state.replies[key[2]])
+        for key in reversed(self.state.unheard):
+            yield self.reply_of(key[2])
 
 
 def size_of(key: str, value: Any) -> int:

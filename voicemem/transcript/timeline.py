@@ -124,6 +124,8 @@ class Timeline(Block):
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest entry from `since` to before `until`."""
+        if until == AFTER_ALL and since == BEFORE_ALL and self.later is None:  # nearly every question
+            return Entry(*self.numbers[NEWEST_TS:]) if self.numbers else None
         place = self.place_before(until)
         block = self.later[place - 1] if place and self.later is not None else self
         index = block.count_before(until)
@@ -131,6 +133,8 @@ class Timeline(Block):
 
     def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The oldest entry from `since` to before `until`."""
+        if until == AFTER_ALL and since == BEFORE_ALL:
+            return Entry(*self.numbers[:WIDTH]) if self.numbers else None
         return next(self.entries(until, since), None)
 
     def entries(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
@@ -160,6 +164,9 @@ class Timeline(Block):
 
     def highest_entry(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest of the entries with the highest value."""
+        newest = self.last(until, since)
+        if newest is None or (self.later is None and newest.value >= self.highest):  # most series grow
+            return newest
         best: tuple[int, Block, int, int] | None = None
         for block, begin, end in self.slices(until, since):
             is_whole = end - begin == len(block)

@@ -5,17 +5,20 @@ Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from voicemem.dialects.agora_ten.collector import collected_text, is_collected
 from voicemem.dialects.agora_ten.frames import PART, decoded, reduced
-from voicemem.dialects.dialect import Known, Made, MalformedFrame, UnknownFrame
+from voicemem.dialects.dialect import Known, KnownReply, Made, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
 MAX_OPEN = 16
 """Messages of which parts may be missing; of more, the oldest goes."""
 INTERRUPTED = 2
+START_MS = itemgetter("start_ms")
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -42,7 +45,8 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
     if "parts" in part:
         parts["of"] = part["parts"]
     number = parts.get("of")
-    if number is None or not all(str(index) in parts for index in range(1, number + 1)):
+    pieces = [piece for index in range(1, (number or 0) + 1) if (piece := parts.get(str(index))) is not None]
+    if number is None or len(pieces) < number:
         waiting = [one for one in known.notes if one.startswith("p:") and one != key]
         if len(waiting) >= MAX_OPEN:
             known.note(waiting[0], None)
@@ -50,7 +54,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
         return ()
     known.note(key, None)
     try:
-        message = reduced(decoded("".join(parts[str(index)] for index in range(1, number + 1))))
+        message = reduced(decoded("".join(pieces)))
     except (MalformedFrame, UnknownFrame):
         return ()
     return () if message is None else translate(message.content, ts, known)
@@ -81,8 +85,12 @@ class Times(NamedTuple):
         return self.begin_ms + max(0, ts - self.first_ts)
 
 
+NO_TIMES = Times()
+
+
 def times_of(item: str, known: Known) -> Times:
-    return Times(*known.notes.get(f"t:{item}", ()))
+    kept = known.notes.get(f"t:{item}")
+    return NO_TIMES if kept is None else Times(*kept)
 
 
 def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -90,16 +98,18 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     item, turn, status = f"a{frame['turn_id']}", frame["turn_id"], frame.get("turn_status")
     times, number = times_of(item, known), frame.get("turn_seq_id")
     outdated = number is not None and times.number is not None and number < times.number
-    words = sorted(frame.get("words") or (), key=lambda word: word["start_ms"])
-    new = [word for word in words if times.newest_ms is None or word["start_ms"] > times.newest_ms]
+    words = frame.get("words") or ()
+    new = new_words(words, times.newest_ms) if words else ()
     reply = known.reply(item)
-    text, whole = grown_text(frame["text"], words, new, "" if reply is None else reply.text)
+    text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
         yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
-    if new:
-        yield Tts(item=item, words=tuple(spoken_word(word) for word in new))
-    times = noted(times, new, number, ts if known.has_clock else None)
-    if times != Times():
+    spoken = tuple(map(spoken_word, new))
+    if spoken:
+        yield Tts(item=item, words=spoken)
+    newest_ms = new[-1]["start_ms"] if new else times.newest_ms
+    times = noted(times, spoken, newest_ms, number, ts if known.has_clock else None)
+    if times != NO_TIMES:
         known.note(f"t:{item}", [*times])
     if status == 1 and (text or reply is not None) and (reply is None or not reply.complete):
         yield LlmDone(item=item)
@@ -108,9 +118,18 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms, estimated=position_ms is not None)
 
 
-def grown_text(stated: str, words: list[JsonObject], new: list[JsonObject], before: str) -> tuple[str, bool]:
+def new_words(words: Sequence[JsonObject], newest_ms: int | None) -> Sequence[JsonObject]:
+    """The words that begin after the newest one known, in the order of their times."""
+    new = words if newest_ms is None else [word for word in words if word["start_ms"] > newest_ms]
+    return sorted(new, key=START_MS)
+
+
+def grown_text(
+    stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply | None
+) -> tuple[str, bool]:
     """The text of an update, and whether it is the whole reply's: some say all of it, some only the new words."""
-    if not words or "".join(stated.split()).startswith("".join(before.split())):
+    before = "" if reply is None else reply.text
+    if stated.startswith(before) or "".join(stated.split()).startswith("".join(before.split())):
         return stated, True
     return (stated if len(new) == len(words) else "".join(word["word"] for word in new)), False
 
@@ -120,17 +139,15 @@ def spoken_word(word: JsonObject) -> Word:
     return Word(word["word"].strip(), begin_ms, begin_ms + max(0, word.get("duration_ms", 0)))
 
 
-def noted(times: Times, new: list[JsonObject], number: int | None, ts: int | None) -> Times:
+def noted(times: Times, spoken: tuple[Word, ...], newest_ms: int | None, number: int | None, ts: int | None) -> Times:
     """What is known of a reply's times after an update."""
-    if number is not None:
-        times = times._replace(number=max(number, times.number or 0))
-    if new:
-        spoken = [spoken_word(word) for word in new]
-        if times.begin_ms is None:
-            times = times._replace(first_ts=ts, begin_ms=spoken[0].start_ms)
-        end_ms = max(word.end_ms for word in spoken)
-        times = times._replace(newest_ms=new[-1]["start_ms"], end_ms=max(end_ms, times.end_ms or 0))
-    return times
+    first_ts, begin_ms, end_ms = times.first_ts, times.begin_ms, times.end_ms
+    if spoken:
+        if begin_ms is None:
+            first_ts, begin_ms = ts, spoken[0].start_ms
+        end_ms = max(end_ms or 0, *[word.end_ms for word in spoken])
+    number = times.number if number is None else max(number, times.number or 0)
+    return Times(first_ts, begin_ms, newest_ms, end_ms, number)
 
 
 def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -37,12 +37,12 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
     if reply is None or reply.item is None:
         wait_for_reply(frame, ts, known)
         return
-    item = reply.item
-    before, count, last = audio_so_far(item, known)
-    words, last = joined_words(frame.get("words") or (), before, last)
+    rate = bytes_per_ms(known)
+    count, last = audio_so_far(reply, rate, known)
+    words, last = joined_words(frame.get("words") or (), count // rate, last)
     count += frame[AUDIO_BYTES]
-    known.note("audio", [item, count, last])
-    yield Tts(item=item, total_audio_ms=count // bytes_per_ms(known), words=words or None)
+    known.note("audio", [reply.item, count, last])
+    yield Tts(item=reply.item, total_audio_ms=count // rate, words=words or None)
 
 
 def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
@@ -55,15 +55,13 @@ def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
     return newest if newest is not None and newest.turn >= known.here else None
 
 
-def audio_so_far(item: str, known: Known) -> tuple[int, int, list[object] | None]:
-    """How long the audio of a reply is, in ms and in bytes, and its last word."""
-    noted_item, count, last = known.notes.get("audio") or (None, 0, None)
-    if noted_item != item:
+def audio_so_far(reply: KnownReply, rate: int, known: Known) -> tuple[int, list[object] | None]:
+    """The bytes of a reply's audio, of which `rate` are a millisecond, and its last word."""
+    item, count, last = known.notes.get("audio") or (None, 0, None)
+    if item != reply.item:
         # Another reply's audio came in between: what is known of this one is its length.
-        reply = known.reply(item)
-        total_ms = 0 if reply is None else reply.total_audio_ms or 0
-        return total_ms, total_ms * bytes_per_ms(known), None
-    return count // bytes_per_ms(known), count, last
+        return (reply.total_audio_ms or 0) * rate, None
+    return count, last
 
 
 def joined_words(

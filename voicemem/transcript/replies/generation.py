@@ -43,6 +43,8 @@ class Deltas(Struct, array_like=True, gc=False):
 
     def first_after(self, whole_ts: int, arrived: int) -> int:
         """The first delta after a whole text, where all arrived in order; `arrived` were there when the text came."""
+        if not arrived and (not self.times or self.times[0] >= whole_ts):
+            return 0
         return max(bisect_left(self.times, whole_ts), min(arrived, bisect_right(self.times, whole_ts)))
 
     def after(self, whole_ts: int, arrived: int) -> list[int]:
@@ -107,6 +109,8 @@ class Generation(Struct, array_like=True, gc=False):
         deltas = self.deltas
         if whole is None:
             return deltas.text()
+        if not deltas.times:
+            return whole.text
         if deltas.peaks is None:
             return whole.text + deltas.between(deltas.first_after(whole.ts, whole.order), len(deltas.times))
         return whole.text + "".join(deltas.between(i, i + 1) for i in deltas.after(whole.ts, whole.order))
