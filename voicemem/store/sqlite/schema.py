@@ -71,7 +71,7 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
 
 
 def version_of(connection: apsw.Connection) -> int:
-    """How many of today's steps the file has. Raises `CannotStart` for one that stopped in the middle of the earlier."""
+    """How many of today's steps the file has. Raises `CannotStart` for one in the middle of the earlier steps."""
     version: int = connection.pragma("user_version")
     if not 1 < version <= STEPS_BEFORE or TABLE_OF_STEP_2 in tables_of(connection):
         return version
