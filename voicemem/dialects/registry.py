@@ -10,6 +10,7 @@ from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
+from voicemem.protocol.nearest import did_you_mean
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
@@ -25,3 +26,9 @@ DIALECTS: dict[str, Dialect] = {
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())
 """Grows with every change of any dialect; a part of the version of fold states."""
+WITH_WEBHOOKS = tuple(name for name, dialect in DIALECTS.items() if dialect.hook is not None)
+
+
+def no_such_dialect(name: str) -> str:
+    """The sentence for a name that is not that of a dialect: the nearest, and all."""
+    return f"There is no such dialect{did_you_mean(name, DIALECTS)}; known: {', '.join(sorted(DIALECTS))}."

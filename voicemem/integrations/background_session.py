@@ -133,30 +133,28 @@ class BackgroundSession:
     async def context(self, **params: Any) -> JsonObject | None:
         """The body of the next LLM request, with everything that was sent before; None if it does not come in time.
 
-        It takes at most the option `context_timeout_s` of the client in all. After a failure the next are None at once,
-        for five seconds.
+        It takes at most the option `context_timeout_s` of the client in all. Half of that may be for a session that is
+        not open yet, so that the first request of a call has what earlier calls left. After a failure the next are None
+        at once, for five seconds.
         """
-        return await self.context_within(self.client.options.context_timeout_s, **params)
+        deadline = time.monotonic() + self.client.options.context_timeout_s
 
-    async def context_within(self, timeout_s: float, **params: Any) -> JsonObject | None:
-        """The same in another time."""
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
 
         async def read(session: ProducerSession) -> JsonObject:
-            await session.flush(timeout_s / 2)
-            return await session.context(timeout=timeout_s / 2, **params)
+            await session.flush(left_s() / 2)
+            return await session.context(timeout=left_s(), **params)
 
         return await self.read(read)
 
-    async def until_open(self, timeout_s: float) -> None:
-        """Wait for the session to be open, at most so long; after that was in vain, not at all for five seconds."""
-        if self.session is None and time.monotonic() >= self.quiet_until:
-            await asyncio.wait({self.opening}, timeout=timeout_s)
-            if self.session is None:
-                self.quiet_until = time.monotonic() + QUIET_S
-
     async def read(self, ask: Callable[[ProducerSession], Awaitable[T]]) -> T | None:
         """What the session answers, or None."""
-        if self.session is None or time.monotonic() < self.quiet_until:
+        if time.monotonic() < self.quiet_until:
+            return None
+        await asyncio.wait({self.opening}, timeout=self.client.options.context_timeout_s / 2)
+        if self.session is None:
+            self.quiet_until = time.monotonic() + QUIET_S
             return None
         try:
             return await ask(self.session)
@@ -177,6 +175,10 @@ class BackgroundSession:
         await asyncio.wait({self.opening}, timeout=deadline_s)
         if self.session is None:
             self.opening.cancel()
+            if self.early and self.error is None:
+                LOG.warning(
+                    "%d events of a call are lost. Session %s: it was never open.", len(self.early), self.session_id
+                )
             return
         try:
             await self.session.flush(max(0.0, deadline_s - (time.monotonic() - began)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.events import FrameEvent
@@ -48,7 +48,7 @@ class FrameReducer:
         """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
-            return rejected(event, "unknown_dialect", CODES["unknown_dialect"].sentence)
+            return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
         try:
             frame = reduce_frame(dialect, event)
             if frame is not None and frame.typed and not keep_typed:

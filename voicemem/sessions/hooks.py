@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import FrameEvent
@@ -53,7 +53,7 @@ class Hooks:
         """A dialect that has webhooks. Raises `Refused` (`unknown_dialect`)."""
         dialect = DIALECTS.get(name)
         if dialect is None or dialect.hook is None:
-            raise Refused("unknown_dialect", "There is no such dialect, or it has no webhooks.")
+            raise Refused("unknown_dialect", f"Dialects with webhooks: {', '.join(WITH_WEBHOOKS)}.")
         return dialect
 
     def needs_key(self, project: str, dialect: Dialect) -> bool:

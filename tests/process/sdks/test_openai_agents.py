@@ -115,7 +115,7 @@ async def test_a_session_does_what_the_protocol_asks(app: App) -> None:
 async def test_without_a_memory_the_agent_goes_on() -> None:
     """The session has what this process added, as far as it was heard."""
     agent, model = bot([assistant_message(WEATHER)], [assistant_message("Yes.")])
-    client = client_for(NOBODY, NOBODY, open_timeout_s=0.2)
+    client = client_for(NOBODY, NOBODY, open_timeout_s=0.2, context_timeout_s=0.2)
     async with asyncio.timeout(30):
         memory = openai_agents.session(client, "call")
         await ask(agent, "What is the weather?", memory)

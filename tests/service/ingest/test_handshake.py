@@ -3,6 +3,8 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import pytest
 from websockets import exceptions
@@ -14,6 +16,7 @@ from tests.support.callers.producer import url_of
 from tests.support.callers.rest import PROBLEM
 from tests.support.services import Serve
 from voicemem.app import App
+from voicemem.dialects.registry import DIALECTS
 
 
 @pytest.fixture
@@ -32,6 +35,16 @@ async def test_other_paths_are_not_found(app: App, path: str) -> None:
 async def test_paths_of_unknown_dialects(app: App, path: str) -> None:
     """Below it, each dialect has one."""
     assert (404, "unknown_dialect") == await refusal(app, path)
+
+
+async def test_the_nearest_dialect_is_named(app: App) -> None:
+    """Who misspells the path of a dialect is told the right one, and all others."""
+    with pytest.raises(exceptions.InvalidStatus) as refused:
+        async with connect(f"{url_of(app)}/openai_realtime"):
+            pass
+    detail = json.loads(refused.value.response.body)["detail"]
+    assert "did you mean `openai-realtime`?" in detail
+    assert all(name in detail for name in DIALECTS)
 
 
 async def test_the_protocol_may_be_named(app: App) -> None:

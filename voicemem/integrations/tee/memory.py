@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -109,11 +108,7 @@ class CallMemory:
         seconds.
         """
         self.queue.finish()
-        if self.background is None:
-            return None
-        timeout_s, began = self.client.options.context_timeout_s, time.monotonic()
-        await self.background.until_open(timeout_s / 2)
-        return await self.background.context_within(timeout_s - (time.monotonic() - began), **params)
+        return None if self.background is None else await self.background.context(**params)
 
     async def aclose(
         self,

@@ -17,7 +17,7 @@ import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, session_id_of
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen
@@ -62,7 +62,7 @@ def find_door(target: str) -> Door | None:
     if name == address.path:
         raise Refused("not_found", f"The ingest path is {PATH}, or {PATH}/ and the name of a dialect.")
     if name not in DIALECTS:
-        raise Refused("unknown_dialect")
+        raise Refused("unknown_dialect", no_such_dialect(name))
     pairs = parse_qsl(address.query, keep_blank_values=True, max_num_fields=16)
     query = dict(pairs)
     if len(query) < len(pairs) or not query.keys() <= set(QUERY):

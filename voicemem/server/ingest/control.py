@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.frames import GOAWAY
@@ -126,7 +126,8 @@ class ConnectionControl(ABC):
         grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
         project, may_call_out = grant.project, grant.allows("admin")
         if frame.dialect is not None and frame.dialect not in DIALECTS:
-            self.refuse(Refused("unknown_dialect"), frame.session_id, frame.producer)
+            refused = Refused("unknown_dialect", no_such_dialect(frame.dialect))
+            self.refuse(refused, frame.session_id, frame.producer)
             return
         session_id = frame.session_id or grant.session_id or sessions.new_id()
         producer = frame.producer or DEFAULT_PRODUCER

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.envelope import decode_message
-from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
@@ -113,7 +113,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     stream = await get_stream(request)
     services = services_of(request)
     if query.dialect is not None and query.dialect not in DIALECTS:
-        raise Refused("unknown_dialect")
+        raise Refused("unknown_dialect", no_such_dialect(query.dialect))
     producer = query.producer or query.dialect or DEFAULT_PRODUCER
     await services.recorder.check_producer(stream, producer)
     grant = request[GRANT]

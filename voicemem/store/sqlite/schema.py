@@ -14,6 +14,9 @@ from voicemem.store.sqlite.database_files import lock_file
 
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
+STEPS_BEFORE = 7
+"""Earlier programs made in seven steps what step 1 makes now; a file of theirs has this version and none of step 2."""
+TABLE_OF_STEP_2 = "set_aside"
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 IDENTITY_BYTES = 16
@@ -55,7 +58,7 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
     `shared_path` is the file when a server may have it open too. A server of an older version would go on writing by
     its own schema, so an upgrade then needs the lock that such a server holds.
     """
-    steps, version = migrations(), connection.pragma("user_version")
+    steps, version = migrations(), version_of(connection)
     newest = steps[-1].version
     if version > newest:
         raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
@@ -65,6 +68,16 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def version_of(connection: apsw.Connection) -> int:
+    """How many of today's steps the file has. Raises `CannotStart` for one in the middle of the earlier steps."""
+    version: int = connection.pragma("user_version")
+    if not 1 < version <= STEPS_BEFORE or TABLE_OF_STEP_2 in tables_of(connection):
+        return version
+    if version < STEPS_BEFORE:
+        raise CannotStart(f"The database is of an early version {version}, which this program cannot read.")
+    return 1
 
 
 def lock_for_upgrade(path: str) -> int:

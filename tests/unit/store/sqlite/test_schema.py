@@ -76,6 +76,33 @@ async def test_a_database_of_every_earlier_version_is_migrated(
             assert found == [stream.id for stream in listed]
 
 
+async def test_a_database_of_the_earlier_numbering_is_migrated(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose seven first steps are step 1 of today is read as before, not taken for one of today's version 7."""
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:1]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        async with opened_session(path) as store:
+            await send(store, await begin(store), offer(1))
+    set_version(path, +6)
+    async with opened_session(path) as store:
+        assert newest_version() == store.database.writer.pragma("user_version")
+        assert [1] == await stored_seqs(store, 1)
+
+
+def test_a_database_from_the_middle_of_the_earlier_numbering_is_refused(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell what such a file lacks; the program says so and changes nothing."""
+    with monkeypatch.context() as earlier:
+        steps = migrations()[:1]
+        earlier.setattr(schema, "migrations", lambda: steps)
+        SqliteStore(path).database.close()
+    set_version(path, +3)
+    for _ in range(2):
+        with pytest.raises(CannotStart, match="early version 4, which this program cannot read"):
+            SqliteStore(path)
+
+
 async def test_slim_rows_of_earlier_sessions_are_filled(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They repeat, in their bounds, what the configurations say; one that is damaged does not stop the start."""
     configs: list[Any] = [
