@@ -427,7 +427,7 @@ async def test_the_sdk_connects_again(app: App, client: Client, monkeypatch: pyt
             assert "response.output_text.delta" == (await anext(events)).type
             other_end.transport.abort()
             if number == 1:
-                again = asyncio.create_task(anext(events))
+                again = asyncio.ensure_future(anext(events))
                 await (other_end := await connections.get()).send('{"type": "rate_limits.updated"}')
                 await again
                 await connections.put(other_end)
