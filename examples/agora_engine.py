@@ -42,7 +42,7 @@ async def call(ingest_url: str, rest_url: str) -> None:
                 print(f"The LLM got, in turn {turn}:")
                 for line in (await context.json())["messages"]:
                     print(f"  {line['role']}: {line['content']!r}")
-                reply = dict(object="assistant.transcription", turn_id=turn, text="", words=[], turn_status=0)
+                reply = dict[str, Any](object="assistant.transcription", turn_id=turn, text="", words=[], turn_status=0)
                 for place, word in enumerate(next(ANSWERS).split()):
                     start_ms = clock_ms + place * WORD_MS
                     if place * WORD_MS > BARGE_IN_MS:

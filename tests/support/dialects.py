@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame, RawFrame, Side
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import FrameEvent
@@ -120,11 +120,13 @@ def is_caught(name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.Monkey
     return any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in calls)
 
 
-def well_formed(frames: Iterable[JsonObject], reduce: Callable[[JsonObject], Any]) -> list[JsonObject]:
+def well_formed(
+    frames: Iterable[JsonObject], reduce: Callable[[RawFrame, Side | None], Frame | None]
+) -> list[JsonObject]:
     """The frames that are not refused as malformed."""
     taken = []
     for frame in frames:
         with suppress(MalformedFrame):
-            reduce(frame)
+            reduce(frame, None)
             taken.append(frame)
     return taken

@@ -14,7 +14,7 @@ from tests.support.callers.ingest import refusal
 from tests.support.callers.producer import Producer
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.services import Serve
-from tests.support.waiting import eventually
+from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.presence import LEFT_MS
@@ -191,6 +191,34 @@ async def test_a_connection_that_goes_ends_the_call(app: App, api: RestClient) -
         await socket.send(json.dumps(transcript("b", "Two.")))
         await eventually(["One. Two."], lambda: texts(api))
         assert "running" == await api.state()
+
+
+async def test_a_sender_that_comes_back_at_once_goes_on(app: App, api: RestClient) -> None:
+    """Within 5 s of its close nothing is closed, and what a connection that is there has left before does not count."""
+    address = f"ws://{app.ingest_address}{PATH}?session_id=s"
+    presence = app.services.presence
+    async with connect(address) as socket:
+        await socket.send(json.dumps(transcript("a", "One.")))
+        await eventually(["One."], lambda: texts(api))
+    await all_connections_handled()
+    async with connect(address) as socket:
+        await socket.send(json.dumps(transcript("b", "Two.")))
+        await eventually(["One. Two."], lambda: texts(api))
+        presence.left = {name: (lease, since - LEFT_MS) for name, (lease, since) in presence.left.items()}
+        await presence.close_left()
+        assert "running" == await api.state()
+    assert [] == [row for row in await api.journal() if row["event"]["type"].startswith("session.")]
+
+
+async def test_a_lost_connection_does_not_end_the_call(app: App, api: RestClient) -> None:
+    """A connection that breaks off without a close is expected back, as that of any other producer."""
+    async with connect(f"ws://{app.ingest_address}{PATH}?session_id=s") as socket:
+        await socket.send(json.dumps(transcript("a", "One.")))
+        await eventually(["One."], lambda: texts(api))
+        socket.transport.abort()
+    await all_connections_handled()
+    assert {} == app.services.presence.left
+    assert "running" == await api.state()
 
 
 async def test_typed_texts_may_be_left_out(app: App, api: RestClient) -> None:

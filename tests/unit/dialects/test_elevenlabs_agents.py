@@ -168,6 +168,15 @@ def test_queued_replies_are_all_cut() -> None:
     assert (messages[2]["content"], messages[2]["metadata"]["original"]) == ("", "Four five.")
 
 
+def test_audio_interrupted_before_its_text_is_cut() -> None:
+    """A reply whose text comes after the interruption of its audio was heard as far as the clock says."""
+    sent = [user("Go on.", 1), audio(4000, 2), INTERRUPTION, agent("One two three four.", 2)]
+    message = memory(*sent)[1]
+    assert (message["content"], message["metadata"]["interrupt_timestamp"]) == ("One ", 3000)
+    messages = memory(*sent[:3], user("No.", 3), agent("Five six.", 4), audio(100, 4))
+    assert [one["content"] for one in messages if "interrupted" not in one["metadata"]][-1] == "Five six."
+
+
 def test_unknown_and_malformed_frames() -> None:
     """Other types are unknown; frames of other forms, sides and vendors are malformed."""
     with pytest.raises(UnknownFrame):

@@ -166,6 +166,19 @@ def test_a_false_alarm_of_this_turn_alone_is_taken_back() -> None:
     assert contents(later)["contents"][1]["metadata"]["interrupted"] is True
 
 
+def test_a_noise_is_no_utterance() -> None:
+    """What the agent says after a noise stands before what the user says next."""
+
+    def speaks(at: float) -> JsonObject:
+        return {"type": "user_state_changed", "old_state": "listening", "new_state": "speaking", "created_at": at}
+
+    call = [speaks(1.0), heard(2.0, "Hi."), item(3.0, "user", "Hi."), item(4.0, "assistant", "Hello.")]
+    call += [speaks(5.0), item(6.0, "assistant", "Are you there?"), speaks(7.0), item(8.0, "user", "Yes.")]
+    assert [text for _, _, text in memory(*call)] == ["Hi.", "Hello.", "Are you there?", "Yes."]
+    quiet = speaks(1.0) | {"old_state": "speaking", "new_state": "listening"}
+    assert reduce(quiet) is None
+
+
 def test_a_tool_is_called_once() -> None:
     """The start of a call, its end and its item are one call."""
     call = {"type": "function_call", "id": "i", "call_id": "c", "name": "n", "arguments": "{}", "created_at": BEGAN + 2}

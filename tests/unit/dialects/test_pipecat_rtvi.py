@@ -168,6 +168,28 @@ def test_what_is_said_without_the_llm_is_a_reply() -> None:
     ]
 
 
+SPEAKS = message("user-started-speaking")
+
+
+def test_a_noise_is_no_utterance() -> None:
+    """The begin of speech counts that text follows; what the agent says of itself meanwhile stands before that."""
+    first = [SPEAKS, user("Hi."), LLM, output(1, "Hello.", "Hello."), LLM_STOPPED]
+    prompt = [LLM, output(2, "Are you there?", "Are you there?"), LLM_STOPPED]
+    call = [*first, SPEAKS, *prompt, SPEAKS, user("Yes.")]
+    said = ["Hi.", "Hello.", "Are you there?", "Yes."]
+    assert [text for _, _, text, _ in memory(*call)] == said
+    begun = contents(fold(*first, SPEAKS, SPEAKS, SPEAKS, user("Yes.")))["contents"][-1]["timestamp"]
+    assert begun == 1_000_000 + 8 * 100
+
+
+def test_another_bot_says_no_more_of_what_the_first_one_said() -> None:
+    """A bot that comes in mid-reply counts its segments anew; of the reply the user heard what was spoken by then."""
+    ready = message("bot-ready", version="2.2.0")
+    first = [ready, user("Hi."), LLM, output(1, "One two.", "One")]
+    said = memory(*first, ready, LLM, output(1, "Three.", "Three."), LLM_STOPPED)
+    assert said == [("user", 1, "Hi.", False), ("assistant", 1, "One", True), ("assistant", 1, "Three.", False)]
+
+
 def test_a_typed_text_counts_once() -> None:
     """The client's message and the server's are one text."""
     sent = message("send-text", content="Hi.") | {"id": "m"}

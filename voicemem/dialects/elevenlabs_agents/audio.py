@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made
 from voicemem.dialects.elevenlabs_agents.turns import begin_conversation, item_of, newest_reply, stated_ts
-from voicemem.protocol.events import Tts, Word
+from voicemem.protocol.events import Interrupt, Tts, Word
 from voicemem.protocol.types import JsonObject
 
 PCM_BYTES_PER_MS = 32
@@ -83,7 +83,9 @@ def joined_words(
 
 def wait_for_reply(frame: JsonObject, ts: int, known: Known) -> None:
     """Keep the count of audio that comes before the text of its reply."""
-    waiting = known.notes.get("waiting") or {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
+    waiting = known.notes.get("waiting")
+    if waiting is None or "cut" in waiting:
+        waiting = {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
     before = waiting["bytes"] // bytes_per_ms(known)
     pieces = [(text, before + start_ms, before + end_ms) for text, start_ms, end_ms in frame.get("words") or ()]
     words = [*waiting["words"], *pieces][:MAX_WAITING_WORDS]
@@ -99,6 +101,23 @@ def play_waiting(item: str, known: Known) -> Made:
         known.note("audio", [item, waiting["bytes"], last])
         total_ms = waiting["bytes"] // bytes_per_ms(known)
         yield Tts(item=item, total_audio_ms=total_ms, words=words or None, ts=waiting["ts"])
+        cut = waiting.get("cut")
+        if cut is not None:
+            yield Interrupt(item=item, audio_end_ms=min(cut - waiting["ts"], total_ms), estimated=True, ts=cut)
+
+
+def cut_waiting(ts: int, known: Known) -> None:
+    """Note that the user interrupted audio whose text has not come yet; without times there is nothing to say of it."""
+    waiting = known.notes.get("waiting")
+    if waiting is not None:
+        began = waiting["ts"]
+        known.note("waiting", waiting | {"cut": ts} if known.has_clock and began is not None and ts >= began else None)
+
+
+def forget_cut(known: Known) -> None:
+    """The user has spoken: what they interrupted without its text will have none."""
+    if "cut" in (known.notes.get("waiting") or ()):
+        known.note("waiting", None)
 
 
 def bytes_per_ms(known: Known) -> int:

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
 from voicemem.dialects.dialect import Known, Made
-from voicemem.dialects.elevenlabs_agents.audio import begin, count_audio, play_waiting
+from voicemem.dialects.elevenlabs_agents.audio import begin, count_audio, cut_waiting, forget_cut, play_waiting
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM
 from voicemem.dialects.elevenlabs_agents.transcript import end_call, post_call_item
 from voicemem.dialects.elevenlabs_agents.turns import (
@@ -68,6 +68,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     turn = utterance_turn(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
+    forget_cut(known)
     add_said(item, known)
     yield Asr(item=item, text=event["user_transcript"], final=True, turn_id=turn)
 
@@ -128,10 +129,12 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user spoke; of what may still play by the clock, this much was heard. The app stops playing all of it."""
     newest, event = newest_reply(known), frame["interruption_event"]["event_id"]
     noted = known.notes.get("interrupted")
-    if newest is None or (noted is not None and noted[2] == event):
+    if noted is not None and noted[2] == event:
+        return
+    cut_waiting(ts, known)
+    if newest is None:
         return
     known.note("interrupted", [newest.item, stated_ts(ts, known), event])
-    known.note("waiting", None)
     own = frozenset(replies(known))
     playing = takewhile(lambda reply: reply.turn == newest.turn, known.open_replies())
     for reply in islice(playing, MAX_PLAYING):

@@ -43,12 +43,16 @@ def start_session(frame: JsonObject, known: Known) -> Made:
 
 def open_utterance(frame: JsonObject, known: Known) -> Made:
     """Reserve the place of what the user says, since its text may come after the answer has begun."""
-    number = known.notes.get("utterance", 0)
-    segment, turn = known.segment(f"~u{number}"), known.turn_of(f"~u{number}")
-    if segment is None or segment.final or (not segment.text and turn is not None and known.is_answered(turn)):
-        item = f"~u{number + 1}"
-        known.note("utterance", number + 1)
+    item = f"~u{known.notes.get('utterance', 0)}"
+    segment, turn = known.segment(item), known.turn_of(item)
+    if segment is None or segment.final or turn is None or (not segment.text and known.is_answered(turn)):
+        number = known.notes.get("utterance", 0) + 1
+        known.note("utterance", number)
+        item = f"~u{number}"
         yield Asr(item=item, text="", turn_id=user_turn(item, known))
+    elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
+        yield Asr(item=item, text="", final=True)
+        yield Asr(item=item, text="")
 
 
 def take_input(frame: JsonObject, known: Known) -> Made:

@@ -77,7 +77,7 @@ def asyncapi_json() -> bytes:
             },
             "channels": {
                 "ingest": channel([*messages, ENVELOPE]),
-                "dialect": dialect_channel([*frames, *map(event_type_of, (Auth, *SENT))]),
+                "dialect": dialect_channel([*frames, event_type_of(Auth), *map(event_type_of, SENT)]),
             },
             "operations": operations(),
             "components": {
@@ -141,7 +141,7 @@ def frame_messages(schemas: Schemas) -> JsonObject:
 
 def dialect_channel(messages: list[str]) -> JsonObject:
     """Describe the paths of dialects, and what their addresses may say."""
-    query = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
+    query: JsonObject = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
     query["typed"]["enum"] = ["keep", "ignore"]
     names = sorted(DIALECTS)
     return {
