@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.integrations.livekit.messages import chat_context
+from voicemem.integrations.livekit.messages import chat_context, text_of
 
 LOG = logging.getLogger("voicemem.integrations")
 TOOLS = ("function_call", "function_call_output")
@@ -58,5 +58,5 @@ def last_words(context: Any) -> Any:
 def is_said(own: Any, known: Any) -> bool:
     if known is None:
         return False
-    said, asked = (" ".join((item.raw_text_content or "").casefold().split()) for item in (known, own))
+    said, asked = (" ".join(text_of(item).casefold().split()) for item in (known, own))
     return bool(asked) and said.endswith(asked)
