@@ -247,7 +247,7 @@ async def test_a_guardrail_cuts_a_realtime_reply(app: App) -> None:
 
     model = ScriptedRealtimeModel()
     tracker = RealtimePlaybackTracker()
-    agent = RealtimeAgent(name="bot", output_guardrails=[OutputGuardrail(forbid, name="rain")])
+    agent = RealtimeAgent(name="bot", output_guardrails=[OutputGuardrail(forbid)])
     runner = RealtimeRunner(agent, model=model, config={"guardrails_settings": {"debounce_text_length": 1}})
     async with client_to(app) as client:
         session = await runner.run(model_config={"playback_tracker": tracker})

@@ -1,4 +1,4 @@
-"""Models for the OpenAI Agents SDK that say what a script says; newer versions bring their own, older ones have none."""
+"""Models for the OpenAI Agents SDK that say what a script says; older versions bring none of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScriptedModel(Model):
         self.steps = list(steps)
         self.calls: list[SimpleNamespace] = []
 
-    async def get_response(self, system_instructions: Any, input: Any, *given: Any, **named: Any) -> ModelResponse:  # noqa: A002 (the SDK's name)
+    async def get_response(self, system_instructions: Any, input: Any, *given: Any, **named: Any) -> ModelResponse:
         self.calls.append(SimpleNamespace(input=input))
         return ModelResponse(self.steps.pop(0), Usage(), None)
 
@@ -55,6 +55,10 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     async def send_event(self, event: Any) -> None:
         self.sent.append(event)
+
+    async def send_event_if(self, event: Any, send_if: Any) -> bool:
+        await self.send_event(event)
+        return True
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -60,7 +60,8 @@ class LiveKitCall:
         self.misses: set[str] = set()
 
     def listen(self) -> None:
-        """Follow everything that the session emits."""
+        """Follow everything that the session emits, and what it is told to say."""
+        self.nodes.wrap(self.session, "say")
         for name, callback in {
             "user_input_transcribed": self.on_transcript,
             "conversation_item_added": self.on_item,
