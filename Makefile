@@ -7,7 +7,7 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick check test test-all soak packaging bench fuzz schemathesis asyncapi clean
+.PHONY: help demo quick check test test-all soak packaging frameworks bench fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -17,6 +17,7 @@ help:
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
 	@echo 'packaging     the wheel in clean environments, beside the frameworks; minutes, and it asks the package index'
+	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'
 	@echo 'fuzz          the fuzzers, ten minutes each'
 	@echo 'schemathesis  ten minutes of requests made from the OpenAPI document (SEED=1)'
@@ -51,6 +52,10 @@ soak: .venv/installed-tests
 
 packaging: .venv/installed-tests
 	$(BIN)/python tests/process/packaging/matrix.py
+
+# WORDS="oldest livekit-agents": only the checks with one of these words in their names
+frameworks: .venv/installed-tests
+	$(BIN)/python -m tests.process.packaging.frameworks $(WORDS)
 
 bench: .venv/installed-tests
 	$(BIN)/python -m bench.fold

@@ -27,8 +27,8 @@ def answer(context: ChatContext) -> list[Chunk]:
     """The LLM: it shows what it got."""
     print("The LLM gets:")
     for message in context.messages():
-        print(f"  {message.role}: {message.raw_text_content!r}")
-    return ["So I stop here."] if "Stop" in (context.messages()[-1].raw_text_content or "") else [JOKE]
+        print(f"  {message.role}: {message.text_content!r}")
+    return ["So I stop here."] if "Stop" in (context.messages()[-1].text_content or "") else [JOKE]
 
 
 async def call(ingest_url: str, rest_url: str) -> None:

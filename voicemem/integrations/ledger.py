@@ -78,6 +78,8 @@ class Ledger:
         self.utterances = 1
         self.segment = 0
         self.utterance_has_final = False
+        self.partial: tuple[JsonObject, float, str | None] | None = None
+        """What of the caller's words is not final yet: its event, time and language."""
 
     # The caller
 
@@ -90,6 +92,7 @@ class Ledger:
             return
         event = {"type": "asr", "text": text, "final": final, "segment": self.segment, "user": user or None}
         self.emit(event, at, f"{self.prefix}u{self.utterances}", language=language or None)
+        self.partial = None if final else (event, at, language)
         if final:
             self.segment += 1
             self.utterance_has_final |= bool(text)
@@ -109,9 +112,17 @@ class Ledger:
         self.next_utterance()
 
     def next_utterance(self) -> None:
-        if self.utterance_has_final:
-            self.utterances += 1
-            self.segment, self.utterance_has_final = 0, False
+        """Begin another, unless the caller has said nothing yet; words that are not final go along with it."""
+        if not self.utterance_has_final:
+            return
+        before, partial = f"{self.prefix}u{self.utterances}", self.partial
+        self.utterances += 1
+        self.segment, self.utterance_has_final = 0, False
+        if partial is not None:
+            event, at, language = partial
+            self.emit({**event, "text": "", "final": True}, at, before)
+            event["segment"] = 0
+            self.emit(event, at, f"{self.prefix}u{self.utterances}", language=language or None)
 
     # Replies
 

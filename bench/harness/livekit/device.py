@@ -7,7 +7,7 @@ import contextlib
 from array import array
 from collections import Counter
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from livekit.agents.voice.room_io import _output as module
 
@@ -71,7 +71,7 @@ def room_output(device: Device) -> Any:
     """LiveKit's own room output, with the device in the place of the track."""
     with patch.object(room_io.rtc, "AudioSource", lambda *_, **__: device):
         output = room_io._ParticipantAudioOutput(
-            None, sample_rate=SAMPLE_RATE, num_channels=1, track_publish_options=None
+            Mock(), sample_rate=SAMPLE_RATE, num_channels=1, track_publish_options=None
         )
     output._subscribed_fut.set_result(None)
     output._forwarding_task = asyncio.create_task(output._forward_audio())

@@ -10,6 +10,7 @@ from livekit.agents import Agent, function_tool, llm
 
 from bench.harness.livekit.plugins import Chunk
 from bench.harness.livekit.stage import Mode, Stage
+from voicemem.integrations.livekit.messages import text_of
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field, you know."
 STORY = "Once there was a river that had lost its way. It asked the old mill, and the mill knew nothing at all."
@@ -31,7 +32,7 @@ ANSWERS: dict[str, list[Chunk]] = {
 def answer(context: llm.ChatContext) -> list[Chunk]:
     """What the LLM says to the newest words or tool result in its context."""
     said: Any = next((one for one in reversed(context.items) if is_asked(one)), None)
-    asked = "" if said is None else getattr(said, "output", None) or said.raw_text_content or ""
+    asked = "" if said is None else getattr(said, "output", None) or text_of(said)
     return next((chunks for word, chunks in ANSWERS.items() if word in asked), [SHORT])
 
 

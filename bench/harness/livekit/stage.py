@@ -21,6 +21,7 @@ from bench.harness.livekit.plugins import (
 )
 from bench.harness.livekit.realtime import ScriptedRealtime
 from bench.harness.livekit.voice import Voice
+from voicemem.integrations.livekit.messages import text_of
 
 TIMEOUT_S = 30.0
 TICK_S = 0.01
@@ -134,7 +135,7 @@ class Stage:
 
     def own_memory(self) -> list[str]:
         """LiveKit's own memory of the agent's replies."""
-        return [one.raw_text_content or "" for one in self.session.history.messages() if one.role == "assistant"]
+        return [text_of(one) for one in self.session.history.messages() if one.role == "assistant"]
 
     def heard(self, text: str) -> Played:
         """What of a reply was played."""

@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     from bench.harness.livekit.scenarios import JOKE, SCENARIOS, SHORT, STORY, OwnNodes, Scenario, answer
     from bench.harness.livekit.stage import ALIGNED, MODES, PLAIN, Mode, Stage
     from voicemem.integrations import livekit
+    from voicemem.integrations.livekit.messages import text_of
 
 NOBODY = Address("127.0.0.1", 1)
 EDGE = {"aligned": 1, "plain": 2, "unsynced": 2}
@@ -171,7 +172,7 @@ async def call_with_context(client: Client, **given: Any) -> AsyncIterator[Stage
 
 
 def said(context: llm.ChatContext) -> list[tuple[str, str]]:
-    return [(one.role, (one.raw_text_content or "").strip()) for one in context.messages()]
+    return [(one.role, text_of(one).strip()) for one in context.messages()]
 
 
 async def test_the_llm_gets_what_was_heard(app: App) -> None:

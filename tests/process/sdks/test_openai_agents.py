@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,15 +19,26 @@ from voicemem.config.service import Address
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
     pytest.importorskip("agents", reason="openai-agents is tested in an environment of its own (make packaging)")
-    from agents import Agent, Runner, function_tool
+    from agents import (
+        Agent,
+        GuardrailFunctionOutput,
+        OutputGuardrail,
+        OutputGuardrailTripwireTriggered,
+        Runner,
+        function_tool,
+    )
     from agents.memory import Session
     from agents.realtime import RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
     from agents.realtime import model_events as said
     from agents.realtime.items import UserMessageItem
-    from agents.realtime.testing import ScriptedRealtimeModel
     from agents.run import RunConfig
-    from agents.testing import ScriptedModel, assistant_message, function_call
 
+    from tests.support.callers.scripted_agents import (
+        ScriptedModel,
+        ScriptedRealtimeModel,
+        assistant_message,
+        function_call,
+    )
     from voicemem.integrations import openai_agents
     from voicemem.integrations.openai_agents.items import text_of
 
@@ -34,6 +46,12 @@ pytestmark = pytest.mark.filterwarnings("default")  # the framework's own are no
 NOBODY = Address("127.0.0.1", 1)
 WEATHER = "In Oslo it rains until the evening."
 CONFIG = RunConfig(tracing_disabled=True)
+
+
+async def wait_until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():  # noqa: ASYNC110 (what it waits for is the SDK's)
+            await asyncio.sleep(0.01)
 
 
 def look_up(city: str) -> str:
@@ -66,7 +84,7 @@ def contents(items: Any) -> list[tuple[str, str]]:
 async def test_the_next_run_gets_what_was_heard(app: App) -> None:
     """After a barge-in the model sees the heard part, with the tool's call and result; a new process does so too."""
     agent, model = bot(
-        [function_call("look_up", {"city": "Oslo"}, call_id="call-1")],
+        [function_call("look_up", '{"city": "Oslo"}', "call-1")],
         [assistant_message(WEATHER)],
         [assistant_message("Yes.")],
         [assistant_message("Bye.")],
@@ -138,20 +156,31 @@ def user_item(item_id: str) -> Any:
     return UserMessageItem(item_id=item_id, content=[])
 
 
+def audio(item_id: str, ms: int) -> Any:
+    """Audio of the model, PCM of 24 kHz."""
+    return said.RealtimeModelAudioEvent(data=bytes(48 * ms), response_id="r", item_id=item_id, content_index=0)
+
+
+def spoken(item_id: str, text: str, ms: int) -> list[Any]:
+    """A reply, generated whole."""
+    words = said.RealtimeModelTranscriptDeltaEvent(item_id=item_id, delta=text, response_id="r")
+    return [words, audio(item_id, ms), said.RealtimeModelTurnEndedEvent()]
+
+
 async def realtime_call(client: Client, tracker: Any) -> None:
     """The caller asks, the model answers with two seconds of audio, and the caller breaks in after a half of it."""
-    model = ScriptedRealtimeModel(strict=False)
+    model = ScriptedRealtimeModel()
     runner = RealtimeRunner(RealtimeAgent(name="bot"), model=model)
     session = await runner.run(model_config={"playback_tracker": tracker} if tracker else {})
     memory = openai_agents.attach(session, client, tracker=tracker, session_id="call")
     await memory.session.opening
-    hear = memory.listener.on_event
+    hear = model.emit
     await hear(said.RealtimeModelItemUpdatedEvent(item=user_item("u1")))
     for delta in ("In Oslo it rains ", "until the evening."):
         await hear(said.RealtimeModelTranscriptDeltaEvent(item_id="a1", delta=delta, response_id="r1"))
     for _ in range(20):
         await hear(said.RealtimeModelAudioEvent(data=bytes(4800), response_id="r1", item_id="a1", content_index=0))
-    await hear(said.RealtimeModelTurnEndedEvent(response_id="r1"))
+    await hear(said.RealtimeModelTurnEndedEvent())
     await hear(said.RealtimeModelInputAudioTranscriptionCompletedEvent(item_id="u1", transcript="The weather?"))
     if tracker is not None:
         tracker.on_play_ms("a1", 0, 1000)
@@ -160,7 +189,7 @@ async def realtime_call(client: Client, tracker: Any) -> None:
         tracker.on_interrupted()
     await hear(said.RealtimeModelItemUpdatedEvent(item=user_item("u2")))
     await hear(said.RealtimeModelInputAudioTranscriptionCompletedEvent(item_id="u2", transcript="Thanks."))
-    await hear(object())
+    await memory.listener.on_event(object())
     await memory.aclose()
 
 
@@ -181,3 +210,99 @@ async def test_without_a_tracker_a_cut_is_a_cut(app: App) -> None:
         await realtime_call(client, None)
     messages = await RestClient(app).contents("call")
     assert messages[1]["metadata"]["interrupted"] is True
+
+
+async def test_tools_of_a_realtime_call_are_remembered(app: App) -> None:
+    """A tool, and a hand-over to another agent: each is called and answered once, in the turn of the question."""
+    model = ScriptedRealtimeModel()
+    other = RealtimeAgent(name="colleague")
+    agent = RealtimeAgent(name="bot", tools=[function_tool(look_up)], handoffs=[other])
+    async with client_to(app) as client:
+        session = await RealtimeRunner(agent, model=model).run()
+        memory = openai_agents.attach(session, client, session_id="call")
+        async with session:
+            await model.emit(said.RealtimeModelItemUpdatedEvent(item=user_item("u1")))
+            heard = said.RealtimeModelInputAudioTranscriptionCompletedEvent(item_id="u1", transcript="The weather?")
+            await model.emit(heard)
+            calls = {"c1": ("look_up", '{"city": "Oslo"}'), "c2": ("transfer_to_colleague", "{}")}
+            for call_id, (name, arguments) in calls.items():
+                asked = said.RealtimeModelToolCallEvent(name=name, call_id=call_id, arguments=arguments)
+                await model.emit(asked)
+                await wait_until(lambda: any(getattr(one, "tool_call", None) is asked for one in model.sent))  # noqa: B023
+            await model.emit(*spoken("a1", WEATHER, 2000))
+        await memory.aclose()
+    context = await RestClient(app).context("?tools=true", "call")
+    messages = context["messages"]
+    assert [one["role"] for one in messages] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert messages[2]["content"] == "rain in Oslo"
+    assert messages[3]["tool_calls"][0]["function"]["name"] == "transfer_to_colleague"
+    assert messages[5]["content"] == WEATHER
+
+
+async def test_a_guardrail_cuts_a_realtime_reply(app: App) -> None:
+    """The reply ends where the player was, and what the SDK tells the model then was said by no user."""
+
+    async def forbid(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered="evening" in str(output))
+
+    model = ScriptedRealtimeModel()
+    tracker = RealtimePlaybackTracker()
+    agent = RealtimeAgent(name="bot", output_guardrails=[OutputGuardrail(forbid)])
+    runner = RealtimeRunner(agent, model=model, config={"guardrails_settings": {"debounce_text_length": 1}})
+    async with client_to(app) as client:
+        session = await runner.run(model_config={"playback_tracker": tracker})
+        memory = openai_agents.attach(session, client, tracker=tracker, session_id="call")
+        async with session:
+            *words, ended = spoken("a1", WEATHER, 2000)
+            await model.emit(said.RealtimeModelTurnStartedEvent(), *words)
+            tracker.on_play_ms("a1", 0, 1000)
+            await wait_until(lambda: any(hasattr(one, "user_input") for one in model.sent))
+            told = next(one.user_input for one in model.sent if hasattr(one, "user_input"))
+            content = [{"type": "input_text", "text": told}]
+            await model.emit(ended, said.RealtimeModelAudioInterruptedEvent(item_id="a1", content_index=0))
+            tracker.on_interrupted()
+            item = UserMessageItem.model_validate({"item_id": "u1", "role": "user", "content": content})
+            await model.emit(said.RealtimeModelItemUpdatedEvent(item=item))
+            await model.emit(*spoken("a2", "I may not say that.", 800))
+            tracker.on_play_ms("a2", 0, 800)
+        await memory.aclose()
+    messages = await RestClient(app).contents("call")
+    assert [(one["role"], one["content"]) for one in messages] == [
+        ("assistant", "In Oslo it rains "),
+        ("assistant", "I may not say that."),
+    ]
+    assert messages[0]["metadata"]["interrupted"] is True
+
+
+async def test_a_reply_that_a_guardrail_stopped_can_be_taken_back(app: App) -> None:
+    """The run raises, nobody has heard the reply, and the next run does not know it."""
+
+    async def forbid(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered="evening" in output)
+
+    agent, model = bot([assistant_message(WEATHER)], [assistant_message("Yes.")])
+    agent.output_guardrails.append(OutputGuardrail(forbid))
+    async with client_to(app) as client:
+        memory = openai_agents.session(client, "call")
+        await memory.session.opening
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await ask(agent, "The weather?", memory)
+        await ask(agent, "Are you there?", memory)
+        await memory.aclose()
+    assert WEATHER not in [text for _, text in contents(model.calls[1].input)]
+
+
+async def test_a_hand_over_is_in_the_history(app: App) -> None:
+    """The second agent's reply follows the call that handed over to it."""
+    second, _ = bot([assistant_message("This is Anna.")])
+    second.name = "anna"
+    agent, _ = bot([function_call("transfer_to_anna", "{}", "call-1")])
+    agent.handoffs.append(second)
+    async with client_to(app) as client:
+        memory = openai_agents.session(client, "call")
+        await memory.session.opening
+        assert await ask(agent, "Anna, please.", memory) == "This is Anna."
+        items = contents(await memory.get_items())
+        await memory.aclose()
+    assert [kind for kind, _ in items] == ["user", "function_call", "function_call_output", "assistant"]
+    assert items[-1] == ("assistant", "This is Anna.")

@@ -56,6 +56,23 @@ def call() -> Call:
     return Call()
 
 
+def test_words_that_are_not_final_when_the_turn_ends_are_of_the_next_one() -> None:
+    """The partial is taken back from the turn that ended; its final comes once, in the next one."""
+    events: list[JsonObject] = []
+    ledger = Ledger(events.append)
+    ledger.user_said("How much is it", 1000, final=True)
+    ledger.user_said("No", 2000, final=False)
+    ledger.user_turn_ended()
+    ledger.user_said("No stop", 3000, final=True)
+    assert [(one["item"], one["segment"], one["text"], one["final"]) for one in events] == [
+        ("u1", 0, "How much is it", True),
+        ("u1", 1, "No", False),
+        ("u1", 1, "", True),
+        ("u2", 0, "No", False),
+        ("u2", 0, "No stop", True),
+    ]
+
+
 def test_a_reply_that_was_heard_is_kept_whole(call: Call) -> None:
     """Played to its end, it is in the memory as it was generated."""
     call.say()

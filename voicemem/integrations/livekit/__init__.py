@@ -70,7 +70,7 @@ def attach(
     if find_spec("livekit") is None or find_spec("livekit.agents") is None:
         raise ImportError("LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'")
     background = BackgroundSession(client, session_id, producer, config)
-    remembering = Remembering(background) if context else None
+    remembering = Remembering(background, lambda: session.history.items) if context else None
     call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
     call.listen()
     return LiveKitMemory(background, call)

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec
 from weakref import WeakSet
 
 from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.livekit.messages import text_of
 from voicemem.integrations.livekit.nodes import Nodes
 from voicemem.integrations.livekit.playback import Playback
 from voicemem.integrations.livekit.remembering import Remembering
@@ -59,7 +60,8 @@ class LiveKitCall:
         self.misses: set[str] = set()
 
     def listen(self) -> None:
-        """Follow everything that the session emits."""
+        """Follow everything that the session emits, and what it is told to say."""
+        self.nodes.wrap(self.session, "say")
         for name, callback in {
             "user_input_transcribed": self.on_transcript,
             "conversation_item_added": self.on_item,
@@ -115,13 +117,13 @@ class LiveKitCall:
         if getattr(item, "type", None) != "message":
             return
         if item.role == "user":
-            text = item.raw_text_content if not self.has_spoken else None
+            text = text_of(item) if not self.has_spoken else None
             if text:
                 self.ledger.user_typed(text, item.created_at * 1000)
             self.ledger.user_turn_ended()
             self.has_spoken = False
         elif item.role == "assistant" and not self.has_audio():
-            self.playback.text_ended(item.interrupted, item.raw_text_content or "", time.time() * 1000)
+            self.playback.text_ended(item.interrupted, text_of(item), time.time() * 1000)
 
     def has_audio(self) -> bool:
         output = self.session.output

@@ -103,7 +103,7 @@ class AudioFollower(Follower):
 
 
 class RealtimeFollower(AudioFollower):
-    """The audio of a realtime model: it is that of the text once both are complete."""
+    """Audio that no TTS makes, of a realtime model or the program: it is that of the text once both are complete."""
 
     def __init__(self, ledger: Ledger, reply: str) -> None:
         super().__init__(ledger, reply)

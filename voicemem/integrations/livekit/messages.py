@@ -34,6 +34,11 @@ def items_of(message: JsonObject) -> Iterator[Any]:
         yield llm.FunctionCall(call_id=call["id"], name=function["name"], arguments=function["arguments"])
 
 
+def text_of(message: Any) -> str:
+    """The text of a chat message as it was generated; LiveKit's own property has had several names."""
+    return "\n".join(part for part in message.content if isinstance(part, str))
+
+
 def texts_of(parts: Iterable[Any]) -> list[Any]:
     """The texts of a content in parts."""
     return [part["text"] for part in parts if isinstance(part, dict) and part.get("type") == "text"]

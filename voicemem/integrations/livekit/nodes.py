@@ -8,7 +8,13 @@ from functools import partial
 from typing import Any
 
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.livekit.followers import Follower, LlmFollower, RealtimeFollower, TextFollower, TtsFollower
+from voicemem.integrations.livekit.followers import (
+    Follower,
+    LlmFollower,
+    RealtimeFollower,
+    TextFollower,
+    TtsFollower,
+)
 from voicemem.integrations.livekit.playback import Playback
 from voicemem.integrations.livekit.remembering import Remembering
 from voicemem.integrations.livekit.speeches import Speeches
@@ -37,10 +43,10 @@ class Nodes:
         self.realtime: dict[str, RealtimeFollower] = {}
         """Of segments whose audio is followed and whose text is not yet."""
 
-    def wrap(self, agent: Any, name: str) -> None:
-        """Put ours around a node of an agent; the activity looks nodes up on the instance."""
+    def wrap(self, owner: Any, name: str) -> None:
+        """Put ours around a node of an agent, where the activity looks it up, or around a method of the session."""
         try:
-            setattr(agent, name, partial(getattr(self, name), getattr(agent, name)))
+            setattr(owner, name, partial(getattr(self, name), getattr(owner, name)))
         except Exception as error:  # an agent that cannot be wrapped still has its call
             self.missed(name, error)
 
@@ -80,14 +86,28 @@ class Nodes:
         result = original(audio, model_settings)
         return await result if asyncio.iscoroutine(result) else result
 
+    def say(self, original: Any, text: Any, **named: Any) -> Any:
+        """What the session is told to say, with audio of the program or without."""
+        if not isinstance(named.get("audio"), AsyncIterable):
+            return original(text, **named)
+        follower = RealtimeFollower(self.ledger, "")
+        handle = original(text, **{**named, "audio": self.followed(named["audio"], "say", follower)})
+        follower.reply = f"{getattr(handle, 'id', '')}.1"  # the only one of this speech; nothing has run yet
+        self.expect_text(follower)
+        return handle
+
     def realtime_segment(self) -> RealtimeFollower:
         """A segment whose audio comes from a realtime model; its transcript may come before it or after it."""
         speech = self.speeches.current()
         reply = speech.expect()
-        follower = self.realtime[reply] = RealtimeFollower(self.ledger, reply)
+        follower = RealtimeFollower(self.ledger, reply)
+        self.expect_text(follower)
+        return follower
+
+    def expect_text(self, follower: RealtimeFollower) -> None:
+        self.realtime[follower.reply] = follower
         while len(self.realtime) > MAX_SEGMENTS:
             del self.realtime[next(iter(self.realtime))]
-        return follower
 
     def next_segment(self) -> TextFollower | None:
         """The segment that is played next; one whose text nothing has shown yet is followed."""

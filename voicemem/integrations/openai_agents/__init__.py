@@ -75,4 +75,5 @@ def attach(
     ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")
     listener = RealtimeListener(ledger, tracker, bytes_per_ms)
     session.model.add_listener(listener)
+    listener.follow_sending(session.model)
     return RealtimeMemory(background, listener)

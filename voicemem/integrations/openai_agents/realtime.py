@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Protocol
 
 from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.openai_agents.items import parsed
 
 LOG = logging.getLogger("voicemem.integrations")
 PLAYED_OUT_MS = 60.0
 """A reply of which no more than this is left was played to its end."""
+GUARDRAIL = "guardrail triggered: "
+"""So begins what the SDK tells the model, in the user's name, when a guardrail has stopped a reply."""
 
 
 class PlaybackTracker(Protocol):
@@ -40,6 +43,8 @@ class RealtimeListener:
         self.spoken: dict[str, Spoken] = {}
         """Replies that are not over, oldest first."""
         self.users: set[str] = set()
+        self.is_stopped = False
+        """Whether the program has asked the model to stop, and not the caller."""
         self.has_warned = False
         self.handlers: dict[str, Callable[[Any, float], None]] = {
             "item_updated": self.on_item,
@@ -61,9 +66,33 @@ class RealtimeListener:
                 self.follow_player(now)
                 handler(event, now)
         except Exception as error:  # whatever it is, the call on the phone goes on
-            if not self.has_warned:
-                self.has_warned = True
-                LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
+            self.missed(event, error)
+
+    def follow_sending(self, model: Any) -> None:
+        """Hear of what the SDK sends to the model: the results of tools are told to nobody else."""
+        original = model.send_event
+
+        @wraps(original)
+        async def send_event(event: Any) -> None:
+            try:
+                self.on_sending(event, time.time() * 1000.0)
+            except Exception as error:  # whatever it is, the call on the phone goes on
+                self.missed(event, error)
+            await original(event)
+
+        model.send_event = send_event
+
+    def on_sending(self, event: Any, at: float) -> None:
+        kind = type(event).__name__
+        if kind == "RealtimeModelSendToolOutput":
+            self.ledger.tool_returned(event.tool_call.call_id, parsed(event.output), at, event.tool_call.name)
+        elif kind == "RealtimeModelSendInterrupt":
+            self.is_stopped = True
+
+    def missed(self, event: Any, error: Exception) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
 
     # The caller
 
@@ -74,6 +103,8 @@ class RealtimeListener:
             return
         texts = [part.text for part in item.content if part.type == "input_text" and part.text]
         self.users.add(item.item_id)
+        if texts and texts[0].startswith(GUARDRAIL):
+            return
         if texts:
             self.ledger.user_typed("\n".join(texts), at)
         else:
@@ -113,7 +144,7 @@ class RealtimeListener:
                     self.finish(item_id, at)
 
     def on_tool_call(self, event: Any, at: float) -> None:
-        self.ledger.tool_called(event.call_id, event.name, json.loads(event.arguments or "{}"), at)
+        self.ledger.tool_called(event.call_id, event.name, parsed(event.arguments or "{}"), at)
 
     # The player
 
@@ -135,11 +166,12 @@ class RealtimeListener:
 
     def on_interrupted(self, event: Any, at: float) -> None:
         current, played_ms = self.position()
+        cause, self.is_stopped = "command" if self.is_stopped else "user_speech", False
         for item_id, spoken in list(self.spoken.items()):
             if item_id == current and spoken.complete and played_ms >= spoken.made_ms - PLAYED_OUT_MS:
                 self.finish(item_id, at)
             elif item_id == current or (self.tracker is None and item_id == event.item_id):
-                self.ledger.cut(item_id, None if self.tracker is None else played_ms, at, cause="user_speech")
+                self.ledger.cut(item_id, None if self.tracker is None else played_ms, at, cause=cause)
                 del self.spoken[item_id]
             elif self.tracker is None:
                 self.finish(item_id, at)

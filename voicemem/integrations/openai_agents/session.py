@@ -8,10 +8,8 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-import msgspec
-
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.integrations.openai_agents.items import input_items, newest, text_of
+from voicemem.integrations.openai_agents.items import input_items, newest, parsed, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -136,11 +134,3 @@ class AgentsSession:
     def send(self, event: JsonObject) -> None:
         known = {name: value for name, value in event.items() if value is not None}
         self.session.send({"ts": time.time_ns() // 1_000_000, **known})
-
-
-def parsed(value: Any) -> Any:
-    """The JSON of a string; anything else as it is."""
-    try:
-        return msgspec.json.decode(value) if isinstance(value, str) else msgspec.json.decode(msgspec.json.encode(value))
-    except (msgspec.DecodeError, TypeError, ValueError):
-        return str(value)

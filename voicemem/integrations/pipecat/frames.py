@@ -54,11 +54,13 @@ class FrameListener:
         self.has_warned = False
         self.requested: OrderedDict[int, asyncio.Event] = OrderedDict()
         """Requests to the LLM that somebody waits for, or that have passed."""
+        user_turn = getattr(frames, "LLMContextUserTurnFrame", None)
+        self.tells_user_turns = user_turn is not None
+        """Whether the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
         self.handlers: dict[type, Callable[[Any, Any], None] | None] = {
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: self.on_transcription,
             frames.InterimTranscriptionFrame: self.on_interim,
-            frames.LLMContextUserTurnFrame: self.on_user_turn,
             frames.LLMMessagesAppendFrame: self.on_messages,
             frames.LLMFullResponseStartFrame: self.on_response_start,
             frames.LLMTextFrame: self.on_llm_text,
@@ -75,6 +77,8 @@ class FrameListener:
             frames.EndFrame: self.on_end,
             frames.CancelFrame: self.on_cancel,
         }
+        if user_turn is not None:
+            self.handlers[user_turn] = self.on_user_turn
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""
@@ -193,6 +197,8 @@ class FrameListener:
     # Requests to the LLM
 
     def on_context(self, pushed: Any, at: float) -> None:
+        if pushed.first_push and not self.tells_user_turns:
+            self.ledger.user_turn_ended()
         self.request(pushed.frame.id).set()
 
     def request(self, frame_id: int) -> asyncio.Event:
