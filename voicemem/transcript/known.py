@@ -77,6 +77,8 @@ class FoldReply(KnownReply):
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
+        if not any(source.evidence.interruptions for source in self.sources):  # as for most replies
+            return "no"
         settle(self.state)
         if self.reply.cut_ts is None:
             return "no"

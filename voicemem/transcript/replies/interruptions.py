@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
-from voicemem.transcript.replies.evidence import BY_TIME, Interruption, Source, TimedWord
+from voicemem.transcript.replies.evidence import BY_TIME, Evidence, Interruption, Source, TimedWord
 from voicemem.transcript.replies.whole_text import whole_text
 from voicemem.transcript.replies.words import WordMatch
 from voicemem.transcript.state import Reply, State
@@ -138,7 +138,7 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
 
     Until the LLM has finished, no text and no position can be the end of the reply, only a `tts.done`.
     """
-    if not any(source.evidence.playback is not None or source.evidence.heard for source in sources):
+    if not any(may_show_end(source.evidence) for source in sources):
         return None
     total = largest_total(sources)
     found = [standing_done(state, reply, sources, total, resumed_ts)]
@@ -156,6 +156,20 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
             )
             found += [entry.ts for entry in reached if entry is not None]
     return min((ts for ts in found if ts is not None), default=None)
+
+
+def may_show_end(evidence: Evidence) -> bool:
+    """Whether anything was reported that may be the end of a reply; totals and word times never are."""
+    playback = evidence.playback
+    if playback is None or evidence.heard:
+        return bool(evidence.heard)
+    return not (
+        playback.dones is None
+        and playback.audio is None
+        and playback.estimated_audio is None
+        and playback.texts is None
+        and playback.estimated_texts is None
+    )
 
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:

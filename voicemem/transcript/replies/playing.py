@@ -37,10 +37,11 @@ def settle_reply(state: State, reply: Reply) -> None:
     if first_ts != reply.first_cut_ts:
         move_cut(state, reply, first_ts)
     resumed_ts = resumed_until(state, reply, sources)
-    if resumed_ts > BEFORE_ALL:  # it was found as if no interruption were withdrawn
+    cut_ts = first_ts
+    if resumed_ts > BEFORE_ALL:  # these were found as if no interruption were withdrawn
         heard_ts = heard_to_end(state, reply, sources, resumed_ts)
-    reply.heard_ts = heard_ts
-    reply.cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
+        cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
+    reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
     remake_later(state, reply)
     enlist(state, reply)
