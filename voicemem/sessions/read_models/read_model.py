@@ -120,9 +120,10 @@ class ReadModel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
+        figures = 0 if self.figures is None else len(self.figures[1])
         if self.unpacked is None:
-            return PACKED_BYTES + len(self.packed)
-        return EMPTY_BYTES + int(self.ratio * self.folded_bytes)
+            return PACKED_BYTES + len(self.packed) + figures
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + figures
 
     @property
     def has_grown(self) -> bool:
