@@ -84,6 +84,7 @@ class Gauges:
         metrics, budget = self.metrics, self.memories.budget
         metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
         metrics.memories_bytes.labels("packed").set(budget.memories_packed)
+        metrics.memories_bytes.labels("followed").set(budget.followed)
         metrics.rows_bytes.set(budget.rows)
         metrics.memory_budget_bytes.set(budget.limit)
         for kind, count in (("memories", budget.evicted_memories), ("rows", budget.evicted_rows)):

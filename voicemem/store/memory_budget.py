@@ -19,6 +19,8 @@ class MemoryBudget:
         """Bytes of sessions' rows that the store keeps at hand, with their configurations."""
         self.memories_in_use = 0
         self.memories_packed = 0
+        self.followed = 0
+        """Bytes of what tails were sent of memories."""
         self.evicted_rows = 0
         """How many were dropped because they were too much; likewise below."""
         self.evicted_memories = 0
@@ -33,5 +35,5 @@ class MemoryBudget:
 
     @property
     def room_for_memories(self) -> int:
-        """What the rows do not take."""
-        return self.limit - min(self.rows, self.room_for_rows)
+        """What the rows and the tails do not take."""
+        return max(0, self.limit - min(self.rows, self.room_for_rows) - self.followed)

@@ -14,6 +14,7 @@ from typing import Protocol
 AT_ONCE = 4 * 1024
 """Bytes that are taken as they come; more are taken in turns."""
 PIECE = 8 * 1024
+"""Bytes that a connection is given at a time, unless it asks for another size."""
 ROUND_S = 0.005
 """How long the pieces of one round of the event loop may take together."""
 
@@ -60,12 +61,15 @@ class ReadingTurns:
 class Unread:
     """What a connection has sent and nobody has looked at. While there is any, its transport is not read."""
 
-    __slots__ = ("at", "connection", "data", "in_line", "transport", "turns")
+    __slots__ = ("at", "connection", "data", "in_line", "piece", "transport", "turns")
 
-    def __init__(self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingTurns) -> None:
+    def __init__(
+        self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingTurns, piece: int = PIECE
+    ) -> None:
         self.connection = connection
         self.transport = transport
         self.turns = turns
+        self.piece = piece
         self.data = b""
         self.at = 0
         self.in_line = False
@@ -95,7 +99,7 @@ class Unread:
         self.in_line = False
         if not self.data or self.transport.is_closing() or not self.connection.takes_more:
             return False
-        piece = self.data[self.at : self.at + PIECE]
+        piece = self.data[self.at : self.at + self.piece]
         self.at += len(piece)
         if self.at >= len(self.data):
             self.data, self.at = b"", 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-AT_ONCE = 8
+AT_ONCE = 4
 """Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
 
 

@@ -21,6 +21,10 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.diff import NO_MESSAGES, Changes, Comparison, MessageMarks, TurnMarks, compare, mark_messages
 
 
+TURN_BYTES, BEHIND_BYTES = 250, 100
+"""What the marks of a turn take besides those of its messages; and a turn that a reader was sent something else of."""
+
+
 class FollowedMemories:
     """The memories of sessions, each as long as a tail follows it."""
 
@@ -50,6 +54,12 @@ class FollowedMemory:
         self.lock = asyncio.Lock()
         self.was_slow = False
         """Whether comparing it took long the last time."""
+        self.marks_bytes = 0
+        """What the marks take, and with what readers were sent instead of them (`charged`) in the memory budget."""
+        self.charged = 0
+
+    def __del__(self) -> None:
+        self.memories.budget.followed -= self.charged
 
     @property
     def position(self) -> int:
@@ -68,7 +78,15 @@ class FollowedMemory:
                 else:
                     reader.behind = differing(sent.turns, self.marks.turns)
             self.readers.add(reader)
+            self.marks_bytes = sum(map(weight_of, self.marks.turns.values()))
+            self.charge()
             return reader
+
+    def charge(self) -> None:
+        """Bring up to date what the budget knows of it."""
+        taken = self.marks_bytes + BEHIND_BYTES * sum(len(reader.behind) for reader in self.readers)
+        self.memories.budget.followed += taken - self.charged
+        self.charged = taken
 
     async def read_changes(self, stream: Stream, reader: MemoryReader) -> Changes:
         """What has changed for a reader, up to the newest of the session's memory."""
@@ -109,8 +127,10 @@ class FollowedMemory:
             for other in others:
                 other.behind.setdefault(number, before)
             marks.turns[number] = now
+            self.marks_bytes += weight_of(now) - (0 if before is NO_MESSAGES else weight_of(before))
         marks.position, marks.shown = comparison.position, comparison.shown
         reader.behind, reader.position = {}, comparison.position
+        self.charge()
 
 
 class MemoryReader:
@@ -126,6 +146,11 @@ class MemoryReader:
     async def read_changes(self, stream: Stream) -> Changes:
         """What has changed since the last time; the first time, since its position. Raises as `ReadModelCache.get`."""
         return await self.memory.read_changes(stream, self)
+
+
+def weight_of(marks: TurnMarks) -> int:
+    """About how many bytes the marks of a turn take."""
+    return TURN_BYTES + len(marks.packed)
 
 
 def mark_memory(memory: ReadModel, unfinished: bool) -> MessageMarks:

@@ -59,6 +59,7 @@ class Database:
             self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget())
             self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
             self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
@@ -67,6 +68,7 @@ class Database:
         self.closed = False
         self.writing = Writer(self.writer, self.rows)
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
+        self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
 
     @property
     def healthy(self) -> bool:
@@ -93,13 +95,22 @@ class Database:
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run a job that only reads, on the reader's thread. It sees everything that was committed before."""
-        if self.reader is self.writer:
+        return await self.read_on(self.readers, self.reader, job)
+
+    async def scan(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The same for a job that looks through rows without an index: other reads must not wait for it."""
+        return await self.read_on(self.scanners, self.scanner, job)
+
+    async def read_on(
+        self, thread: ThreadPoolExecutor, connection: apsw.Connection, job: Callable[[apsw.Connection], T]
+    ) -> T:
+        if connection is self.writer:
             return await self.write(job)
         if self.closed:
             raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self.readers, job, self.reader)
+            return await loop.run_in_executor(thread, job, connection)
         except apsw.Error as error:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
@@ -119,7 +130,10 @@ class Database:
         self.closed = True
         self.writing.close()
         self.readers.shutdown()
+        self.scanners.shutdown()
         try:
+            if self.scanner is not self.writer:
+                self.scanner.close()
             if self.inline_reader is not None:
                 self.inline_reader.close()
             self.reader.close()

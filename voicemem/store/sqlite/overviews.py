@@ -8,7 +8,7 @@ import apsw
 
 from voicemem.store.records import SessionFilter, SessionOverview
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal.reads import conditions
+from voicemem.store.sqlite.journal.reads import conditions, is_scan
 from voicemem.store.sqlite.journal.row_cache import MAX_OVERVIEW_TEXT, POSITION
 
 ACTIVE_MS = """
@@ -38,9 +38,11 @@ class SqliteOverviews:
     async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
         clauses, values = conditions(wanted)
         query = LIST_OVERVIEWS.format(conditions=clauses)
-        return await self.database.read(
-            lambda connection: [SessionOverview(*row) for row in connection.execute(query, (*values, wanted.limit))]
-        )
+
+        def job(connection: apsw.Connection) -> list[SessionOverview]:
+            return [SessionOverview(*row) for row in connection.execute(query, (*values, wanted.limit))]
+
+        return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
 
     async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
         def job(connection: apsw.Connection) -> None:

@@ -14,7 +14,8 @@ async def begin(turns: RequestTurns, project: str, began: list[str]) -> None:
 
 async def test_a_flood_lets_others_in_between() -> None:
     """The request of another project begins in the next round, however many came before it."""
-    turns, began = RequestTurns(at_once=2), []
+    turns = RequestTurns(at_once=2)
+    began: list[str] = []
     flood = [asyncio.ensure_future(begin(turns, "flood", began)) for _ in range(50)]
     await asyncio.sleep(0)
     other = asyncio.ensure_future(begin(turns, "other", began))
@@ -39,7 +40,8 @@ async def test_few_requests_begin_at_once() -> None:
 
 async def test_who_hangs_up_costs_nobody_a_turn() -> None:
     """A request that was cancelled while it waited is passed over."""
-    turns, began = RequestTurns(at_once=1), []
+    turns = RequestTurns(at_once=1)
+    began: list[str] = []
     waiting = [asyncio.ensure_future(begin(turns, f"p{n}", began)) for n in range(3)]
     await asyncio.sleep(0)
     waiting[1].cancel()

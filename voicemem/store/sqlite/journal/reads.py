@@ -123,12 +123,12 @@ class SqliteJournalReads:
                 size += len(row[CONFIG_INDEX])
             return page, False
 
-        return await self.database.read(job)
+        return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
 
     async def count_sessions(self, wanted: SessionFilter) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
         query = COUNT_STREAMS.format(conditions=clauses)
-        return int(await self.database.read(lambda connection: connection.execute(query, values).get))
+        return int(await self.database.scan(lambda connection: connection.execute(query, values).get))
 
     async def is_name_running(self, project: str, name: str) -> bool:
         values = (project, name, SESSION_KIND)
@@ -186,6 +186,11 @@ def rows_of(run: RunRow) -> Iterator[JournalRow]:
         raise DamagedEntry from None
     for index, event in enumerate(payloads):
         yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
+
+
+def is_scan(wanted: SessionFilter) -> bool:
+    """Whether a list is found by looking through rows, which may be all of a project's, instead of by an index."""
+    return wanted.label is not None or wanted.channel is not None
 
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
