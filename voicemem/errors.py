@@ -67,7 +67,7 @@ CODES: dict[str, ErrorSpec] = {
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),
     "invalid_cursor": ErrorSpec(400, None, "The cursor must be the next_cursor of a page of this project's list."),
     "invalid_http": ErrorSpec(400, None, "The request is not valid HTTP."),
-    "not_found": ErrorSpec(404, None, "There is nothing at this path."),
+    "not_found": ErrorSpec(404, None, "There is nothing at this path; /openapi.json lists what there is."),
     "method_not_allowed": ErrorSpec(405, None, "This path does not support the method."),
     # Access
     "unauthorized": ErrorSpec(401, 1008, "A valid key is required."),
@@ -98,7 +98,7 @@ CODES: dict[str, ErrorSpec] = {
     "no_keys": ErrorSpec(409, None, "There are no keys yet; create the first one with voicemem keys create."),
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
-    "agora_app_exists": ErrorSpec(409, None, "An app of Agora's is already registered with this App ID."),
+    "agora_app_exists": ErrorSpec(409, None, "The App ID is already registered; rotate gives it a new certificate."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),
