@@ -117,7 +117,7 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     Example:
       voicemem keys limits --store sqlite:calls.db 3f9a0c1d2e4b --events-per-second 50
     """
-    given = {name: limit for name, limit in limits.items() if limit is not None}
+    given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
 
     async def work(opened: Store) -> bool:
         key = await opened.find_key(key_id)

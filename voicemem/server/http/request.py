@@ -88,7 +88,7 @@ async def read_body(request: web.Request) -> bytes:
 
     Raises `RateLimited` when the bodies that the project is sending take too much together.
     """
-    known = request.get(BODY)
+    known: bytes | None = request.get(BODY)
     if known is not None:
         return known
     grant = request.get(GRANT)
