@@ -26,7 +26,7 @@ from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.client import Client
+from voicemem.client import Client, Closed
 from voicemem.integrations.tee import memory
 from voicemem.protocol.types import JsonObject
 
@@ -436,3 +436,18 @@ async def test_the_sdk_connects_again(app: App, client: Client, monkeypatch: pyt
             await anext(events)
     await wait_until_closed(app, "call")
     assert ["1 2 "] == await texts(app)
+
+
+async def test_a_program_that_ends_leaves_nothing_open() -> None:
+    """A client of the tee's own that still tries to deliver is closed when the event loop cancels it."""
+    async with call() as (connection, vendor), in_time():
+        voicemem.tee(connection, f"ws://{REFUSING}", "call", dialect="openai-realtime", rest_url=f"http://{REFUSING}")
+        await pass_on(reply(1), vendor, connection)
+        remembered = voicemem.memory_of(connection)
+        await remembered.aclose(timeout=0)
+        assert remembered.leaving is not None
+        remembered.leaving.cancel()
+        await asyncio.wait({remembered.leaving})
+        assert remembered.client.transport is None
+        with pytest.raises(Closed):
+            await remembered.client.open("other")

@@ -226,11 +226,16 @@ class CallMemory:
         self.leaving = self.leaving or asyncio.ensure_future(self.leave(LINGER_S))
 
     async def leave(self, timeout_s: float) -> None:
-        """Wait until everything is on disk, for so long; then close a client of our own."""
+        """Wait until everything is on disk, for so long; then close a client of our own, also when it is cancelled."""
         if self.background is None and self.waiting:
             self.begin(None)
-        if self.background is not None:
-            await self.background.aclose(timeout_s)
+        try:
+            if self.background is not None:
+                await self.background.aclose(timeout_s)
+        finally:
+            await self.close_own_client()
+
+    async def close_own_client(self) -> None:
         if self.is_own:
             try:
                 await self.client.close(0)
