@@ -219,7 +219,7 @@ AIOHTTP_OVERRIDDEN = {
     *("connection_lost", "connection_made", "data_received", "handle_error", "log_exception", "resume_writing"),
     "_resume_transport_reading",
 }
-AIOHTTP_USED = {"_current_request", "_loop", "_messages", "_request_count"}
+AIOHTTP_USED = {"_buffer_paused", "_current_request", "_loop", "_messages", "_reading_paused", "_request_count"}
 AIOHTTP_OPTIONS = {"access_log", "auto_decompress", "keepalive_timeout", "lingering_time", "loop"}
 
 
