@@ -24,10 +24,6 @@ TURN_BYTES, BEHIND_BYTES = 250, 100
 """What the marks of a turn take besides those of its messages; and a turn that a reader was sent something else of."""
 
 
-TURN_BYTES, BEHIND_BYTES = 250, 100
-"""What the marks of a turn take besides those of its messages; and a turn that a reader was sent something else of."""
-
-
 class FollowedMemories:
     """The memories of sessions, each as long as a tail follows it."""
 
