@@ -11,6 +11,7 @@ import pytest
 from tests.support.callers.rest import RestClient, client_with_key, context_texts
 from tests.support.events import delta, dialogue, done, interrupt
 from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 
