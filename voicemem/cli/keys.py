@@ -123,7 +123,7 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
         key = await opened.find_key(key_id)
         if key is None or not await opened.set_key_limits(key_id, key.limits._replace(**given)):
             return False
-        audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, **given)
+        audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, limits=given)
         return True
 
     if not run(with_store(existing_path(store), work)):

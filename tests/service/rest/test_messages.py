@@ -11,6 +11,7 @@ import pytest
 from tests.support.callers.rest import RestClient, client_with_key, context_texts
 from tests.support.events import delta, dialogue, done, interrupt
 from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 
@@ -303,6 +304,30 @@ async def test_what_is_counted_is_what_happened(api: RestClient) -> None:
     assert all(stats["tokens"].values())
     assert 0 <= stats["duration_ms"] < 600_000
     assert stats["memory_bytes"] > 0
+
+
+async def test_statistics_change_nothing(api: RestClient, app: App) -> None:
+    """Neither is anything carried over from earlier sessions, nor a summary looked for, because somebody counts."""
+    config: JsonObject = {"user_id": "u", "memory_from": {"sessions": 1}, "memory": {"policy": "summary"}}
+    await api.create("earlier", user_id="u")
+    await api.create(**config)
+    app.services.summaries.changed.clear()
+    stats = (await api.get("/v1/sessions/s/stats")).json
+    assert (0, "none") == (stats["position"], stats["summary"]["state"])
+    assert [] == await api.journal("s")
+    assert {} == app.services.summaries.changed
+
+
+async def test_many_tools_are_counted_in_one_pass(api: RestClient) -> None:
+    """Each name is counted, however many there are."""
+    await api.create()
+    calls = [
+        {"type": "tool.call", "turn_id": 1, "call_id": f"c{n}", "name": f"t{n % 700}", "arguments": 1}
+        for n in range(900)
+    ]
+    await api.send(*calls)
+    by_name = (await api.get("/v1/sessions/s/stats")).json["tools"]["by_name"]
+    assert {f"t{n}": 2 if n < 200 else 1 for n in range(700)} == by_name
 
 
 async def test_an_empty_session_is_counted_too(api: RestClient) -> None:

@@ -135,15 +135,17 @@ async def test_each_reader_gets_what_it_has_not_been_sent(api: RestClient, app: 
 
 
 async def test_a_memory_is_let_go_with_its_last_tail(api: RestClient, app: App) -> None:
-    """Nothing is kept of what was sent once no tail follows the session."""
+    """Nothing is kept of what was sent once no tail follows the session; until then the memory budget counts it."""
     await api.send(*exchange(1))
     async with AsyncExitStack() as stack:
         watched = await begin(app, stack)
         await next_change(watched)
         followed = app.services.tails.sources.memories.followed
         assert 1 == len(followed)
+        assert app.services.budget.followed > 0
     del watched
     await eventually(0, lambda: asyncio.sleep(0, len(followed)))
+    assert 0 == app.services.budget.followed
 
 
 def test_an_item_is_written_in_pieces() -> None:

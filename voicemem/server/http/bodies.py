@@ -1,34 +1,25 @@
-"""How much of bodies that are being received a project may make the service hold."""
+"""How many large bodies of a project are received at a time: hundreds of them may come at once, and never end."""
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from weakref import WeakValueDictionary
 
-from voicemem.errors import RateLimited
-
-MAX_BYTES_OF_A_PROJECT = 32 * 1024 * 1024
-"""Hundreds of connections may each send a body of a MiB and never end it."""
-UNCOUNTED_BYTES = 64 * 1024
-"""Of each body, so that small ones are taken whatever else is sent."""
-RETRY_AFTER_S = 1.0
-TOO_MUCH = "The bodies that this project is sending are too much together; send fewer at a time."
+AT_ONCE = 16
+FREE_BYTES = 64 * 1024
+"""Of each body, so that small ones never wait."""
 
 
-class BodiesReceived:
-    """What has come of bodies that are not complete, by project; None where no key was shown."""
+class BodySlots:
+    """A slot is held for each large body until it has come; those of a project that find none wait, unread."""
 
-    def __init__(self, most: int = MAX_BYTES_OF_A_PROJECT) -> None:
-        self.most = most
-        self.held: Counter[str | None] = Counter()
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self.at_once = at_once
+        self.slots: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
 
-    def add(self, project: str | None, size: int) -> None:
-        """Count bytes that have come. Raises `RateLimited`, and counts nothing, where they are too much."""
-        if self.held[project] + size > self.most:
-            raise RateLimited(RETRY_AFTER_S, TOO_MUCH)
-        self.held[project] += size
-
-    def remove(self, project: str | None, size: int) -> None:
-        """Count off what was added for a body that is complete, or given up."""
-        self.held[project] -= size
-        if self.held[project] <= 0:
-            del self.held[project]
+    def of(self, project: str | None) -> asyncio.Semaphore:
+        """The slots of a project; None for callers without a key."""
+        slots = self.slots.get(project)
+        if slots is None:
+            slots = self.slots[project] = asyncio.Semaphore(self.at_once)
+        return slots

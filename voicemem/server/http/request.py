@@ -19,7 +19,7 @@ from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject
 from voicemem.security.access import Grant
-from voicemem.server.http.bodies import UNCOUNTED_BYTES, BodiesReceived
+from voicemem.server.http.bodies import FREE_BYTES, BodySlots
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.request_turns import RequestTurns
@@ -34,7 +34,7 @@ BODY_TIMEOUT_S = 30.0
 SERVICES = web.AppKey("services", Services)
 DECODING = web.AppKey("decoding", Decoding)
 TURNS = web.AppKey("turns", RequestTurns)
-BODIES = web.AppKey("bodies", BodiesReceived)
+BODIES = web.AppKey("bodies", BodySlots)
 BODY = web.RequestKey("body", bytes)
 """The body, once it was read."""
 GAUGES = web.AppKey("gauges", Gauges)
@@ -86,28 +86,29 @@ class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
 async def read_body(request: web.Request) -> bytes:
     """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`.
 
-    Raises `RateLimited` when the bodies that the project is sending take too much together.
+    A large body waits, within the same time, while its project is sending many others.
     """
     known: bytes | None = request.get(BODY)
     if known is not None:
         return known
     grant = request.get(GRANT)
     project = None if grant is None else grant.project
-    received = request.app[BODIES]
-    body, counted = bytearray(), 0
+    body, slots, holds_slot = bytearray(), request.app[BODIES].of(project), False
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
+            if (request.content_length or 0) > FREE_BYTES:
+                holds_slot = await slots.acquire()
             async for piece in request.content.iter_any():
                 body += piece
-                if len(body) > UNCOUNTED_BYTES:
-                    received.add(project, len(body) - UNCOUNTED_BYTES - counted)
-                    counted = len(body) - UNCOUNTED_BYTES
                 if len(body) > MAX_FRAME_BYTES:
                     raise web.HTTPRequestEntityTooLarge(MAX_FRAME_BYTES, len(body))
+                if len(body) > FREE_BYTES and not holds_slot:
+                    holds_slot = await slots.acquire()
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", BROKEN_BODY) from None
     finally:
-        received.remove(project, counted)
+        if holds_slot:
+            slots.release()
     encoding = request.headers.get("Content-Encoding", "")
     unpack = partial(decompress, bytes(body), encoding)
     unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.gate import Gate
-from voicemem.server.http.bodies import BodiesReceived
+from voicemem.server.http.bodies import BodySlots
 from voicemem.server.http.guard import guard_route, name_server
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.observe import observe_requests
@@ -64,7 +64,7 @@ def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = (
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    app[BODIES], app[TURNS] = BodiesReceived(), RequestTurns()
+    app[BODIES], app[TURNS] = BodySlots(), RequestTurns()
     openapi: Callable[[], bytes] = cache(partial(openapi_json, (*ROUTES, *others)))
     async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)
     app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi, async_api

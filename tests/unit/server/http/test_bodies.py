@@ -1,23 +1,22 @@
-"""How much of unfinished bodies a project may make the service hold."""
+"""How many large bodies of a project are received at a time."""
 
 from __future__ import annotations
 
-import pytest
+import gc
 
-from voicemem.errors import RateLimited
-from voicemem.server.http.bodies import BodiesReceived
+from voicemem.server.http.bodies import BodySlots
 
 
-def test_a_project_is_refused_beyond_its_bound_and_no_other() -> None:
-    """What is too much counts for nothing, and room comes back with what is complete."""
-    received = BodiesReceived(most=10)
-    received.add("one", 6)
-    with pytest.raises(RateLimited):
-        received.add("one", 5)
-    received.add("one", 4)
-    received.add("other", 10)
-    received.remove("one", 6)
-    received.add("one", 6)
-    received.remove("one", 10)
-    received.remove("other", 10)
-    assert not received.held
+async def test_a_project_has_some_slots_and_no_others() -> None:
+    """Who finds none waits, and nobody of another project; nothing is kept of a project that holds none."""
+    slots = BodySlots(at_once=2)
+    one, other = slots.of("one"), slots.of("other")
+    for _ in range(2):
+        await one.acquire()
+    assert slots.of("one").locked()
+    assert not other.locked()
+    one.release()
+    assert not one.locked()
+    del one, other
+    gc.collect()
+    assert not slots.slots

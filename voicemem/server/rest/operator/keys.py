@@ -152,7 +152,7 @@ async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     grant, key_id = request[GRANT], request.match_info["key_id"]
     given = fields_given(convert_body(await read_object(request), ChangedLimits))
     key = await services_of(request).access.change_limits(grant.project, key_id, given)
-    audit("key_limits_changed", grant.key_id, grant.project, key=key_id, **key.limits._asdict())
+    audit("key_limits_changed", grant.key_id, grant.project, key=key_id, limits=given)
     return json_response(key_view(key))
 
 
