@@ -14,6 +14,9 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import CODES
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
+EXPECT_AGAIN_MS = 1_000
+"""How much later a producer that sends without a connection must be expected for that to be written."""
+
 
 class Offer(NamedTuple):
     """One event that a producer offers to a journal."""
@@ -42,6 +45,10 @@ class Batch(Struct, frozen=True, gc=False):
     offers: Sequence[Offer] | None = None
     from_seq: int | None = None
     """The lowest seq that the producer can still send: above its `next_seq`, the seqs between are declared missing."""
+    expected_until_ms: int | None = None
+    """Until when the producer of events that came without a connection is expected back."""
+    expected_position: int | None = None
+    """Where the journal must end for the events to be stored; None: anywhere."""
 
     def as_offers(self) -> Sequence[Offer]:
         """All events, as offers."""
@@ -92,11 +99,18 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
     return (
         batch.offers is None
         and batch.from_seq is None
+        and batch.expected_position is None
+        and (batch.expected_until_ms is None or not must_note_expected(producer, batch.expected_until_ms))
         and batch.first_seq == producer.next_seq
         and batch.epoch in (None, producer.epoch)
         and stream.state == "running"
         and not (producer.ended or producer.unsequenced)
     )
+
+
+def must_note_expected(producer: ProducerState, until_ms: int) -> bool:
+    """Whether it is to be written that a producer without a connection is expected until then."""
+    return until_ms >= (producer.expected_until_ms or 0) + EXPECT_AGAIN_MS
 
 
 def outcome_sentence(outcome: Outcome) -> str:

@@ -25,20 +25,13 @@ class Outbox(Protocol):
     """
 
     async def claim_deliveries(
-        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
+        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
     ) -> list[ClaimedDelivery]:
-        """Lease due deliveries, the longest due first, except those to URLs in `busy`.
+        """Lease due deliveries to a node, the longest due first, except those to URLs in `busy`.
 
-        Until its lease is over a delivery is claimed by no other process. Deliveries of erased sessions and disabled
-        endpoints are not claimed. A receiver that is down must not delay the claims of others, however many deliveries
-        wait for it.
-        """
-
-    async def release_deliveries(self, now_ms: int) -> None:
-        """End all leases, and make due now what was never attempted, except deliveries that wait for something.
-
-        Called at the start of a process that has the store to itself: the leases are of processes that are gone, and
-        a due time in the future may be of a clock that was ahead.
+        Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
+        sessions and disabled endpoints are not claimed. A receiver that is down must not delay the claims of others,
+        however many deliveries wait for it.
         """
 
     async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
@@ -92,7 +85,7 @@ class Endpoints(Protocol):
         """A project's endpoint; None when the id is unknown."""
 
     async def find_operator_endpoint(self) -> Endpoint | None:
-        """The operator's endpoint; None when the last start had none."""
+        """The operator's endpoint; None when there never was one, or it was turned off."""
 
     async def change_endpoint(
         self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]

@@ -65,8 +65,15 @@ class Directory(Protocol):
     async def remove_agora_app(self, app_id: str) -> bool:
         """Delete an app and its certificates; False when the id is unknown."""
 
-    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
-        """Set the receiver of every session's history, and enable it; without a URL it is taken away.
+    async def set_operator_endpoint(
+        self, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
+    ) -> None:
+        """Set the receiver of every session's history, and enable it.
 
-        `contents` holds for all payloads that are not frozen yet.
+        It is one for all nodes, and stays until another one is set or it is turned off. `contents` holds for all
+        payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the new one for
+        `records.OPERATOR_OVERLAP_MS`.
         """
+
+    async def turn_off_operator_endpoint(self) -> None:
+        """Take that receiver away, on all nodes; does nothing when there is none."""

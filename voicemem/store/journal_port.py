@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from voicemem.config.secrets import SessionPatch
@@ -36,10 +36,14 @@ class Journal(Protocol):
         session_patch: SessionPatch,
         now_ms: int,
         key_id: str | None = None,
+        takes_name: bool = False,
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         """Create a session, or return the existing one and whether its configuration is the same.
 
-        A new session gets its start deliveries (see `Outbox`). Raises `Refused` (`session_erased`).
+        A new session gets its start deliveries (see `Outbox`). With `takes_name` it is created only if no running
+        session of the project has the `name` in its configuration: of several callers at once, on any node, one takes
+        a name. The name is free again when the session closes. Raises `Refused` (`session_erased`; `session_exists`
+        with `streams.NAME_TAKEN`).
         """
 
     async def restore_session(
@@ -66,8 +70,11 @@ class Journal(Protocol):
         from_seq: int | None,
         now_ms: int,
         key_id: str | None = None,
+        node: str = "",
     ) -> OpenResult:
         """Open a producer's line: raise its epoch, so that appends under an older one are refused.
+
+        The producer is connected to `node` from now on, until `leave`, a later open, or the end of that node.
 
         Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
         idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
@@ -84,6 +91,13 @@ class Journal(Protocol):
 
         A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
         ended or sends events without seq.
+
+        A batch with `expected_until_ms` has come without a connection: if any of its events with a seq is stored, or
+        was before, its producer is expected back until then. It is written when it is `admission.EXPECT_AGAIN_MS` or
+        more later than what is stored.
+
+        A batch with an `expected_position` is stored only if the journal ends there; otherwise each of its events gets
+        the code `position_taken`, which is for callers in the service, and nothing changes.
 
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
@@ -105,33 +119,35 @@ class Journal(Protocol):
 
     # When sessions end
 
-    async def set_silent_since(self, key: int, now_ms: int | None) -> None:
-        """Note since when a running session has no connection; None when it has one."""
+    async def leave(
+        self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
+    ) -> Stream | None:
+        """Note that a producer's connection is gone; None, with nothing changed, if that was not its newest epoch.
 
-    async def restart_silence(self, now_ms: int) -> None:
-        """Called once at the start of a service: time without a server does not count as silence.
-
-        Every running session is silent from now on. Of those with a committed `session.end`, a session whose producers
-        have all ended is due now; for the others the grace (`streams.END_GRACE_MS`) starts again.
+        So it does not matter whether a late `leave` comes before or after the open that replaces the connection, nor on
+        which node. A running session falls silent with its last connected producer. `expected_until_ms` says until when
+        a producer whose connection broke is expected back; None for one that left on purpose. Does nothing to a
+        session that is erased.
         """
 
     async def find_due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
 
-    async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close_session(
+        self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
+    ) -> Stream | None:
         """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
 
-        With an `ending`, a running session is closed at once. Without one it is closed only if it is due, with the
-        ending of `streams.ending_if_due`. `notice_id` becomes the id of the history notice.
+        With an `ending`, a running session is closed at once; with `if_silent`, only if no producer is connected.
+        Without one it is closed if it is due, with the ending of `streams.ending_if_due`, or as by `close_ended`.
+        `notice_id` becomes the id of the history notice.
         """
 
-    async def close_if_ended(
-        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
-    ) -> Stream | None:
-        """Close a session with a committed `session.end` if every connected producer has ended; None otherwise.
+    async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
+        """Close a session with a committed `session.end` if nobody's last words are awaited; None otherwise.
 
-        `connected` names the producers that are connected or expected back. With `seen`, every producer that was ever
-        connected and is not in `seen` counts as connected too: a service that has just started does not know them.
+        They are while a producer that has not ended is connected to any node, or expected back
+        (`streams.is_expected`).
         """
 
     # Reads
@@ -154,9 +170,6 @@ class Journal(Protocol):
 
     async def count_sessions(self, wanted: SessionFilter) -> int:
         """How many sessions match, whatever `after` and `limit` say."""
-
-    async def is_name_running(self, project: str, name: str) -> bool:
-        """Whether a running session has this name in its configuration."""
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
@@ -190,7 +203,11 @@ class Journal(Protocol):
         """
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
-        """Replace a stream's snapshot; does nothing for an erased one."""
+        """Replace a stream's snapshot of this version; does nothing for an erased one.
+
+        Snapshots of other versions stay while a node that reads them is registered (`Node.snapshot_version`), so that
+        two versions of the program do not undo each other's work.
+        """
 
     # Erasure
 

@@ -9,6 +9,8 @@ It is split by use:
 - `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
+- `Nodes`: the processes that serve the store, what they hold, and what changed on others;
+- `Claims`: work that only one node should do at a time;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -18,13 +20,16 @@ What holds for every method of every engine:
 - A read sees everything that was acknowledged before it, on every node. It raises `StoreUnavailable` when the store
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
-- Times are Unix ms, passed in by the caller; they come from one clock per service.
+- Times are Unix ms, passed in by the caller; they come from one clock per service, which a node corrects by the store's
+  (`Operations.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
   later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
 - Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
   transaction, so that all engines decide alike.
-- Several processes may work on one store at a time, where the engine allows it: claims and sweeps pick candidates, and
-  then change each row only where it is as it was seen.
+- Several nodes may work on one store at a time, where the engine allows it, and nothing is known by one alone: who is
+  connected, what is leased and claimed, and which names are taken stand in the store. Claims and sweeps pick
+  candidates, and then change each row only where it is as it was seen.
+- What is repeated changes nothing more: the `leave` of an older epoch, a second close, retiring a node that is gone.
 
 One contract suite runs on all engines: `tests/contract`.
 """
@@ -36,10 +41,25 @@ from typing import Protocol
 from voicemem.store.delivery_port import Endpoints, Outbox
 from voicemem.store.directory_port import Directory
 from voicemem.store.journal_port import Journal, Overviews
+from voicemem.store.nodes_port import Claims, Nodes
 from voicemem.store.upkeep_port import Operations, Retention, SetAsides
 
-__all__ = ["Directory", "Endpoints", "Journal", "Operations", "Outbox", "Overviews", "Retention", "SetAsides", "Store"]
+__all__ = [
+    "Claims",
+    "Directory",
+    "Endpoints",
+    "Journal",
+    "Nodes",
+    "Operations",
+    "Outbox",
+    "Overviews",
+    "Retention",
+    "SetAsides",
+    "Store",
+]
 
 
-class Store(Journal, Overviews, Outbox, Endpoints, SetAsides, Retention, Directory, Operations, Protocol):
+class Store(
+    Journal, Overviews, Outbox, Endpoints, SetAsides, Retention, Directory, Nodes, Claims, Operations, Protocol
+):
     """The whole port: one object per engine."""

@@ -293,6 +293,26 @@ class AgoraApp(Struct, frozen=True):
     """Valid alongside the certificate after a rotation."""
 
 
+class Node(Struct, frozen=True, kw_only=True):
+    """A process that serves a store."""
+
+    token: str
+    """Random, made at each start."""
+    address: str = ""
+    """Where it listens, for people to read."""
+    version: str = ""
+    """Of the program."""
+    snapshot_version: int = 0
+    """Of the snapshots that it reads."""
+    started_ms: int
+    expires_ms: int
+    """When its lease is over, unless it is renewed."""
+
+
+OPERATOR_OVERLAP_MS = 86_400_000
+"""How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
+
+
 class Figures(NamedTuple):
     """Counts and sizes, for the operator. Sizes are in bytes, and 0 where there is no file."""
 

@@ -18,6 +18,13 @@ END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
 
 
+AWAITED_MS = 10_000
+"""How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
+and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
+grace."""
+NAME_TAKEN = "A session of this name is running already."
+
+
 class SessionEnding(NamedTuple):
     """When and why a session ends; `ts` is Unix ms."""
 
@@ -37,6 +44,10 @@ class ProducerState(Struct, gc=False):
     """Whether it sends events without seq."""
     ended: bool = False
     """Whether its `session.end` was committed."""
+    node: str | None = None
+    """The token of the node that it is connected to."""
+    expected_until_ms: int | None = None
+    """Until when it is expected back, while it is not connected."""
 
 
 class Stream(Struct, gc=False):
@@ -55,7 +66,7 @@ class Stream(Struct, gc=False):
     reason: str | None
     config: JsonObject
     silent_since_ms: int | None
-    """Since when it has no connection; None while it has one."""
+    """Since when no producer is connected to any node; None while one is."""
     ending_ms: int | None
     """When the first `session.end` was committed."""
     ending_ts: int | None
@@ -67,6 +78,11 @@ class Stream(Struct, gc=False):
     def ending(self) -> SessionEnding | None:
         """What the first `session.end` said; None before one was committed."""
         return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
+
+
+def is_expected(producer: ProducerState, now_ms: int) -> bool:
+    """Whether a producer may still send events: it is connected, or expected back."""
+    return producer.node is not None or (producer.expected_until_ms or 0) > now_ms
 
 
 def close_due_ms(stream: Stream) -> int | None:

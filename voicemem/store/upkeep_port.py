@@ -35,17 +35,19 @@ class SetAsides(Protocol):
 class Retention(Protocol):
     """What happens to sessions after their end. Every step is short, so that appends never wait for long.
 
-    Several workers may call these methods at a time.
+    Several workers may call these methods at a time. What one of them claims for a node, no other node gets until it
+    is done, the lease is over or the node is retired; the node itself may claim it again. A claim with nothing to do
+    writes nothing.
     """
 
-    async def find_expired(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
+    async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        """Claim sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
 
     async def expire(self, key: int, now_ms: int) -> bool:
         """Erase a session if its `ttl_seconds` are over; whether it was erased."""
 
-    async def find_erased(self, limit: int) -> list[int]:
-        """Keys of erased sessions whose content is not deleted yet, the oldest erasure first."""
+    async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        """Claim erased sessions whose content is not deleted yet, the oldest erasure first."""
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
@@ -59,13 +61,13 @@ class Retention(Protocol):
         Returns False when that cannot be done now, and must be tried again.
         """
 
-    async def find_compactable(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of ended sessions that can no longer be reopened, and whose journals are not compacted."""
+    async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""
 
     async def compact(self, key: int) -> bool:
         """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
 
-        A damaged journal is left as it is. An engine that does not compact returns nothing from `find_compactable`.
+        A damaged journal is left as it is. An engine that does not compact returns nothing from `claim_compactable`.
         """
 
 
@@ -86,6 +88,12 @@ class Operations(Protocol):
         such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
         called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
         The limits of the key that begins one (`key_id`) hold as well, and always.
+        """
+
+    async def read_clock(self) -> int | None:
+        """The store's own time, Unix ms; None when that is the caller's clock.
+
+        A node whose store has a clock corrects its own by it, so that all nodes pass in the same times.
         """
 
     async def probe(self) -> None:

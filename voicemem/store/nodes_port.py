@@ -1,0 +1,89 @@
+"""Nodes: the processes that work on one store, what they hold, and how it is freed. See `voicemem.store.port`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from voicemem.store.records import Node
+
+
+class Nodes(Protocol):
+    """The running processes that serve a store, each under a token that is never used again.
+
+    What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
+    stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
+    (`retire_lost_nodes`). A process that is no node, such as the library, uses the empty token.
+    """
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether this process has the store to itself: every other node is gone, and needs no lease to run out."""
+
+    async def start_node(self, node: Node, now_ms: int) -> None:
+        """Register a node; its lease runs until `node.expires_ms`.
+
+        Where no other node lives (of an exclusive store, none does), what all others held is freed first, and time
+        without a server does not count as silence: every running session is silent from now on. Deliveries that were
+        never attempted are due now then, except those that wait for something: a due time in the future may be of a
+        clock that was ahead. Where another node lives, nothing else changes.
+        """
+
+    async def renew_node(self, token: str, expires_ms: int) -> bool:
+        """Prolong a node's lease; False when it was retired, and must start again under another token.
+
+        An exclusive store writes nothing.
+        """
+
+    async def retire_node(self, token: str, now_ms: int) -> bool:
+        """Forget a node and free what it holds, in one transaction; False when it is unknown.
+
+        - Its producers are not connected any more, and expected back for `streams.AWAITED_MS`. A session falls silent
+          if none of its producers is connected to another node.
+        - Of those sessions that have a committed `session.end`, one whose expected producers have all ended is due now;
+          for the others the grace (`streams.END_GRACE_MS`) starts again.
+        - Deliveries that it leased are due now. Its claims and its replies under way are gone.
+        """
+
+    async def retire_lost_nodes(self, now_ms: int) -> list[str]:
+        """Do the same for every node whose lease is over; their tokens. Of several callers at once only one gets each.
+
+        Asked once a second: it writes only when there is one.
+        """
+
+    async def list_nodes(self) -> list[Node]:
+        """The nodes that are registered, the oldest first, those with an old lease included."""
+
+    # What changed elsewhere
+
+    async def read_positions(self, keys: Sequence[int]) -> dict[int, int]:
+        """Where the journals of these streams end, without erased and unknown ones.
+
+        Asked many times a second on a store that is not exclusive, for the streams that are followed.
+        """
+
+    async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+        """Which of these leases (key, producer, epoch) are no longer the newest of their producer."""
+
+
+class Claims(Protocol):
+    """Work that only one node should do at a time.
+
+    A claim holds until it is released, its lease is over, or its node is retired. A node may claim again what it holds,
+    which prolongs the lease. Claims only spare work: what is done twice does no harm.
+    """
+
+    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
+        """Claim the writing of a session's next summary; False while another node has it."""
+
+    async def release_summary(self, key: int, node: str) -> None:
+        """Give the claim back; does nothing when another node has it."""
+
+    async def begin_reply(self, key: int, item: str, node: str) -> None:
+        """Note that a node is streaming a reply, so that no other node ends it as one that was left open."""
+
+    async def end_reply(self, key: int, item: str) -> None:
+        """Forget it again: the journal has the end of the reply."""
+
+    async def list_replies(self, key: int) -> set[str]:
+        """The items of a session's replies that are under way, on any node."""
