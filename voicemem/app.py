@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from voicemem.config import service as rules
-from voicemem.config.service import MIB, Address, Settings
+from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
 from voicemem.context.plugins import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
@@ -71,10 +71,9 @@ class App:
         """Recover what the last process left unfinished, then listen. Raises `CannotStart`, `OSError`."""
         services, now = self.services, self.services.runtime.clock()
         rules.check_binding(self.settings, await services.access.needs_key())
-        operators = (self.settings.webhook_url, self.settings.webhook_secret, self.settings.webhook_contents)
-        await services.store.set_operator_endpoint(*operators)
-        await services.store.restart_silence(now)
-        await services.store.release_deliveries(now)
+        await self.set_operator_endpoint(now)
+        await services.node.start(str(self.settings.rest))
+        services.node.fenced_listeners.append(self.ingest.reconnect_all)
         await services.sender.open()
         if self.settings.llm_url is not None:
             await services.llm.open()
@@ -86,6 +85,15 @@ class App:
         self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
+
+    async def set_operator_endpoint(self, now_ms: int) -> None:
+        """Set the operator's webhook, or turn it off; without a setting, all nodes keep what another start has set."""
+        store, settings = self.services.store, self.settings
+        if settings.webhook_url == NO_WEBHOOK:
+            await store.turn_off_operator_endpoint()
+        elif settings.webhook_url is not None:
+            operators = settings.webhook_url, settings.webhook_secret, settings.webhook_contents
+            await store.set_operator_endpoint(*operators, now_ms)
 
     def open_connections(self) -> dict[str, int]:
         """The number of open connections, by port."""

@@ -25,6 +25,7 @@ from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.hooks import Hooks, parse_hook_secrets
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.nodes import OwnNode, beat_forever
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
@@ -88,6 +89,8 @@ class Services:
         self.access = Access(store, runtime, settings.admin_key)
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
+        self.node = OwnNode(store, runtime)
+        token = self.node.current_token
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )
@@ -95,28 +98,29 @@ class Services:
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
-        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry)
+        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token)
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         self.tails = TailHub(TailSources(store, followed, runtime.clock, self.draining), self.recorder.feed)
-        self.retention = RetentionWorker(store, self.memories, runtime.clock)
+        self.retention = RetentionWorker(store, self.memories, runtime.clock, token)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)
-        self.outbox = OutboxWorker(store, self.memories, send, runtime)
+        self.outbox = OutboxWorker(store, self.memories, send, runtime, token)
         self.webhooks = Webhooks(store, send, runtime, self.sessions.notices_due, check_address)
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
         targets = LlmEndpoints(store, default_llm(settings))
         self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm)
         write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
-        self.summaries = Summaries(store, self.memories, policies, write, runtime)
+        self.summaries = Summaries(store, self.memories, policies, write, runtime, token)
         self.recorder.feed.subscribe(self.summaries.on_commit)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """The background tasks of the service; none of them ends by itself."""
         return [
+            beat_forever(self.node),
             sweep_forever(self.presence),
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),
@@ -136,6 +140,7 @@ class Services:
         await save_all(self.memories, GRACE_S)
         await self.sender.close()
         await self.llm.close()
+        await self.node.stop()
 
 
 def patch_check(

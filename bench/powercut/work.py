@@ -81,7 +81,7 @@ class Caller:
         elif dice < 0.96:
             await self.close(call)
         elif dice < 0.98:
-            await self.store.set_silent_since(call.key, self.ledger.tick())
+            await self.store.leave(call.key, producer.name, producer.epoch or 0, None, self.ledger.tick())
         else:
             await self.erase(call)
 
@@ -167,7 +167,7 @@ class Caller:
         if not producer.finished:
             producer.finished = True
             notice = self.notice(call)
-            if await self.store.close_if_ended(call.key, [], None, notice, self.ledger.tick()) is not None:
+            if await self.store.close_ended(call.key, notice, self.ledger.tick()) is not None:
                 call.closes.add(notice)
 
     # The server's own

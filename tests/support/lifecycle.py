@@ -29,11 +29,12 @@ def anything(session_patch: SessionPatch) -> None:
 
 async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> ProducerLease:
     """A line of a connection that has opened a session, as a connection does it."""
-    presence.connect("p", session_id, producer)
     one: OpenResult = await presence.sessions.store.open_producer(
         "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
     )
-    return ProducerLease(one.stream, producer, one.epoch, may_call_out=False)
+    lease = ProducerLease(one.stream, producer, one.epoch, may_call_out=False)
+    presence.connect(lease)
+    return lease
 
 
 async def ended(presence: Presence, line: ProducerLease) -> None:

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import click
 
-from voicemem.app import running
+from voicemem.app import App, running
 from voicemem.cli import logs
 from voicemem.cli.common import Command, CommandFailed, run, setting, unknown_variables
 from voicemem.cli.notify import notify
 from voicemem.config.service import (
     MEMORY_STORE,
+    NO_WEBHOOK,
     SQLITE_PREFIX,
     Address,
     Settings,
@@ -46,7 +47,10 @@ SERVE_OPTIONS = (
     setting(
         "--ingest", "Where the websocket ingest listens, HOST:PORT.", default=str(Settings().ingest), show_default=True
     ),
-    setting("--webhook-url", "URL that gets the history of every session when it ends."),
+    setting(
+        "--webhook-url",
+        "URL that gets the history of every session when it ends. It stays set for later starts; none turns it off.",
+    ),
     setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
     setting(
         "--webhook-contents",
@@ -283,12 +287,21 @@ async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler)
         await asyncio.to_thread(tracer.close)
 
 
+async def describe_webhook(app: App) -> str:
+    """The operator's webhook, which may be one that an earlier start has set."""
+    endpoint = await app.services.store.find_operator_endpoint()
+    if endpoint is None:
+        return "none (--webhook-url)"
+    kept = f" (set by an earlier start; --webhook-url {NO_WEBHOOK} turns it off)"
+    return f"{without_user(endpoint.url)}{kept if app.settings.webhook_url is None else ''}"
+
+
 async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer) -> None:
     async with running(settings, tracer=tracer) as app:
         click.echo(f"voicemem {__version__}, store {app.settings.store}")
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
-        click.echo(f"  webhook  {without_user(app.settings.webhook_url) or 'none (--webhook-url)'}")
+        click.echo(f"  webhook  {await describe_webhook(app)}")
         click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.services.access.needs_key():
             how = first_key_hint(app.settings.store)

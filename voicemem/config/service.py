@@ -22,6 +22,8 @@ MIN_MEMORY_BUDGET, MAX_MEMORY_BUDGET = 16, 1024 * 1024
 """In MiB."""
 SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
+NO_WEBHOOK = "none"
+"""In place of the operator's webhook URL: turns it off."""
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
 
 
@@ -46,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     rest: Address = Address("127.0.0.1", 8080)
     ingest: Address = Address("127.0.0.1", 8765)
     webhook_url: str | None = None
+    """None: what the last start with a URL has set; `none`: turned off."""
     webhook_secret: str | None = None
     webhook_contents: Literal["full", "standard"] = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
@@ -103,13 +106,14 @@ def check_service_settings(settings: Settings) -> None:
     """Check everything that can be checked without opening a file or a socket. Raises `CannotStart`."""
     check_store(settings.store)
     check_ports(settings.rest, settings.ingest)
-    if settings.webhook_url is not None and not re.match(r"https?://[^/\s]", settings.webhook_url):
-        raise CannotStart("The webhook URL must begin with http:// or https://.")
-    if settings.webhook_secret is not None and settings.webhook_url is None:
+    has_webhook = settings.webhook_url not in (None, NO_WEBHOOK)
+    if has_webhook and not re.match(r"https?://[^/\s]", settings.webhook_url or ""):
+        raise CannotStart(f"The webhook URL must begin with http:// or https://, or be {NO_WEBHOOK}.")
+    if settings.webhook_secret is not None and not has_webhook:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
     if settings.webhook_contents not in ("full", "standard"):
         raise CannotStart("The contents of webhooks must be full or standard.")
-    if settings.webhook_contents != "full" and settings.webhook_url is None:
+    if settings.webhook_contents != "full" and not has_webhook:
         raise CannotStart("The contents of webhooks were given, but no webhook URL.")
     try:
         check_webhook_secret(settings.webhook_secret)

@@ -1,7 +1,7 @@
 """Summaries: written in the background before they are needed, and journaled as events of the server's own.
 
-No process owns a session. The first one to notice that a summary is due asks the LLM, and appends the answer only if no
-other summary was journaled meanwhile. So two services on one store may both ask, but only one answer counts.
+No node owns a session. The first one to notice that a summary is due claims it, asks the LLM, and appends the answer
+only if no other summary was journaled meanwhile. So should two nodes ask all the same, only one answer counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.port import Journal
+from voicemem.store.port import Store
 from voicemem.store.records import AppendResult
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Summary
@@ -56,6 +56,10 @@ MAX_RUNNING_JOBS, MAX_JOBS_PER_LANE = 256, 8
 PROMPT_SHARE = 0.7
 """Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+CLAIM_MS = 300_000
+"""How long a node may write one summary, unless it is retired before."""
+ELSEWHERE_S = 1.0
+"""How soon to look again at a session whose summary another node is writing."""
 MAX_SUMMARY_SHARE = 0.5
 """Share of the budget that a summary may take."""
 
@@ -89,13 +93,15 @@ class Summaries:
 
     def __init__(
         self,
-        journal: Journal,
+        store: Store,
         memories: ReadModelCache,
         policies: Policies,
         write_summary: WriteSummary,
         runtime: Runtime,
+        node_token: Callable[[], str] = lambda: "",
     ) -> None:
-        self.journal = journal
+        self.store = store
+        self.node_token = node_token
         self.memories = memories
         self.policies = policies
         self.write_summary = write_summary
@@ -202,7 +208,7 @@ class Summaries:
         session_config = parse_config(stream.config)
         if self.policies.resolve(session_config.memory).policy != SUMMARY:
             return None
-        now = await self.journal.find_session(stream.project, stream.id)
+        now = await self.store.find_session(stream.project, stream.id)
         if now is None:
             return None
         return await select_context(self.memories, self.policies, now, ContextOptions())
@@ -212,8 +218,12 @@ class Summaries:
         job.task = asyncio.create_task(self.run_job(job, selection, due))
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
-        """Write one summary; note success or failure."""
+        """Write one summary, unless another node does; note success or failure."""
+        node = self.node_token()
         try:
+            if not await self.store.claim_summary(job.stream.key, node, self.clock(), CLAIM_MS):
+                job.not_before = now_s() + ELSEWHERE_S
+                return
             summary_result = await self.write_summary(
                 job.stream, selection.memory_config.model, build_prompt(selection, due)
             )
@@ -228,6 +238,8 @@ class Summaries:
         finally:
             job.task = None
             self.changed.setdefault(job.stream.key, job.stream)
+            with suppress(StoreUnavailable):  # then the claim runs out
+                await self.store.release_summary(job.stream.key, node)
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code

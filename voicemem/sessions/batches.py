@@ -67,6 +67,8 @@ class BatchResult(NamedTuple):
     """The configuration changes among the stored events."""
     reopened: bool = False
     """Whether the batch opened its session again."""
+    position_taken: bool = False
+    """Whether nothing was looked at, since the journal did not end at the expected position."""
 
     @property
     def taken(self) -> bool:
@@ -130,6 +132,10 @@ class PendingBatch:
         """
         self.from_seq: int | None = None
         """The lowest seq that its producer can still send; only events over HTTP say so, others at their open."""
+        self.expected_until_ms: int | None = None
+        """Until when a producer without a connection is expected back."""
+        self.expected_position: int | None = None
+        """Where the journal must end for this to be stored."""
         self.is_sealed = False
         """Whether it has been offered to the journal, so that nothing can be added any more."""
 
@@ -164,11 +170,12 @@ class PendingBatch:
     def seal(self, now_ms: int) -> Batch:
         """The batch in the journal's form. Nothing may be added after this."""
         lease, self.is_sealed = self.lease, True
+        conditions = self.from_seq, self.expected_until_ms, self.expected_position
         if self.arrivals is None:
             ordinary = self.payloads, self.first_seq, None
-            return Batch(lease.key, lease.producer, lease.epoch, now_ms, *ordinary, self.from_seq)
+            return Batch(lease.key, lease.producer, lease.epoch, now_ms, *ordinary, *conditions)
         offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
-        return Batch(lease.key, lease.producer, lease.epoch, now_ms, offers=offers, from_seq=self.from_seq)
+        return Batch(lease.key, lease.producer, lease.epoch, now_ms, (), 0, offers, *conditions)
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:

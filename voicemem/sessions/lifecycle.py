@@ -51,8 +51,6 @@ class Sessions:
         self.new_id = runtime.new_id
         self.check_settings = check_settings
         self.note_ended = note_ended
-        self.name_lock = asyncio.Lock()
-        """Held from the check of a name until the session that takes it is created."""
         self.notices_due = asyncio.Event()
         """Set at every start and close, when there may be notices to send."""
         self.close_listeners: builtins.list[Callable[[Stream], None]] = []
@@ -110,16 +108,22 @@ class Sessions:
     # Changing
 
     async def create(
-        self, project: str, session_id: str | None, given: JsonObject, key_id: str | None = None
+        self,
+        project: str,
+        session_id: str | None,
+        given: JsonObject,
+        key_id: str | None = None,
+        takes_name: bool = False,
     ) -> tuple[Stream, bool]:
         """Create a session, or return the existing one if its configuration is the same; and whether it is new.
 
-        Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different).
+        Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different, or
+        if it `takes_name` and a running session has it).
         """
         session_patch = validate_config(given)
         self.check_settings(session_patch)
         stream, result = await self.store.create_session(
-            project, session_id or self.new_id(), session_patch, self.clock(), key_id
+            project, session_id or self.new_id(), session_patch, self.clock(), key_id, takes_name
         )
         if result == "different":
             raise Refused("session_exists", f"{DIFFERENT}: {different_settings(stream.config, session_patch.public)}.")
@@ -152,12 +156,8 @@ class Sessions:
 
         Raises `Refused` (`session_exists`) while another session of this name is running.
         """
-        async with self.name_lock:
-            name = given.get("name")
-            if isinstance(name, str) and await self.store.is_name_running(project, name):
-                raise Refused("session_exists", "A session of this name is running already.")
-            stream, _ = await self.create(project, None, given, key_id)
-            return stream
+        stream, _ = await self.create(project, None, given, key_id, takes_name=True)
+        return stream
 
     async def count(self, wanted: SessionFilter) -> int:
         """How many sessions match, over all pages of the list."""

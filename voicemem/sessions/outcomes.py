@@ -29,6 +29,8 @@ def result_of(batch: PendingBatch, appended: AppendResult) -> BatchResult:
 
 def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
     """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
+    if appended.position_taken:
+        return BatchResult(None, (), appended.next_seq, appended.stream, 0, 0, position_taken=True)
     acked, problems, entries, updates, stored, repeated, size, ended = None, [], [], [], 0, 0, 0, False
     for arrival, outcome in outcomes_of(batch, appended):
         problem = problem_of(batch.lease, arrival, outcome)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
-from voicemem.errors import Refused, SessionSetAside, VoicememError
+from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import JsonObject
@@ -54,7 +54,10 @@ class Recorder:
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
         telemetry: Telemetry,
+        node_token: Callable[[], str] = lambda: "",
     ) -> None:
+        """`node_token` returns the token of the node that connections are made to."""
+        self.node_token = node_token
         self.journal = journal
         self.memories = memories
         self.runtime = runtime
@@ -100,13 +103,13 @@ class Recorder:
         session_patch = validate_config(given)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
-            project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id
+            project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id, self.node_token()
         )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
         try:
             next_turn = (await self.memories.get_state(opened.stream)).newest_turn + 1
-        except SessionSetAside:  # no turn is known, and there are hardly more turns than entries
+        except VoicememError:  # the producer is connected all the same; there are hardly more turns than entries
             next_turn = opened.stream.position + 1
         return opened, next_turn
 
@@ -116,15 +119,22 @@ class Recorder:
             raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
 
     async def record(
-        self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent], from_seq: int | None = None
+        self,
+        lease: ProducerLease,
+        arrivals: Iterable[DecodedEvent | RejectedEvent],
+        from_seq: int | None = None,
+        expected_until_ms: int | None = None,
+        expected_position: int | None = None,
     ) -> BatchResult:
         """Journal events in one batch, and return its result after the commit; `from_seq` as in `session.open`.
 
-        Raises `StoreUnavailable`, `Refused`.
+        `expected_until_ms` says until when a producer without a connection is expected back. With an
+        `expected_position` nothing is stored unless the journal ends there. Raises `StoreUnavailable`, `Refused`.
         """
         answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
         batch = PendingBatch(lease, lambda _, answer: None if answered.done() else answered.set_result(answer))
         batch.origin, batch.from_seq = self.tracer.current(), from_seq
+        batch.expected_until_ms, batch.expected_position = expected_until_ms, expected_position
         for arrival in arrivals:
             vetted = self.vet(lease, arrival)
             if vetted is not None:

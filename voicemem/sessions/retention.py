@@ -18,6 +18,8 @@ from voicemem.store.records import SessionFilter
 LOG = logging.getLogger("voicemem")
 SESSIONS_PER_ROUND = 50
 """Sessions handled at a time."""
+LEASE_MS = 60_000
+"""How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""
 IDLE_PAUSE_S = 0.5
 """Pause before looking again for something to do."""
 MIN_PAUSE_S = 0.01
@@ -32,7 +34,14 @@ PAUSE_FACTOR = 2
 class RetentionWorker:
     """Erases and compacts. `clock` returns Unix ms."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        memories: ReadModelCache,
+        clock: Callable[[], int],
+        node_token: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.node_token = node_token
         self.store = store
         self.memories = memories
         self.clock = clock
@@ -40,7 +49,7 @@ class RetentionWorker:
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
-        keys = await self.store.find_expired(now, SESSIONS_PER_ROUND)
+        keys = await self.store.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
         count = 0
         for key in keys:
             count += await run_paced(self.store.expire(key, now))
@@ -55,7 +64,7 @@ class RetentionWorker:
         """
         time = asyncio.get_running_loop().time
         count, latest = 0, time() + MAX_TABLES_S
-        while time() < latest and (keys := await self.store.find_erased(SESSIONS_PER_ROUND)):
+        while time() < latest and (keys := await self.claim_erased()):
             for key in keys:
                 self.memories.discard(key)
             while await run_paced(self.store.delete_erased(keys)):
@@ -67,10 +76,14 @@ class RetentionWorker:
             LOG.info("The content of %d erased sessions has left the store", count)
         return count
 
+    async def claim_erased(self) -> list[int]:
+        return await self.store.claim_erased(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)
+
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count = 0
-        for key in await self.store.find_compactable(self.clock(), SESSIONS_PER_ROUND):
+        now = self.clock()
+        for key in await self.store.claim_compactable(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND):
             steps = 0
             while await run_paced(self.store.compact(key)):
                 steps += 1

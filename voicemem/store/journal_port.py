@@ -74,7 +74,8 @@ class Journal(Protocol):
     ) -> OpenResult:
         """Open a producer's line: raise its epoch, so that appends under an older one are refused.
 
-        The producer is connected to `node` from now on, until `leave`, a later open, or the end of that node.
+        The producer is connected to `node` from now on, until `leave`, a later open, or the end of that node. So an
+        engine finds out whether its commit happened before it raises `StoreUnavailable`: nobody would leave.
 
         Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
         idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
@@ -96,8 +97,8 @@ class Journal(Protocol):
         was before, its producer is expected back until then. It is written when it is `admission.EXPECT_AGAIN_MS` or
         more later than what is stored.
 
-        A batch with an `expected_position` is stored only if the journal ends there; otherwise each of its events gets
-        the code `position_taken`, which is for callers in the service, and nothing changes.
+        A batch with an `expected_position` is stored only if the journal ends there; otherwise nothing changes, and its
+        result says `position_taken`.
 
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """

@@ -80,7 +80,10 @@ class Claims(Protocol):
         """Give the claim back; does nothing when another node has it."""
 
     async def begin_reply(self, key: int, item: str, node: str) -> None:
-        """Note that a node is streaming a reply, so that no other node ends it as one that was left open."""
+        """Note that a node is streaming a reply, so that no other node ends it as one that was left open.
+
+        An exclusive store need not keep it: a node knows its own.
+        """
 
     async def end_reply(self, key: int, item: str) -> None:
         """Forget it again: the journal has the end of the reply."""

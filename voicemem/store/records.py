@@ -48,6 +48,8 @@ class AppendResult(NamedTuple):
     outcomes: Sequence[Outcome] = ()
     reopened: bool = False
     """Whether the batch opened its session again."""
+    position_taken: bool = False
+    """Whether the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
 
 
 class Snapshot(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -37,8 +38,7 @@ REFILL_DELAY_S = 0.02
 MAX_TASKS = 2_000
 """Attempts at a time, in all: so many that a few hundred receivers that hang do not hold up the others."""
 LEASE_MS = 60_000
-"""Longer than an attempt can take. What a process had claimed when it died is retried after this, or at the next
-start."""
+"""Longer than an attempt can take. What a node had claimed when it died is retried after this or at its retirement."""
 FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
 SET_ASIDE_DELAY_S = 600.0
@@ -50,8 +50,16 @@ MAX_WAIT_S = 1.0
 class OutboxWorker:
     """Delivers the notices of one store with `send`."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, send: Send, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        store: Store,
+        memories: ReadModelCache,
+        send: Send,
+        runtime: Runtime,
+        node_token: Callable[[], str] = lambda: "",
+    ) -> None:
         self.store = store
+        self.node_token = node_token
         self.memories = memories
         self.send = send
         self.clock = runtime.clock
@@ -106,7 +114,9 @@ class OutboxWorker:
         busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
         busiest = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
         limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - busiest)
-        claimed = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit) if limit > 0 else []
+        if limit <= 0:
+            return 0
+        claimed = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit, self.node_token())
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1
             task = asyncio.create_task(self.deliver(delivery))

@@ -40,7 +40,7 @@ async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: S
     found = await store.find_operator_endpoint()
     assert found is not None
     assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
-    await store.set_operator_endpoint(None, None)
+    await store.turn_off_operator_endpoint()
     assert await store.find_operator_endpoint() is None
 
 
@@ -73,9 +73,9 @@ async def test_the_contents_of_the_operators_receiver(store: Store) -> None:
 
 async def test_no_operators_receiver_any_more(store: Store) -> None:
     """Without its URL the operator's receiver hears no more, and with it again."""
-    await store.set_operator_endpoint(None, None)
+    await store.turn_off_operator_endpoint()
     await store.set_operator_endpoint(OPERATOR, None)
-    await store.set_operator_endpoint(None, None)
+    await store.turn_off_operator_endpoint()
     await closed_session(store, "s1", hook=None)
     assert [] == await claim_deliveries(store)
     await store.set_operator_endpoint(OPERATOR, None)
@@ -89,6 +89,6 @@ async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> No
     key = await open_key(store, given={"webhook": {"url": HOOK}})
     await close_idle(store, key)
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}), now_ms=NOW + 1)
-    await store.set_operator_endpoint(None, None)
+    await store.turn_off_operator_endpoint()
 
     assert [] == [delivery.endpoint.url for delivery in await claim_deliveries(store, NOW + 1)]

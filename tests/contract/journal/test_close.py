@@ -41,14 +41,15 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     await close(store, key)
 
     assert await store.close_session(key, END, "n", NOW) is None
-    assert await store.close_if_ended(key, [], None, "n", NOW) is None
+    assert await store.close_ended(key, "n", NOW) is None
     assert await store.close_session(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await event_types(store, key)
 
 
 async def test_a_session_that_is_not_due_is_not_closed(store: Store) -> None:
-    """A close without an ending leaves a session alone that has a connection, or ended only just now."""
+    """A close without an ending leaves a session alone that has a connection, be it that another has just ended."""
     key = await open_key(store)
+    await open_session(store, producer="asr")
     assert await store.close_session(key, None, "n", NOW + IDLE_MS) is None
     await append_offers(store, key, end_offer(1))
     assert await store.close_session(key, None, "n", NOW + END_GRACE_MS - 1) is None
@@ -71,11 +72,12 @@ async def test_an_end_is_due_after_its_grace(store: Store) -> None:
 async def test_an_end_waits_for_those_connected(store: Store) -> None:
     """An ended session is closed early only when every connected producer has ended."""
     key = await open_key(store)
+    await open_session(store, producer="asr")
     await append_offers(store, key, end_offer(1))
 
-    assert await store.close_if_ended(key, ["main", "asr"], None, "n", NOW) is None
+    assert await store.close_ended(key, "n", NOW) is None
     await append_offers(store, key, end_offer(1), producer="asr")
-    closed = await store.close_if_ended(key, ["main", "asr"], None, "n", NOW)
+    closed = await store.close_ended(key, "n", NOW)
     assert closed is not None
     assert END.reason == closed.reason
 
@@ -86,7 +88,7 @@ async def test_an_end_waits_for_nobody(store: Store) -> None:
     await append_offers(store, key, offer(1), producer="asr")
     await append_offers(store, key, end_offer(1))
 
-    assert await store.close_if_ended(key, ["main"], None, "n", NOW) is not None
+    assert await store.close_ended(key, "n", NOW) is not None
 
 
 async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
@@ -94,5 +96,6 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     key = await open_key(store)
     await append_offers(store, key, end_offer(1)._replace(refusal="invalid_field"))
 
-    assert await store.close_if_ended(key, [], None, "n", NOW) is None
-    assert await store.close_if_ended(key, ["main"], None, "n", NOW) is None
+    assert await store.close_ended(key, "n", NOW) is None
+    assert await store.leave(key, "main", 1, None, NOW) is not None
+    assert await store.close_ended(key, "n", NOW) is None

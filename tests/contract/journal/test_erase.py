@@ -19,6 +19,7 @@ from tests.support.stores.contract import (
     offers,
     open_key,
     open_session,
+    start_alone,
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
@@ -77,9 +78,9 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert [Outcome(code="session_erased")] * 2 == await append_offers(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await append_offers(store, key, offer(2), epoch=1)
     assert await store.close_session(key, END, "n", NOW) is None
-    assert await store.close_if_ended(key, [], None, "n", NOW) is None
-    await store.set_silent_since(key, NOW)
-    await store.restart_silence(NOW)
+    assert await store.close_ended(key, "n", NOW) is None
+    assert await store.leave(key, "main", 1, None, NOW) is None
+    await start_alone(store, NOW)
     await store.erase(key, NOW)
     assert [] == await store.read_rows(key, 0, 10)
     assert await store.find_session("p", "s") is None

@@ -22,9 +22,10 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.config.session import validate_config
+from voicemem.errors import Refused
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import NAME_TAKEN, SessionEnding
 
 
 async def test_sessions_are_listed_newest_first(store: Store) -> None:
@@ -73,17 +74,26 @@ async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], foun
 
 
 async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> None:
-    """A name counts as running in its own project only, after a change too, and no longer than its session runs."""
+    """A name is taken in its own project only, after a change too, and no longer than its session runs."""
     key = await open_key(store, "one", {"name": "desk"})
-    assert await store.is_name_running("p", "desk")
-    assert not await store.is_name_running("q", "desk")
-    assert not await store.is_name_running("p", "Desk")
+    assert not await takes_name(store, "p", "desk")
+    assert await takes_name(store, "q", "desk")
+    assert await takes_name(store, "p", "Desk")
     await append_offers(store, key, update_offer(1, {"name": "door"}))
-    assert [False, True] == [await store.is_name_running("p", name) for name in ("desk", "door")]
+    assert [True, False] == [await takes_name(store, "p", name) for name in ("desk", "door")]
     await store.close_session(key, SessionEnding(NOW, "over"), "n1", NOW)
-    assert not await store.is_name_running("p", "door")
     await store.erase(await open_key(store, "two", {"name": "door"}), NOW)
-    assert not await store.is_name_running("p", "door")
+    assert [True, False] == [await takes_name(store, "p", "door") for _ in range(2)]
+
+
+async def takes_name(store: Store, project: str, name: str) -> bool:
+    """Whether a new session gets a name."""
+    session_id = f"{name} {next(example_numbers)}"
+    try:
+        await store.create_session(project, session_id, validate_config({"name": name}), NOW, takes_name=True)
+    except Refused as refused:
+        return refused.detail != NAME_TAKEN or await store.find_session(project, session_id) is not None
+    return True
 
 
 async def test_lists_are_counted_over_all_pages(store: Store) -> None:

@@ -106,7 +106,7 @@ async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -
     """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
     key = await open_key(store)
     await append_offers(store, key, end_offer(1, reason="idle"))
-    await store.close_if_ended(key, ["main"], None, "n", NOW)
+    await store.close_ended(key, "n", NOW)
     opened = await open_session(store, producer="asr", now_ms=NOW + 1)
 
     assert ("ended", False) == (opened.stream.state, opened.reopened)

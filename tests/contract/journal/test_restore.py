@@ -79,8 +79,8 @@ async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
     for made, code in ((over, "session_ended"), (idle, None)):
         assert ("ended", NOW - 5, made.reason) == (made.state, made.ended_ms, made.reason)
         assert [code] == [one.code for one in await append_offers(store, made.key, offer(5))]
-    assert [over.key] == await store.find_expired(NOW + 2_000, 10)
-    assert over.key in await store.find_compactable(NOW + REOPEN_MS, 10)
+    assert [over.key] == await store.claim_expired("", NOW + 2_000, 1, 10)
+    assert over.key in await store.claim_compactable("", NOW + REOPEN_MS, 1, 10)
     assert [] == await claim_deliveries(store)
 
 

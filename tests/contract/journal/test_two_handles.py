@@ -12,6 +12,7 @@ from tests.support.stores.contract import (
     NOW,
     append_offers,
     event_types,
+    hang_up,
     is_acknowledged,
     journal_events,
     offer,
@@ -112,7 +113,7 @@ async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None
     """Sweepers who close the same due session at once make exactly one close and one delivery."""
     keys = [await open_key(two_handles[0], f"s{number}", {"webhook": {"url": HOOK}}) for number in range(5)]
     for key in keys:
-        await two_handles[0].set_silent_since(key, NOW)
+        await hang_up(two_handles[0], key, NOW)
     later = NOW + IDLE_MS
 
     async def sweep(store: Store, notice_id: str) -> list[Stream | None]:

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.support.stores.contract import NOW, ODD_NAMES, listed_ids
+from tests.support.stores.contract import NOW, ODD_NAMES, listed_ids, start_alone
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.port import Store
@@ -57,7 +57,7 @@ async def test_a_user_is_no_session(store: Store) -> None:
     session, how = await store.create_session("p", "s", validate_config({}), NOW)
     assert "created" == how
     assert session.key != user.key
-    await store.restart_silence(NOW)
+    await start_alone(store, NOW)
     far = NOW + 10**12
     assert [session.key] == await store.find_due(far, 10)
     assert ["s"] == await listed_ids(store)
@@ -65,7 +65,7 @@ async def test_a_user_is_no_session(store: Store) -> None:
     assert [session.key] == [stream.key for stream in await store.find_sessions("p", [user.key, session.key])]
     assert 1 == (await store.read_figures(NOW)).running
     assert None is await store.close_session(user.key, None, "n", far)
-    assert [] == await store.find_compactable(far, 10)
+    assert [] == await store.claim_compactable("", far, 1, 10)
     found = await store.find_user("p", "s")
     assert found is not None
     assert ("running", user.key, None) == (found.state, found.key, found.silent_since_ms)
@@ -88,4 +88,4 @@ async def test_an_erased_user_may_come_back_as_somebody_new(two_handles: tuple[S
     assert 0 == second.position
     await other.erase(second.key, NOW)
     assert None is await other.find_user("p", "ann")
-    assert {first.key, second.key} == set(await other.find_erased(10))
+    assert {first.key, second.key} == set(await other.claim_erased("", NOW, 1, 10))

@@ -3,7 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-from tests.support.stores.contract import NOW, attempt_of, claim_deliveries, close, closed_session, open_key
+from tests.support.stores.contract import NOW, attempt_of, claim_deliveries, close, closed_session, hang_up, open_key
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
 
@@ -12,7 +12,7 @@ async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> 
     """Open and silent sessions are running, those of other projects too; ended and erased ones are not."""
     assert 0 == (await store.read_figures(NOW)).running
     open_one = await open_key(store, "open")
-    await store.set_silent_since(await open_key(store, "silent"), NOW)
+    await hang_up(store, await open_key(store, "silent"), NOW)
     await store.open_producer("q", "never due", "main", validate_config({"idle_timeout": 0}), None, NOW)
     await store.erase(await open_key(store, "erased"), NOW)
     await closed_session(store, "ended", hook=None)

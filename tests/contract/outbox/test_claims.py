@@ -17,6 +17,7 @@ from tests.support.stores.contract import (
     closed_session,
     open_key,
     open_session,
+    start_alone,
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Delivery
@@ -46,7 +47,7 @@ async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
     )
     assert ["n3", "n1"] == [delivery.notice_id for delivery in leased]
     assert await store.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
-    await store.release_deliveries(NOW)
+    await start_alone(store, NOW)
 
     assert {"n1", "n2"} == {delivery.notice_id for delivery in await claim_deliveries(store)}
     assert ["pending"] == [made.state for made in await store.list_deliveries(waiting.key)]
@@ -167,7 +168,7 @@ async def test_busy_receivers_hide_nobody(store: Store) -> None:
     found = await claim_deliveries(store, later, busy=[OPERATOR])
     assert [HOOK + "/late", HOOK] == [delivery.endpoint.url for delivery in found]
     assert [] == await claim_deliveries(store, later, busy=[OPERATOR])
-    await store.set_operator_endpoint(None, None)
+    await store.turn_off_operator_endpoint()
     await closed_session(store, "last", HOOK, now_ms=later)
     assert [HOOK] == [delivery.endpoint.url for delivery in await claim_deliveries(store, later)]
 

@@ -126,6 +126,6 @@ async def test_what_is_not_closed_is_not_delivered(store: Store) -> None:
     await store.set_operator_endpoint(OPERATOR, None)
     key = await open_key(store)
     await store.close_session(key, None, "n", NOW)
-    await store.close_if_ended(key, [], None, "n", NOW)
+    await store.close_ended(key, "n", NOW)
 
     assert [] == await claim_deliveries(store)

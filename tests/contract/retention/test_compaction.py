@@ -84,12 +84,12 @@ async def test_sessions_are_compacted_when_they_cannot_be_reopened(store: Store)
     await close_idle(store, key)
     now = (await closed_session(store, "at once", hook=None)).key
     await open_key(store, "running")
-    assert [] == await store.find_compactable(NOW + REOPEN_MS - 1, 10)
-    assert {key, now} == {*await store.find_compactable(NOW + REOPEN_MS, 10)}
+    assert [] == await store.claim_compactable("", NOW + REOPEN_MS - 1, 1, 10)
+    assert {key, now} == {*await store.claim_compactable("", NOW + REOPEN_MS, 1, 10)}
     assert (await open_session(store, "later")).reopened
-    assert [now] == await store.find_compactable(NOW + 10**12, 10)
+    assert [now] == await store.claim_compactable("", NOW + 10**12, 1, 10)
     await compacted(store, now)
-    assert [] == await store.find_compactable(NOW + 10**12, 10)
+    assert [] == await store.claim_compactable("", NOW + 10**12, 1, 10)
 
 
 async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> None:

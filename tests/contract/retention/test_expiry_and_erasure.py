@@ -27,12 +27,15 @@ async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
     await close(store, keys[0], now_ms=NOW + 5_000)
     await close_idle(store, keys[1])
     await open_session(store, "reopened")
-    assert [] == await store.find_expired(NOW + 14_999, 10)
+    assert [] == await store.claim_expired("", NOW + 14_999, 1, 10)
     assert not await store.expire(keys[0], NOW + 14_999)
-    assert keys[:1] == await store.find_expired(NOW + 15_000, 10)
+    assert keys[:1] == await store.claim_expired("", NOW + 15_000, 1, 10)
     assert [True, False] == [await store.expire(keys[0], NOW + 15_000) for _ in range(2)]
     assert await store.find_session("p", "ended") is None
-    assert ([], keys[:1]) == (await store.find_expired(NOW + 10**12, 10), await store.find_erased(10))
+    assert ([], keys[:1]) == (
+        await store.claim_expired("", NOW + 10**12, 1, 10),
+        await store.claim_erased("", NOW, 1, 10),
+    )
     assert not await store.expire(keys[1], NOW + 10**12)
     assert ["kept", "reopened", "running"] == sorted(await listed_ids(store))
 
@@ -48,7 +51,7 @@ async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
             await store.read_rows(key, 0, 10),
             await append_offers(store, key, offer(1)),
         )
-        assert key not in await store.find_compactable(NOW + 10**12, 10)
+        assert key not in await store.claim_compactable("", NOW + 10**12, 1, 10)
         while await store.delete_erased([key]):
             pass
         assert not await store.compact(key)

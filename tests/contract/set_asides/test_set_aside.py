@@ -10,6 +10,7 @@ from tests.support.stores.contract import (
     claim_one_delivery,
     closed_session,
     open_key,
+    start_alone,
 )
 from voicemem.store.port import Store
 from voicemem.store.records import SetAside
@@ -89,7 +90,7 @@ async def test_a_start_leaves_alone_what_waits(store: Store) -> None:
     """It is not due at once, but soon, whatever time it was given by a clock that was ahead."""
     await closed_session(store)
     await store.postpone_delivery(await claim_one_delivery(store), "session_set_aside", NOW + 10**12)
-    await store.release_deliveries(NOW)
+    await start_alone(store, NOW)
     assert [] == await claim_deliveries(store)
     due = await store.next_delivery_ms()
     assert due is not None

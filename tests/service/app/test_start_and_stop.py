@@ -53,8 +53,8 @@ async def test_a_restart_keeps_the_store(path: str) -> None:
 async def test_time_without_a_server_is_not_silence(path: str) -> None:
     """A session that was silent for less than its timeout before the service went is not closed when it returns."""
     store, then = SqliteStore(path), now_ms() - HOUR_MS
-    await store.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then)
-    await store.set_silent_since(stream.key if (stream := await store.find_session("default", "s")) else 0, then)
+    opened = await store.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then)
+    await store.leave(opened.stream.key, "main", opened.epoch, None, then)
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
         began = now_ms()

@@ -318,7 +318,7 @@ async def test_an_endpoint_that_is_deleted_between_attempts(office: OutboxRig, f
     await office.store.set_operator_endpoint(failing.url(), SECRET)
     await office.closed()
     await office.attempt()
-    await office.store.set_operator_endpoint(None, None)
+    await office.store.turn_off_operator_endpoint()
     office.clock.wait(DAY_S)
     assert [0, 1] == [await office.attempt(), len(failing.notices)]
     assert await office.due_in_s() is None

@@ -25,6 +25,7 @@ from tests.support.callers.working_memory import (
 )
 from tests.support.events import final
 from tests.support.services import Serve, running_service
+from tests.support.stores.contract import start_alone
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -217,7 +218,7 @@ async def test_users_are_no_sessions(app: App, api: RestClient) -> None:
     assert [] == (await api.get("/v1/sessions")).json["sessions"]
     assert (404, "unknown_session") == (await api.get("/v1/sessions/ann")).problem
     assert 0 == (await app.services.store.read_figures(app.services.runtime.clock())).running
-    await app.services.store.restart_silence(app.services.runtime.clock() + 10**12)
+    await start_alone(app.services.store, app.services.runtime.clock() + 10**12)
     assert [] == await app.services.store.find_due(app.services.runtime.clock() + 10**13, 10)
     assert b"HTTP/1.1 200" in await raw_exchange(
         app, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

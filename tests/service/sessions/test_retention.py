@@ -113,7 +113,7 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     await recorded_call(app, "compacted", reopen_window=0)
 
     async def waiting() -> list[int]:
-        return await app.services.store.find_compactable(2**53, 10)
+        return await app.services.store.claim_compactable("", 2**53, 1, 10)
 
     plain = await app.services.store.find_session("default", "plain")
     assert plain is not None
@@ -155,7 +155,7 @@ async def test_a_delivery_after_the_compaction_has_the_whole_call(serve: Serve) 
         receiver.replies = [Reply(status=500, gate=gate)]
         await recorded_call(app, "s", reopen_window=0, webhook=hook)
         first = (await receiver.one()).payload
-        await eventually([], lambda: app.services.store.find_compactable(2**53, 10))
+        await eventually([], lambda: app.services.store.claim_compactable("", 2**53, 1, 10))
         gate.set()
         assert first == (await receiver.wait(2))[1].payload
         assert await RestClient(app).contents() == first["contents"]

@@ -550,7 +550,7 @@ async def until_unhealthy(store: Store, wake: asyncio.Event) -> None:
 @pytest.mark.fault(59)
 async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
-    await office.store.set_operator_endpoint(None, None)
+    await office.store.turn_off_operator_endpoint()
     key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         assert 1 == await office.attempt(office.another(sender=guard_route))
@@ -561,7 +561,7 @@ async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: W
 
 async def test_a_literal_that_came_into_the_store_is_not_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """Also without the check of the API in front, a private address of a session is never connected to."""
-    await office.store.set_operator_endpoint(None, None)
+    await office.store.turn_off_operator_endpoint()
     await office.closed(webhook={"url": hook.url()})
     async with WebhookSender() as guard_route:
         await office.attempt(office.another(sender=guard_route))

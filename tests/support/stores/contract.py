@@ -20,6 +20,7 @@ from voicemem.store.records import (
     DeliveryFilter,
     Endpoint,
     EndpointDelivery,
+    Node,
     OpenResult,
     SessionFilter,
 )
@@ -47,6 +48,7 @@ NOW = 1_778_390_400_000
 IDLE_MS = 60_000
 REOPEN_MS = 3_600_000
 LEASE_MS = 30_000
+NODE_LEASE_MS = 10_000
 HOOK = "https://own.example/hook"
 OPERATOR = "https://operator.example/hook"
 END = SessionEnding(NOW + 5, "left")
@@ -116,13 +118,33 @@ async def open_session(
     producer: str = "main",
     from_seq: int | None = None,
     now_ms: int = NOW,
+    node: str = "",
 ) -> OpenResult:
-    return await store.open_producer("p", session_id, producer, validate_config(given or {}), from_seq, now_ms)
+    return await store.open_producer(
+        "p", session_id, producer, validate_config(given or {}), from_seq, now_ms, None, node
+    )
 
 
 async def open_key(store: Store, session_id: str = "s", given: dict[str, Any] | None = None, now_ms: int = NOW) -> int:
     """The key of a session that is open."""
     return (await open_session(store, session_id, given, now_ms=now_ms)).stream.key
+
+
+async def hang_up(
+    store: Store, key: int, now_ms: int = NOW, *, producer: str = "main", epoch: int = 1
+) -> Stream | None:
+    """The connection of a producer ends on purpose: the only one of its session, unless a test opened others."""
+    return await store.leave(key, producer, epoch, None, now_ms)
+
+
+async def begin_node(store: Store, token: str, now_ms: int = NOW, lease_ms: int = NODE_LEASE_MS) -> None:
+    """Register a node."""
+    await store.start_node(Node(token=token, started_ms=now_ms, expires_ms=now_ms + lease_ms), now_ms)
+
+
+async def start_alone(store: Store, now_ms: int = NOW) -> None:
+    """A service starts, where no other one lives."""
+    await begin_node(store, f"alone at {now_ms}", now_ms, lease_ms=0)
 
 
 async def append_offers(
@@ -141,9 +163,8 @@ async def close(
 
 
 async def close_idle(store: Store, key: int, notice_id: str = "n") -> Stream:
-    """A session that has been silent until now, closed for that."""
-    await store.set_silent_since(key, NOW - IDLE_MS)
-    return await close(store, key, None, notice_id)
+    """A session that is closed for its silence, as a sweep closes it."""
+    return await close(store, key, SessionEnding(NOW, "idle", provisional=True), notice_id)
 
 
 async def closed_session(

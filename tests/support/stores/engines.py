@@ -29,7 +29,7 @@ class Engine(NamedTuple):
 @asynccontextmanager
 async def memory(folder: Path) -> AsyncIterator[OpenHandle]:
     """One store in memory, which is its own only handle."""
-    store = MemoryStore()
+    store = MemoryStore(exclusive=False)
 
     async def open_one() -> Store:
         return store

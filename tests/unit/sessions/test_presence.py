@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.lifecycle import Clock, ended, opened
+from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.presence import AWAITED_MS, SWEEP_BATCH, Presence
+from voicemem.sessions.presence import SWEEP_BATCH, Presence
 from voicemem.store.records import SessionFilter
-from voicemem.store.streams import END_GRACE_MS
+from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 
 
 async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
@@ -26,13 +27,6 @@ async def test_a_session_falls_silent_with_its_last_connection(presence: Presenc
         assert (await presence.sessions.get("p", "s")).silent_since_ms is None
         await presence.disconnect(lease)
     assert clock.now == (await presence.sessions.get("p", "s")).silent_since_ms
-    assert {} == presence.connected
-
-
-async def test_an_open_that_fails_leaves_nobody_connected(presence: Presence) -> None:
-    """A connection that is noted and then taken back counts for nothing."""
-    presence.connect("p", "s", "main")
-    await presence.undo_connect("p", "s", "main")
     assert {} == presence.connected
 
 
@@ -76,8 +70,6 @@ async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(presen
     await ended(presence, asr)
     await presence.close_when_ended(asr)
     assert ("ended", "left") == await state(presence)
-    await presence.sweep()
-    assert {} == presence.awaited
 
 
 async def test_after_a_start_an_end_waits_for_all_that_were_connected(presence: Presence, clock: Clock) -> None:
@@ -85,7 +77,7 @@ async def test_after_a_start_an_end_waits_for_all_that_were_connected(presence: 
     await ended(presence, await opened(presence, producer="gone"))
     for name in ("asr", "llm"):
         await opened(presence, producer=name)
-    await presence.sessions.store.restart_silence(clock.now)
+    await start_alone(presence.sessions.store, clock.now)
     again = Presence(
         Sessions(presence.sessions.store, Runtime(clock, presence.sessions.new_id), presence.sessions.check_settings)
     )

@@ -37,7 +37,7 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     counts += await asyncio.gather(*(worker.expire() for worker in workers))
     assert len(keys) == sum(counts)
     await asyncio.gather(*(worker.purge_erased() for worker in workers))
-    assert ([], True) == (await store.find_erased(1000), await store.finish_erased())
+    assert ([], True) == (await store.claim_erased("", NOW, 1, 1000), await store.finish_erased())
     assert [[]] * len(keys) == [await store.read_rows(key, 0, 10) for key in keys]
     await store.close_store()
 

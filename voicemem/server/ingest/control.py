@@ -131,10 +131,6 @@ class ConnectionControl(ABC):
             return
         session_id = frame.session_id or grant.session_id or sessions.new_id()
         producer = frame.producer or DEFAULT_PRODUCER
-        # The producer counts as connected from before the commit: an older connection that goes while the store works
-        # would otherwise leave a session without any, which would be noted as silent, or closed if its end has come.
-        # After a failed open that is undone, and the session may then fall silent after all.
-        presence.connect(project, session_id, producer)
         try:
             grant.require("ingest", session_id)
             if grant.session_id is not None:
@@ -143,7 +139,6 @@ class ConnectionControl(ABC):
                 project, session_id, frame, may_call_out, grant.key_id
             )
         except VoicememError as error:
-            await presence.undo_connect(project, session_id, producer)
             if not isinstance(error, Refused):
                 raise
             self.refuse(error, frame.session_id, frame.producer)
@@ -152,6 +147,7 @@ class ConnectionControl(ABC):
             sessions.notices_due.set()
         may_set = grant.session_id is None
         lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
+        presence.connect(lease)
         before = self.leases.put(lease, frame.dialect)
         if before is not None:
             await self.release(before)

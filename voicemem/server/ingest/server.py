@@ -205,6 +205,11 @@ class IngestServer:
         if holder is not None and holder.lease is lease:
             del self.holders[lease.key, lease.producer]
 
+    def reconnect_all(self) -> None:
+        """Let every producer open again, as the store does not know these connections any more."""
+        for connection in self.connections:
+            connection.run_in_background(connection.drain())
+
     async def drain(self) -> None:
         """Accept no new connections, store and acknowledge everything received, then close with 1012."""
         self.draining = True

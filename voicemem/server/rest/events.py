@@ -45,7 +45,7 @@ from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVER
 from voicemem.sessions.translations import native_rows
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AWAITED_MS, Stream
 
 PAGE = 1000
 OVER = ("superseded", "session_ended", "session_erased")
@@ -129,11 +129,11 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         part = pieces[first : first + YIELD_EVERY]
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
         arrivals = await decode_large(request, sum(map(len, part)), partial(decode, part))
-        result = await services.recorder.record(lease, arrivals, None if first else query.from_seq)
+        # A producer that numbers its events has a buffer, which may hold more.
+        until = services.runtime.clock() + AWAITED_MS
+        result = await services.recorder.record(lease, arrivals, None if first else query.from_seq, until)
         errors += map(event_error, result.problems)
         taken = taken or result.taken
-        if result.acked is not None:  # a producer that numbers its events has a buffer, which may hold more
-            services.presence.expect_producer(lease)
         if stream.state != "running":  # it may run again
             services.sessions.notices_due.set()
         if result.ended:

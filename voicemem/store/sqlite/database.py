@@ -46,6 +46,8 @@ class Database:
     def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
         """Open and migrate the file. Raises `CannotStart`; with `exclusive` also when another server holds the file."""
         self.path = path
+        self.is_exclusive = exclusive
+        """Whether no other server has the store."""
         self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
         try:
             if path != IN_MEMORY:

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.records import AgoraApp, ApiKey, KeyLimits
+from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, KeyLimits
 from voicemem.store.sqlite.database import Database
 
 LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
@@ -40,10 +40,13 @@ IS_OPERATORS = "stream is null and project is null"
 SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {IS_OPERATORS}"
 INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, ?, 0)"
 UPDATE_OPERATOR_ENDPOINT = """
-    update endpoints set url = ?, secret = ?, contents = ?, disabled_ms = null, disabled_reason = null where key = ?
+    update endpoints set
+    old_secret = iif(url is not ?1, null, iif(secret is ?2, old_secret, secret)),
+    old_secret_until_ms = iif(url is not ?1, null, iif(secret is ?2, old_secret_until_ms, ?4)),
+    url = ?1, secret = ?2, contents = ?3, disabled_ms = null, disabled_reason = null where key = ?5
 """
-REMOVE_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
-"""Its row stays for its deliveries. The time 0 tells that the command line took it away."""
+TURN_OFF_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
+"""Its row stays for its deliveries. The time 0 tells that the command line turned it off."""
 
 
 def has_any_key(connection: apsw.Connection) -> bool:
@@ -132,17 +135,21 @@ class SqliteDirectory:
 
         return await self.database.write(job)
 
-    async def set_operator_endpoint(self, url: str | None, secret: str | None, contents: str = "full") -> None:
+    async def set_operator_endpoint(
+        self, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
+    ) -> None:
         def job(connection: apsw.Connection) -> None:
             row = connection.execute(SELECT_OPERATOR_ENDPOINT_KEY).fetchone()
-            if url is None:
-                connection.execute(REMOVE_OPERATOR_ENDPOINT)
-            elif row is None:
+            if row is None:
                 connection.execute(INSERT_OPERATOR_ENDPOINT, (url, secret, contents))
             else:
-                connection.execute(UPDATE_OPERATOR_ENDPOINT, (url, secret, contents, row[0]))
+                values = (url, secret, contents, now_ms + OPERATOR_OVERLAP_MS, row[0])
+                connection.execute(UPDATE_OPERATOR_ENDPOINT, values)
 
         await self.database.write(job)
+
+    async def turn_off_operator_endpoint(self) -> None:
+        await self.database.write(lambda connection: connection.execute(TURN_OFF_OPERATOR_ENDPOINT).fetchall())
 
 
 def to_key(row: tuple[Any, ...]) -> ApiKey:

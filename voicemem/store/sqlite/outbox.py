@@ -44,26 +44,20 @@ SELECT_DUE_FROM = f"""
 SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
 COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
-LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2 where key = ?3"
-MAX_WAITING_MS = 600_000
-"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
-RELEASE_DELIVERIES = f"""
-    update exports set leased_until_ms = 0,
-    due_ms = min(due_ms, iif(waiting_for is null, ?1, ?1 + {MAX_WAITING_MS}))
-    where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
-"""
+LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2, node = ?4 where key = ?3"
 FREEZE_PAYLOAD = f"""
     update exports as x set payload = ?, waiting_for = null where key = ? and payload is null and {NOT_ERASED}
 """
 SELECT_PAYLOAD = f"select payload from exports x where key = ? and {NOT_ERASED}"
 FINISH_DELIVERY = f"""
     update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
-    due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1, lease = lease + 1, leased_until_ms = 0
+    due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1,
+    lease = lease + 1, leased_until_ms = 0, node = null
     where key = ?3 and lease = ?4 and {NOT_ERASED}
 """
 """A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
 POSTPONE_DELIVERY = """
-    update exports set waiting_for = ?, due_ms = ?, leased_until_ms = 0, lease = lease + 1
+    update exports set waiting_for = ?, due_ms = ?, leased_until_ms = 0, node = null, lease = lease + 1
     where key = ? and lease = ? and due_ms is not null
 """
 INSERT_ATTEMPT = "insert into attempts values (?, ?, ?, ?, ?, ?, ?)"
@@ -103,18 +97,15 @@ class SqliteOutbox:
     database: Database
 
     async def claim_deliveries(
-        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int
+        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
     ) -> list[ClaimedDelivery]:
         def job(connection: apsw.Connection) -> list[ClaimedDelivery]:
             deliveries = [to_claimed_delivery(row) for row in select_due(connection, now_ms, busy, limit)]
-            leases = [(delivery.lease, now_ms + lease_ms, delivery.key) for delivery in deliveries]
+            leases = [(delivery.lease, now_ms + lease_ms, delivery.key, node) for delivery in deliveries]
             connection.executemany(LEASE_DELIVERY, leases)
             return deliveries
 
         return await self.database.write(job)
-
-    async def release_deliveries(self, now_ms: int) -> None:
-        await self.database.write(lambda connection: connection.execute(RELEASE_DELIVERIES, (now_ms,)).fetchall())
 
     async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         def job(connection: apsw.Connection) -> bytes | None:

@@ -50,8 +50,12 @@ CONTENT_TABLES = (
         f"delete from archives where rowid in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
-        "select stream, length(state) from snapshots where stream = ?1",
-        f"delete from snapshots where stream in {GIVEN_KEYS} and stream = ?1",
+        "select version, length(state) from snapshots where stream = ?1",
+        f"delete from snapshots where stream = ?1 and version in {GIVEN_KEYS}",
+    ),
+    ContentTable(
+        "select item, length(item) from replies where stream = ?1",
+        f"delete from replies where stream = ?1 and item in {GIVEN_KEYS}",
     ),
     ContentTable(
         "select stream, ifnull(length(figures), 0) from overviews where stream = ?1",
@@ -81,9 +85,14 @@ ERASED_USER_KIND = "erased user"
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
 FORGET_USER = "update streams set user_id = null where key = ? and user_id is not null"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
-SELECT_EXPIRED = "select stream from retention where expires_ms <= ? order by expires_ms limit ?"
+IS_FREE = "(node is null or node = ?2 or leased_until_ms <= ?1)"
+"""Whether this node (?2) may claim the row of a session now (?1)."""
+SELECT_EXPIRED = f"select stream from retention where expires_ms <= ?1 and {IS_FREE} order by expires_ms limit ?3"
 SELECT_IS_EXPIRED = "select 1 from retention where stream = ? and expires_ms <= ?"
-SELECT_ERASED = "select stream from retention where erased_ms is not null and not deleted order by erased_ms limit ?"
+SELECT_ERASED = f"""
+    select stream from retention where erased_ms is not null and not deleted and {IS_FREE} order by erased_ms limit ?3
+"""
+CLAIM = "update retention set node = ?, leased_until_ms = ? where stream in (select value from json_each(?))"
 SELECT_DELETED = "select stream from retention where erased_ms is not null and deleted"
 MARK_ERASED = "insert or replace into retention (stream, erased_ms) values (?, ?)"
 MARK_DELETED = """
@@ -107,10 +116,8 @@ class SqliteErasure:
 
         await self.database.write(job)
 
-    async def find_expired(self, now_ms: int, limit: int) -> list[int]:
-        return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(SELECT_EXPIRED, (now_ms, limit))]
-        )
+    async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        return await claim(self.database, SELECT_EXPIRED, node, now_ms, lease_ms, limit)
 
     async def expire(self, key: int, now_ms: int) -> bool:
         def job(connection: apsw.Connection) -> bool:
@@ -122,10 +129,8 @@ class SqliteErasure:
 
         return await self.database.write(job)
 
-    async def find_erased(self, limit: int) -> list[int]:
-        return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(SELECT_ERASED, (limit,))]
-        )
+    async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        return await claim(self.database, SELECT_ERASED, node, now_ms, lease_ms, limit)
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
@@ -152,6 +157,21 @@ class SqliteErasure:
 
         await self.database.write(lambda connection: connection.execute(DELETE_PLANS, (json.dumps(keys),)).fetchall())
         return True
+
+
+async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+    """Claim sessions that a query finds for a node. Where it finds none, nothing is written."""
+    values = (now_ms, node, limit)
+
+    def candidates(connection: apsw.Connection) -> list[int]:
+        return [key for (key,) in connection.execute(query, values)]
+
+    def job(connection: apsw.Connection) -> list[int]:
+        keys = candidates(connection)
+        connection.execute(CLAIM, (node, now_ms + lease_ms, json.dumps(keys)))
+        return keys
+
+    return await database.write(job) if await database.read(candidates) else []
 
 
 def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:

@@ -18,6 +18,7 @@ from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
 from voicemem.store.sqlite.journal.writes import SqliteJournal
+from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
@@ -61,6 +62,8 @@ class SqliteStore(
     SqliteErasure,
     SqliteArchive,
     SqliteDirectory,
+    SqliteNodes,
+    SqliteClaims,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
@@ -84,6 +87,9 @@ class SqliteStore(
         if count_refusal is not None:
             self.database.rows.count_quota_refusal = count_refusal
 
+    async def read_clock(self) -> int | None:
+        return None
+
     async def probe(self) -> None:
         if self.database.ruined:
             raise StoreRuined(RUINED)
@@ -99,10 +105,11 @@ class SqliteStore(
 
 
 class MemoryStore(SqliteStore):
-    """A `voicemem.store.port.Store` in memory."""
+    """A `voicemem.store.port.Store` in memory; one that is not `exclusive` may be given to several nodes."""
 
-    def __init__(self, budget: MemoryBudget | None = None) -> None:
+    def __init__(self, budget: MemoryBudget | None = None, exclusive: bool = True) -> None:
         super().__init__(IN_MEMORY, budget=budget)
+        self.database.is_exclusive = exclusive
 
 
 def size_of(path: str) -> int:

@@ -297,7 +297,7 @@ async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories:
     """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
-    await store.set_silent_since(stream.key, NOW - 60_000)
+    await store.leave(stream.key, "main", 1, None, NOW - 60_000)
     closed = await store.close_session(stream.key, None, "n", NOW)
     assert closed is not None
     at_close = await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)

@@ -94,7 +94,7 @@ async def archive(store: Store, key: int) -> int:
 async def sweep(store: Store) -> int:
     """Everything that the background does for erased sessions; the number of its steps."""
     steps = 0
-    while keys := await store.find_erased(50):
+    while keys := await store.claim_erased("", NOW, 1, 50):
         while await store.delete_erased(keys):
             steps += 1
     assert await store.finish_erased()
@@ -218,11 +218,11 @@ async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> N
         await store.close_store()  # as far as the file is concerned, a kill between two transactions
         store = SqliteStore(path)
         assert [[], []] == [await store.read_rows(key, 0, 10) for key in keys]
-        if not await store.delete_erased(await store.find_erased(50)):
+        if not await store.delete_erased(await store.claim_erased("", NOW, 1, 50)):
             break
     await store.close_store()
     store = SqliteStore(path)
-    assert [] == await store.find_erased(50)
+    assert [] == await store.claim_erased("", NOW, 1, 50)
     assert await store.finish_erased()
     assert {} == on_disk(path)
     await store.close_store()
@@ -263,7 +263,7 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
         assert (before, [], []) == (
             await each.read_rows(keys[1], 0, 100),
             await each.read_rows(keys[0], 0, 10),
-            await each.find_compactable(NOW, 10),
+            await each.claim_compactable("", NOW, 1, 10),
         )
     for each in dict.fromkeys(stores):
         await each.close_store()

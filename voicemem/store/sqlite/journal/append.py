@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from voicemem.config.session import HISTORY_EVENT, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import is_same_event
-from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all
+from voicemem.store.admission import Batch, Offer, Outcome, admit, admits_all, must_note_expected
 from voicemem.store.records import AppendResult
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
@@ -70,6 +71,8 @@ class BatchAppend:
         self.epoch = batch.epoch
         self.offers = batch.as_offers()
         self.from_seq = batch.from_seq
+        self.expected_position = batch.expected_position
+        self.expected_until_ms = batch.expected_until_ms
         self.now_ms = now_ms
         self.is_full = full
         """Whether the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
@@ -84,6 +87,8 @@ class BatchAppend:
         """Seqs of the declared gap that was found last."""
 
     def run(self) -> AppendResult:
+        if self.expected_position not in (None, self.stream.position):
+            return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         reopens = (
             not self.is_full
             and may_reopen(self.stream, self.now_ms)
@@ -98,6 +103,8 @@ class BatchAppend:
         if declared and self.from_seq is not None:
             declare_gap(self.rows, self.stream, self.producer, self.from_seq, self.now_ms)
         outcomes = [self.append_offer(offer) for offer in self.offers]
+        if self.is_expected_back(outcomes):
+            self.producer.expected_until_ms = self.expected_until_ms
         if declared or self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
@@ -109,7 +116,22 @@ class BatchAppend:
         """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
-        return first or (before.unsequenced, before.ended) != (after.unsequenced, after.ended)
+        return first or (before.unsequenced, before.ended, before.expected_until_ms) != (
+            after.unsequenced,
+            after.ended,
+            after.expected_until_ms,
+        )
+
+    def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether to note until when its producer, which has no connection, is expected: its buffer may hold more."""
+        return (
+            self.expected_until_ms is not None
+            and must_note_expected(self.producer, self.expected_until_ms)
+            and any(
+                offer.seq is not None and (outcome.duplicate or outcome.position is not None)
+                for offer, outcome in zip(self.offers, outcomes, strict=True)
+            )
+        )
 
     def would_be_stored(self, offer: Offer) -> bool:
         """Whether the event would be stored if the session were running; only then is an ended one reopened."""

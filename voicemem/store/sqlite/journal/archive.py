@@ -20,7 +20,7 @@ from voicemem.protocol.codec import split_array
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.runs import verify_checksum
-from voicemem.store.sqlite.retention import Portion
+from voicemem.store.sqlite.retention import IS_FREE, Portion, claim
 
 ARCHIVE_BYTES = 1024 * 1024
 """Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
@@ -59,13 +59,13 @@ SELECT_LAST_ARCHIVED = """
     select ifnull((select last from archives where stream = ? order by position desc limit 1), 0)
 """
 INSERT_ARCHIVE = "insert into archives (stream, position, last, seqs, runs) values (?, ?, ?, ?, ?)"
-SELECT_TO_COMPACT = "select stream from retention where compact_ms <= ? order by compact_ms limit ?"
+SELECT_TO_COMPACT = f"select stream from retention where compact_ms <= ?1 and {IS_FREE} order by compact_ms limit ?3"
 SELECT_COMPACT_MS = "select compact_ms from retention where stream = ?"
 SELECT_ARCHIVED_ROWS = """
     select rowid, length(payload) from journal where stream = ? and position <= ? order by position
 """
 DELETE_ROWS = "delete from journal where rowid in (select value from json_each(?))"
-MARK_COMPACTED = "update retention set compact_ms = null where stream = ?"
+MARK_COMPACTED = "update retention set compact_ms = null, node = null, leased_until_ms = 0 where stream = ?"
 DELETE_FINISHED_PLAN = """
     delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null
 """
@@ -159,10 +159,8 @@ class SqliteArchive:
 
     database: Database
 
-    async def find_compactable(self, now_ms: int, limit: int) -> list[int]:
-        return await self.database.read(
-            lambda connection: [key for (key,) in connection.execute(SELECT_TO_COMPACT, (now_ms, limit))]
-        )
+    async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        return await claim(self.database, SELECT_TO_COMPACT, node, now_ms, lease_ms, limit)
 
     async def compact(self, key: int) -> bool:
         try:

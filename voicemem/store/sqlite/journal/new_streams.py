@@ -15,8 +15,12 @@ from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import JournalRun
 from voicemem.store.sqlite.retention import schedule_retention
-from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
+from voicemem.store.streams import NAME_TAKEN, SESSION_KIND, USER_KIND, Stream
 
+SELECT_IS_NAME_TAKEN = f"""
+    select 1 from streams indexed by streams_by_name
+    where project = ? and name = ? and state = 'running' and kind = '{SESSION_KIND}'
+"""
 COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"
 
 
@@ -44,6 +48,13 @@ def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) 
     stream = make_stream(project, USER_KIND, user_id, {}, now_ms)
     rows.add_stream(stream)
     return stream
+
+
+def refuse_taken_name(rows: RowCache, project: str, session_patch: SessionPatch) -> None:
+    """Raise `Refused` (`session_exists`) when a running session has the name of this configuration."""
+    name = session_patch.public.get("name")
+    if name is not None and rows.connection.execute(SELECT_IS_NAME_TAKEN, (project, name)).fetchone() is not None:
+        raise Refused("session_exists", NAME_TAKEN)
 
 
 def create_stream(

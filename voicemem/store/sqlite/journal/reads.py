@@ -36,10 +36,6 @@ SELECT_READABLE_SECRETS = """
     select name, value from secrets where stream = ?1
     and exists (select 1 from streams where key = ?1 and state <> 'erased')
 """
-SELECT_IS_NAME_RUNNING = """
-    select 1 from streams indexed by streams_by_name
-    where project = ? and name = ? and state = 'running' and kind = ?
-"""
 SELECT_STREAMS_BY_KEYS = f"""
     select {STREAM_COLUMNS} from streams where project = ? and kind = ? and key in (select value from json_each(?))
     order by key
@@ -129,12 +125,6 @@ class SqliteJournalReads:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
         query = COUNT_STREAMS.format(conditions=clauses)
         return int(await self.database.scan(lambda connection: connection.execute(query, values).get))
-
-    async def is_name_running(self, project: str, name: str) -> bool:
-        values = (project, name, SESSION_KIND)
-        return bool(
-            await self.database.read(lambda connection: connection.execute(SELECT_IS_NAME_RUNNING, values).fetchone())
-        )
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         values = (project, SESSION_KIND, msgspec.json.encode(list(keys)).decode())

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import astuple
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
@@ -49,9 +50,12 @@ IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
 """The settings that a slim row repeats."""
 MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
 """Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
-SELECT_PRODUCER = "select epoch, next_seq, unsequenced, ended from producers where stream = ? and name = ?"
+SELECT_PRODUCER = """
+    select epoch, next_seq, unsequenced, ended, node, expected_until_ms from producers where stream = ? and name = ?
+"""
+
 SELECT_PRODUCER_NAMES = "select name from producers where stream = ?"
-SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?)"
+SAVE_PRODUCER = "insert or replace into producers values (?, ?, ?, ?, ?, ?, ?, ?)"
 CONFIG_INDEX = Stream.__struct_fields__.index("config")
 
 
@@ -213,12 +217,11 @@ class RowCache:
         row = self.connection.execute(SELECT_PRODUCER, (key, name)).fetchone()
         if row is None:
             return ProducerState(name, next_seq=journaled)
-        epoch, next_seq, unsequenced, ended = row
-        return ProducerState(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended))
+        epoch, next_seq, unsequenced, ended, node, until = row
+        return ProducerState(name, epoch, max(next_seq, journaled), bool(unsequenced), bool(ended), node, until)
 
     def save_producer(self, key: int, producer: ProducerState) -> None:
-        values = (key, producer.name, producer.epoch, producer.next_seq, producer.unsequenced, producer.ended)
-        self.connection.execute(SAVE_PRODUCER, values)
+        self.connection.execute(SAVE_PRODUCER, (key, *astuple(producer)))
 
     def save_producers(self, key: int) -> None:
         """Write the `next_seq` of a journal's producers into their own rows, which stay when its rows are archived."""

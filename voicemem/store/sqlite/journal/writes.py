@@ -4,46 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Literal
 
 import apsw
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
-from voicemem.errors import Refused, StoreUnavailable
+from voicemem.errors import Refused
 from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.sqlite.enqueue import enqueue_close
 from voicemem.store.sqlite.journal.append import append, apply_session_patch, declare_gap, reopen
-from voicemem.store.sqlite.journal.new_streams import create_stream, create_user_stream, restore_stream
+from voicemem.store.sqlite.journal.new_streams import (
+    create_stream,
+    create_user_stream,
+    refuse_taken_name,
+    restore_stream,
+)
 from voicemem.store.sqlite.journal.reads import SqliteJournalReads
-from voicemem.store.sqlite.journal.row_cache import STORED_COLUMNS, RowCache, fetch_one, to_stream
+from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.retention import schedule_retention
 from voicemem.store.streams import (
-    SESSION_KIND,
     USER_KIND,
     SessionEnding,
     Stream,
-    close_due_ms,
     ending_if_due,
+    is_expected,
     may_reopen,
 )
 
 SELECT_SECRETS = "select name, value from secrets where stream = ?"
-SELECT_RUNNING_SESSIONS = f"select {STORED_COLUMNS} from streams where state = 'running' and kind = ?"
-UPDATE_TIMES = "update streams set silent_since_ms = ?, ending_ms = ?, due_ms = ? where key = ?"
-SELECT_DUE_MS = "select due_ms from streams where key = ?"
-SELECT_CONNECTED_PRODUCERS = "select name from producers where stream = ? and epoch > 0"
-"""Those that were connected at some time: each open raises the epoch."""
-SELECT_PRODUCER_NOT_ENDED = "select 1 from producers where stream = ? and epoch > 0 and not ended limit 1"
+SELECT_IS_CONNECTED = "select 1 from producers where stream = ? and node is not null limit 1"
+SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = ? and not ended"
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 SAVE_SNAPSHOT = """
-    insert or replace into snapshots select ?1, ?2, ?3, ?4
+    insert or replace into snapshots (stream, version, position, state) select ?1, ?2, ?3, ?4
     where exists (select 1 from streams where key = ?1 and state != 'erased')
+"""
+DELETE_UNREAD_SNAPSHOTS = """
+    delete from snapshots where stream = ? and version != ? and version not in (select snapshot_version from nodes)
 """
 
 
@@ -57,10 +59,13 @@ class SqliteJournal(SqliteJournalReads):
         session_patch: SessionPatch,
         now_ms: int,
         key_id: str | None = None,
+        takes_name: bool = False,
     ) -> tuple[Stream, Literal["created", "same", "different"]]:
         def job(connection: apsw.Connection) -> tuple[Stream, Literal["created", "same", "different"]]:
             stream = self.database.rows.session(project, session_id)
             if stream is None:
+                if takes_name:
+                    refuse_taken_name(self.database.rows, project, session_patch)
                 return create_stream(self.database.rows, project, session_id, session_patch, now_ms, key_id), "created"
             refuse_erased(stream)
             secrets = dict(connection.execute(SELECT_SECRETS, (stream.key,)))
@@ -99,6 +104,7 @@ class SqliteJournal(SqliteJournalReads):
         from_seq: int | None,
         now_ms: int,
         key_id: str | None = None,
+        node: str = "",
     ) -> OpenResult:
         def job(connection: apsw.Connection) -> OpenResult:
             rows = self.database.rows
@@ -112,6 +118,7 @@ class SqliteJournal(SqliteJournalReads):
                 reopen(rows, stream, now_ms)
             lease = rows.producer(stream.key, producer)
             lease.epoch += 1
+            lease.node, lease.expected_until_ms = node, None
             if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
                 declare_gap(rows, stream, lease, from_seq, now_ms)
             if stream.state == "running":
@@ -125,31 +132,22 @@ class SqliteJournal(SqliteJournalReads):
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
 
-    async def set_silent_since(self, key: int, now_ms: int | None) -> None:
-        def job(connection: apsw.Connection) -> None:
-            stream = self.database.rows.stream(key)
-            if stream is not None and stream.state == "running":
+    async def leave(
+        self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
+    ) -> Stream | None:
+        def job(connection: apsw.Connection) -> Stream | None:
+            rows = self.database.rows
+            stream, lease = rows.stream(key), rows.producer(key, producer)
+            if stream is None or stream.state == "erased" or lease.epoch != epoch or lease.node is None:
+                return None
+            lease.node, lease.expected_until_ms = None, expected_until_ms
+            rows.save_producer(key, lease)
+            if stream.state == "running" and not is_connected(connection, key):
                 stream.silent_since_ms = now_ms
-                self.database.rows.save_stream(stream)
+                rows.save_stream(stream)
+            return stream
 
-        await self.database.write(job)
-
-    async def restart_silence(self, now_ms: int) -> None:
-        def job(connection: apsw.Connection) -> None:
-            changes = []
-            for row in connection.execute(SELECT_RUNNING_SESSIONS, (SESSION_KIND,)):
-                with suppress(StoreUnavailable):  # a damaged row concerns its own session only
-                    stream = to_stream(row)
-                    stream.silent_since_ms = now_ms
-                    if stream.ending is not None and not all_ended(connection, stream.key):
-                        stream.ending_ms = now_ms
-                    over = stream.ending is not None and stream.ending_ms != now_ms
-                    due = now_ms if over else close_due_ms(stream)
-                    changes.append((now_ms, stream.ending_ms, due, stream.key))
-            connection.executemany(UPDATE_TIMES, changes)
-            self.database.rows.invalidate()
-
-        await self.database.write(job)
+        return await self.database.write(job)
 
     async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
@@ -179,27 +177,27 @@ class SqliteJournal(SqliteJournalReads):
 
         return await self.database.write(job)
 
-    async def close_session(self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
+    async def close_session(
+        self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
+    ) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
-            stream = self.database.rows.stream(key)
-            if stream is None or stream.state != "running":
+            rows = self.database.rows
+            stream = rows.stream(key)
+            if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
                 return None
-            close = ending or ending_if_due(stream, now_ms) or ending_after_restart(connection, stream, now_ms)
-            return None if close is None else close_stream(self.database.rows, stream, close, notice_id, now_ms)
+            close = ending or ending_if_due(stream, now_ms) or ending_if_complete(rows, stream, now_ms)
+            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
 
         return await self.database.write(job)
 
-    async def close_if_ended(
-        self, key: int, connected: Sequence[str], seen: Collection[str] | None, notice_id: str, now_ms: int
-    ) -> Stream | None:
+    async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
-            stream = self.database.rows.stream(key)
-            if stream is None or stream.state != "running" or stream.ending is None:
+            rows = self.database.rows
+            stream = rows.stream(key)
+            if stream is None or stream.state != "running":
                 return None
-            unseen = [] if seen is None else [name for name in connected_producers(connection, key) if name not in seen]
-            if not all(self.database.rows.producer(key, name).ended for name in (*connected, *unseen)):
-                return None
-            return close_stream(self.database.rows, stream, stream.ending, notice_id, now_ms)
+            close = ending_if_complete(rows, stream, now_ms)
+            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
 
         return await self.database.write(job)
 
@@ -215,18 +213,17 @@ class SqliteJournal(SqliteJournalReads):
             packed = await asyncio.to_thread(zlib.compress, snapshot.state, 1)
         else:
             packed = zlib.compress(snapshot.state, 1)
-        values = (key, snapshot.position, snapshot.version, packed)
-        await self.database.write(lambda connection: connection.execute(SAVE_SNAPSHOT, values).fetchall())
+
+        def job(connection: apsw.Connection) -> None:
+            connection.execute(SAVE_SNAPSHOT, (key, snapshot.version, snapshot.position, packed))
+            connection.execute(DELETE_UNREAD_SNAPSHOTS, (key, snapshot.version))
+
+        await self.database.write(job)
 
 
-def connected_producers(connection: apsw.Connection, key: int) -> list[str]:
-    """The producers of a session that were connected at some time."""
-    return [name for (name,) in connection.execute(SELECT_CONNECTED_PRODUCERS, (key,))]
-
-
-def all_ended(connection: apsw.Connection, key: int) -> bool:
-    """Whether every producer that was connected at some time has sent its `session.end`."""
-    return connection.execute(SELECT_PRODUCER_NOT_ENDED, (key,)).fetchone() is None
+def is_connected(connection: apsw.Connection, key: int) -> bool:
+    """Whether any producer of a session is connected."""
+    return connection.execute(SELECT_IS_CONNECTED, (key,)).fetchone() is not None
 
 
 def refuse_erased(stream: Stream) -> None:
@@ -234,10 +231,13 @@ def refuse_erased(stream: Stream) -> None:
         raise Refused("session_erased")
 
 
-def ending_after_restart(connection: apsw.Connection, stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The end of a session that `restart_silence` made due at once, which its times do not show; otherwise None."""
-    (due,) = fetch_one(connection, SELECT_DUE_MS, (stream.key,))
-    return stream.ending if due is not None and due <= now_ms else None
+def ending_if_complete(rows: RowCache, stream: Stream, now_ms: int) -> SessionEnding | None:
+    """The committed end of a session for whose producers nothing more is expected; otherwise None."""
+    if stream.ending is None:
+        return None
+    names = [str(name) for (name,) in rows.connection.execute(SELECT_PRODUCERS_NOT_ENDED, (stream.key,))]
+    awaited = any(is_expected(rows.producer(stream.key, name), now_ms) for name in names)
+    return None if awaited else stream.ending
 
 
 def close_stream(rows: RowCache, stream: Stream, close: SessionEnding, notice_id: str, now_ms: int) -> Stream:

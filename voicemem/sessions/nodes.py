@@ -1,0 +1,80 @@
+"""This process among the nodes of its store: its lease, and what others that are gone have left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from voicemem.errors import StoreUnavailable
+from voicemem.runtime import Runtime
+from voicemem.store.port import Store
+from voicemem.store.records import Node
+from voicemem.transcript.state import SNAPSHOT_VERSION
+from voicemem.version import __version__
+
+LOG = logging.getLogger("voicemem.nodes")
+LEASE_MS = 10_000
+"""How long a node counts as alive after it was last heard of."""
+HEARTBEAT_S = 1.0
+
+
+class OwnNode:
+    """The node that this process is, from `start` to `stop`; before and after that it has no token."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self.store = store
+        self.clock = runtime.clock
+        self.new_id = runtime.new_id
+        self.token = ""
+        self.address = ""
+        self.fenced_listeners: list[Callable[[], None]] = []
+        """Called after others have retired this node, when it has begun again under another token."""
+
+    def current_token(self) -> str:
+        """The token under which this process holds what it holds."""
+        return self.token
+
+    async def start(self, address: str = "") -> None:
+        """Register a new node. Raises `StoreUnavailable`."""
+        self.address, token, now = address, self.new_id(), self.clock()
+        node = Node(
+            token=token,
+            address=address,
+            version=__version__,
+            snapshot_version=SNAPSHOT_VERSION,
+            started_ms=now,
+            expires_ms=now + LEASE_MS,
+        )
+        await self.store.start_node(node, now)
+        self.token = token
+
+    async def stop(self) -> None:
+        """Give back all that this node holds. If the store is away, another node does that later."""
+        token, self.token = self.token, ""
+        if token:
+            with suppress(StoreUnavailable):
+                await self.store.retire_node(token, self.clock())
+
+    async def beat(self) -> None:
+        """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
+        now = self.clock()
+        if not await self.store.renew_node(self.token, now + LEASE_MS):
+            # This process stood still for so long that others took it for dead: its producers are not connected any
+            # more, as far as the store knows, so they must open again.
+            LOG.error("The node %s was retired by another one, and starts again", self.token)
+            await self.start(self.address)
+            for listener in self.fenced_listeners:
+                listener()
+        for token in await self.store.retire_lost_nodes(now):
+            LOG.warning("The node %s is gone; its producers are expected elsewhere", token)
+
+
+async def beat_forever(node: OwnNode) -> None:
+    """Background task: stay alive, and notice who does not. A process that has the store to itself need not."""
+    while True:
+        if not node.store.is_exclusive:
+            with suppress(StoreUnavailable):
+                await node.beat()
+        await asyncio.sleep(HEARTBEAT_S)
