@@ -25,6 +25,7 @@ from voicemem.server.ingest.server import IngestServer
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
+from voicemem.sessions.watcher import watch_leases_forever
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
@@ -77,7 +78,8 @@ class App:
         await services.sender.open()
         if self.settings.llm_url is not None:
             await services.llm.open()
-        for work in (*services.background(), self.ingest.enforce_grants()):
+        watch_leases = watch_leases_forever(services.watcher, self.ingest.held_leases, self.ingest.supersede)
+        for work in (*services.background(), self.ingest.enforce_grants(), watch_leases):
             self.run_in_background(work)
         await self.runner.setup()
         with naming_flag("--rest"):

@@ -19,7 +19,7 @@ from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.runtime import Runtime
-from voicemem.security.access import DEFAULT_PROJECT, Access
+from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
@@ -39,6 +39,7 @@ from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_
 from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
+from voicemem.sessions.watcher import Watcher, watch_journals_forever
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
@@ -86,7 +87,7 @@ class Services:
         allowed = allowed_networks(settings.allow_addresses)
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
         store.set_quotas(quotas, telemetry.metrics.count_quota_refusal)
-        self.access = Access(store, runtime, settings.admin_key)
+        self.access = Access(store, runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
         self.node = OwnNode(store, runtime)
@@ -103,6 +104,7 @@ class Services:
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         self.tails = TailHub(TailSources(store, followed, runtime.clock, self.draining), self.recorder.feed)
+        self.watcher = Watcher(store, self.tails)
         self.retention = RetentionWorker(store, self.memories, runtime.clock, token)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
@@ -112,7 +114,7 @@ class Services:
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
         targets = LlmEndpoints(store, default_llm(settings))
-        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm)
+        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm, store)
         write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
         self.summaries = Summaries(store, self.memories, policies, write, runtime, token)
         self.recorder.feed.subscribe(self.summaries.on_commit)
@@ -121,6 +123,7 @@ class Services:
         """The background tasks of the service; none of them ends by itself."""
         return [
             beat_forever(self.node),
+            watch_journals_forever(self.watcher),
             sweep_forever(self.presence),
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),

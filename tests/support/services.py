@@ -10,6 +10,11 @@ import pytest
 
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
+from voicemem.context.policies import Policies
+from voicemem.runtime import Clock, Runtime, now_ms
+from voicemem.services import Services
+from voicemem.store.port import Store
+from voicemem.telemetry import Telemetry
 
 ANY_PORT = Address("127.0.0.1", 0)
 Serve = Callable[..., Coroutine[Any, Any, App]]
@@ -22,6 +27,18 @@ async def running_service(**settings: Any) -> AsyncIterator[App]:
     free = Address("127.0.0.1", 0)
     async with running(Settings(**{"rest": free, "ingest": free, **settings})) as app:
         yield app
+
+
+@asynccontextmanager
+async def node_on(store: Store, clock: Clock = now_ms, **settings: Any) -> AsyncIterator[App]:
+    """One of several services on a store that may have several."""
+    chosen = Settings(**{"rest": ANY_PORT, "ingest": ANY_PORT, **settings})
+    app = App(chosen, Services(store, chosen, Policies(), Runtime(clock), Telemetry.untraced()))
+    try:
+        await app.start()
+        yield app
+    finally:
+        await app.stop()
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Container
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from voicemem.errors import LlmFailed
+from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.gateway.chat_request import text_chunks, text_completion
 from voicemem.gateway.reply_writer import ReplyWriter
 from voicemem.llm.completions import LlmAnswer
@@ -22,6 +22,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
+from voicemem.store.port import Claims
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
 
@@ -62,11 +63,16 @@ class ReplyIds:
         if item is not None:
             self.reserved.discard((key, item))
 
+    def of_session(self, key: int) -> set[str]:
+        """The items that are reserved in a session."""
+        return {item for session, item in self.reserved if session == key}
+
 
 class GatewayDeps(Struct, frozen=True):
     """What every LLM request uses."""
 
     llm_client: CompletionClient
+    claims: Claims
     reply_ids: ReplyIds
     recorder: Recorder
     telemetry: Telemetry
@@ -105,7 +111,7 @@ class LlmRequest:
         self.turn_id = spec.turn_id
         self.item = spec.item
         """The item of the reply, once the LLM has begun to answer."""
-        self.writer = ReplyWriter(deps.recorder, spec.lease)
+        self.writer = ReplyWriter(deps.recorder, spec.lease, self.begin_reply)
         self.answer = LlmAnswer()
         self.started_s = time.monotonic()
         self.result = "cancelled"
@@ -258,11 +264,19 @@ class LlmRequest:
             await self.wait_until_written()
         # A reply that goes on keeps its item reserved, or a request that comes in between would end it as unfinished.
         if not self.must_continue:
-            self.release()
+            await self.release()
 
-    def release(self) -> None:
+    async def begin_reply(self) -> None:
+        """Tell the other nodes, before the journal shows it, that the reply is under way."""
+        if self.item is not None and self.spec.item is None:
+            await self.deps.claims.begin_reply(self.spec.lease.key, self.item, self.deps.recorder.node_token())
+
+    async def release(self) -> None:
         """Release the item: the reply is over, and the journal has it."""
         self.deps.reply_ids.release(self.spec.lease.key, self.item)
+        if self.item is not None:
+            with suppress(StoreUnavailable):  # it is gone with this node, and the journal has the end of the reply
+                await self.deps.claims.end_reply(self.spec.lease.key, self.item)
 
     def end_event(self) -> LlmDone:
         """The end of the reply; with its text if the journal does not have all of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 
 import msgspec
 
@@ -19,7 +19,11 @@ from voicemem.transcript.state import Reply, State
 class ReplyWriter:
     """Writes the events of a reply in order, in the background: the stream to the caller does not wait for the disk."""
 
-    def __init__(self, recorder: Recorder, lease: ProducerLease) -> None:
+    def __init__(
+        self, recorder: Recorder, lease: ProducerLease, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`begin` is awaited before the first event is written."""
+        self.begin = begin
         self.recorder = recorder
         self.lease = lease
         self.pending: list[ProducedEvent] = []
@@ -42,6 +46,9 @@ class ReplyWriter:
                 events, self.pending = self.pending, []
                 self.error = None
                 try:
+                    begin, self.begin = self.begin, None
+                    if begin is not None:
+                        await begin()
                     await record(self.recorder, self.lease, events)
                 except VoicememError as error:
                     self.error, self.is_incomplete = error, True
@@ -58,10 +65,20 @@ class ReplyWriter:
 
 async def record(recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent]) -> Stream:
     """Journal events; the session's row after them. Raises `Refused` for the first refused one, `StoreUnavailable`."""
-    recorded = await recorder.record(lease, [decode_event(msgspec.json.encode(event)) for event in events])
+    recorded = await record_after(recorder, lease, events, None)
+    assert recorded is not None
+    return recorded
+
+
+async def record_after(
+    recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent], position: int | None
+) -> Stream | None:
+    """The same for events that may only stand right after a position; None when the journal does not end there."""
+    arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
+    recorded = await recorder.record(lease, arrivals, expected_position=position)
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    return recorded.stream
+    return None if recorded.position_taken else recorded.stream
 
 
 LOOK_BACK = 256
@@ -69,15 +86,15 @@ LOOK_BACK = 256
 there cannot be many after it; the bound keeps the search cheap in a long session."""
 
 
-def ends_of_unfinished(key: int, state: State, producer: str, running: Container[tuple[int, str]]) -> list[LlmDone]:
-    """An end for each open reply that this producer began, except those in `running` (session key and item).
+def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> list[LlmDone]:
+    """An end for each open reply that this producer began, except those whose items are in `running`.
 
     The end has the time at which the reply last grew, so that a later interruption sees it as it was then.
     """
     ends = []
     for number, _, id in state.unfinished[-LOOK_BACK:]:
         reply = state.replies[id]
-        if reply.item is not None and reply.producer == producer and (key, reply.item) not in running:
+        if reply.item is not None and reply.producer == producer and reply.item not in running:
             ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
     return ends
 

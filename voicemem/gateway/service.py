@@ -20,18 +20,20 @@ from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.documents.tools import TOOL_NAMES
-from voicemem.errors import Refused, SessionSetAside
+from voicemem.errors import Refused, SessionSetAside, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
 from voicemem.gateway.llm_request import CompletionClient, GatewayDeps, LlmRequest, LlmRequestSpec, ReplyIds
-from voicemem.gateway.reply_writer import ends_of_unfinished, record
+from voicemem.gateway.reply_writer import ends_of_unfinished, record_after
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recorder import Recorder
+from voicemem.store.port import Claims
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.replies.sources import standing_replies
 from voicemem.transcript.state import State, Turn
@@ -78,6 +80,7 @@ class Gateway:
         working_memory: WorkingMemory,
         endpoints: LlmEndpoints,
         llm_client: CompletionClient,
+        claims: Claims,
     ) -> None:
         self.memories = recorder.memories
         self.policies = policies
@@ -85,7 +88,7 @@ class Gateway:
         self.endpoints = endpoints
         self.clock = recorder.runtime.clock
         self.new_id = recorder.runtime.new_id
-        self.deps = GatewayDeps(llm_client, ReplyIds(self.clock, self.new_id), recorder, recorder.telemetry)
+        self.deps = GatewayDeps(llm_client, claims, ReplyIds(self.clock, self.new_id), recorder, recorder.telemetry)
         self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By session key; held from reading the memory until the new input of a request is journaled."""
         self.running: set[asyncio.Task[Any]] = set()
@@ -128,13 +131,19 @@ class Gateway:
         """Journal what is new in a request; the session's row after that, and what was new."""
         lock = self.locks.setdefault(stream.key, asyncio.Lock())
         # Two requests for one turn, such as a caller's retry, would both find no message of the user's, and record it
-        # twice. The lock is released before the LLM is asked, which may take half a minute.
+        # twice. The lock is released before the LLM is asked, which may take half a minute. It holds on this node only:
+        # what is written stands right after what it was derived from, so another node's cannot come in between.
         async with lock:
-            stream = await self.close_unfinished_replies(stream, lease)
-            new_input = self.extract_input(await self.memories.get(stream), chat_turn)
-            if new_input.events:
-                stream = await record(self.deps.recorder, lease, new_input.events)
-        return stream, new_input
+            for _ in range(MAX_APPEND_ATTEMPTS):
+                stream = await self.close_unfinished_replies(stream, lease)
+                memory = await self.memories.get(stream)
+                new_input = self.extract_input(memory, chat_turn)
+                if not new_input.events:
+                    return stream, new_input
+                after = await record_after(self.deps.recorder, lease, new_input.events, memory.position)
+                if after is not None:
+                    return after, new_input
+        raise StoreUnavailable("The session changes faster than this request can be stored; try again.")
 
     async def make_request(
         self, prepared: PreparedTurn, item: str | None = None, is_last: bool = False, earlier_text: str = ""
@@ -156,11 +165,21 @@ class Gateway:
         return LlmRequest(self.deps, spec)
 
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
-        """End the replies that a killed process left open; the session's row after that."""
-        stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
-        state, running = await self.memories.get_state(stream), self.deps.reply_ids.reserved
-        ends = ends_of_unfinished(stream.key, state, GATEWAY_PRODUCER, running)
-        return await record(self.deps.recorder, lease, ends) if ends else stream
+        """End the replies that a killed process left open; the session's row after that.
+
+        Another node may end its reply between the two looks: then the journal has gone on, and both are repeated.
+        """
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
+            memory = await self.memories.get(stream)
+            position, own = memory.position, self.deps.reply_ids.of_session(stream.key)
+            ends = ends_of_unfinished(memory.state, GATEWAY_PRODUCER, own)
+            elsewhere = await self.deps.claims.list_replies(stream.key) if ends else set()
+            ends = [end for end in ends if end.item not in elsewhere]
+            after = await record_after(self.deps.recorder, lease, ends, position) if ends else stream
+            if after is not None:
+                return after
+        return stream
 
     async def working_memory_tools(self, stream: Stream) -> list[JsonObject]:
         """The tools of the session's working memory, if the LLM is to have them."""

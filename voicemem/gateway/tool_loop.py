@@ -83,7 +83,7 @@ class ToolLoop:
             # open until the session's next request finds it (`ends_of_unfinished`), so it is ended here.
             if not ready:
                 end = request.end_event()
-                request.release()
+                await request.release()
                 await record(request.deps.recorder, request.spec.lease, [end])
 
     async def run_service_tools(self) -> None:

@@ -14,7 +14,14 @@ import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event
-from voicemem.protocol.events import Event, IncomingEvent, JournaledEvent, TranscriptEvent, kinds_by_type
+from voicemem.protocol.events import (
+    Event,
+    IncomingEvent,
+    JournaledEvent,
+    RefusalMarker,
+    TranscriptEvent,
+    kinds_by_type,
+)
 from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
@@ -127,13 +134,20 @@ def split_array(array: bytes) -> list[bytes]:
 
 
 def decode_journaled(payload: bytes) -> JournaledEvent:
-    """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
+    """The event of a journal row. Raises one of `MALFORMED`.
+
+    Fields that this version does not know are ignored. A type that it does not know is a later version's, which may
+    serve the same store: it takes its position, and changes nothing.
+    """
     try:
         event: JournaledEvent = JOURNALED_DECODER.decode(payload)
     except msgspec.ValidationError:
-        kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
-        if kind is None:
+        type_name = decode_header(payload).type
+        if not type_name:
             raise
+        kind = JOURNALED_KINDS.get(type_name)
+        if kind is None:
+            return RefusalMarker(code="unknown_type")
         event = decode_known_fields(payload, kind)
     return event
 

@@ -36,6 +36,9 @@ SEND_KEY = "Send the key as Authorization: Bearer KEY."
 SETS_NOTHING = "A session token cannot change the configuration."
 TOKEN_SCOPES = ("ingest", "read")
 NO_LIMITS = KeyLimits()
+KEY_CACHE_MS = 1_000
+"""How long a key that was looked up is known, where there are other nodes: so long may one of them still let in a key
+that was revoked."""
 ASK_AGAIN_MS = 20
 """How long the answer "there is no key" is cached.
 
@@ -96,7 +99,17 @@ FULL_GRANT = Grant(DEFAULT_PROJECT, SCOPES)
 class Access:
     """Grants access to the holders of keys and session tokens, and makes and revokes these."""
 
-    def __init__(self, directory: Directory, runtime: Runtime | None = None, admin_key: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        runtime: Runtime | None = None,
+        admin_key: str | None = None,
+        cache_ms: int = 0,
+    ) -> None:
+        """For `cache_ms` a key that was found is not looked up again: for stores that are a round trip away."""
+        self.cache_ms = cache_ms
+        self.cached_keys: dict[str, tuple[int, ApiKey]] = {}
+        """By id, and when it was looked up, Unix ms."""
         runtime = runtime or Runtime()
         self.directory = directory
         self.clock = runtime.clock
@@ -111,7 +124,7 @@ class Access:
 
     async def needs_key(self) -> bool:
         """Whether callers need a key: from the first one on, even when all are revoked."""
-        if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= ASK_AGAIN_MS:
+        if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= max(ASK_AGAIN_MS, self.cache_ms):
             self.checked_ms = self.clock()
             self.has_seen_key = await self.directory.has_keys()
         return self.has_seen_key
@@ -127,12 +140,23 @@ class Access:
         if looks_like_token(token):
             return await self.grant_session(token)
         match = KEY_PATTERN.match(token)
-        key = await self.directory.find_key(match[1]) if match else None
+        key = await self.find_key(match[1]) if match else None
         if match is None or key is None or key.revoked_ms is not None:
             raise Refused("unauthorized", WRONG_KEY)
         if not hmac.compare_digest(digest(match[2]), key.hash):
             raise Refused("unauthorized", WRONG_KEY)
         return Grant(key.project, key.scopes, key.id, limits=key.limits)
+
+    async def find_key(self, key_id: str) -> ApiKey | None:
+        """A key, as it is now, or was up to `cache_ms` ago; None when the id is unknown."""
+        found_ms, key = self.cached_keys.get(key_id, (0, None))
+        now = self.clock()
+        if key is not None and abs(now - found_ms) < self.cache_ms:
+            return key
+        key = await self.directory.find_key(key_id)
+        if self.cache_ms and key is not None:
+            self.cached_keys[key_id] = now, key
+        return key
 
     def is_admin_key(self, text: str) -> bool:
         return self.admin_digest is not None and hmac.compare_digest(digest(text), self.admin_digest)
@@ -151,7 +175,7 @@ class Access:
             # search for the key offline; the store's secret, which no caller knows, prevents that.
             secret = hmac.digest(self.directory.cursor_secret, self.admin_digest, "sha256")
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
-        key = await self.directory.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
+        key = await self.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
         if key is None or key.revoked_ms is not None:
             raise Refused("unauthorized", "The key that signed the session token is unknown or was revoked.")
         return Grant(key.project, key.scopes, key.id, limits=key.limits), key.hash
@@ -188,6 +212,7 @@ class Access:
         key = await self.directory.find_key(key_id)
         if key is None or key.project != project or not await self.directory.revoke_key(key_id, self.clock()):
             raise Refused("unknown_key")
+        self.cached_keys.pop(key_id, None)
         self.key_revoked.set()
 
     async def change_limits(self, project: str, key_id: str, given: Mapping[str, int]) -> ApiKey:

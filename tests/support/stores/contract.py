@@ -137,9 +137,12 @@ async def hang_up(
     return await store.leave(key, producer, epoch, None, now_ms)
 
 
-async def begin_node(store: Store, token: str, now_ms: int = NOW, lease_ms: int = NODE_LEASE_MS) -> None:
-    """Register a node."""
-    await store.start_node(Node(token=token, started_ms=now_ms, expires_ms=now_ms + lease_ms), now_ms)
+async def begin_node(
+    store: Store, token: str, now_ms: int = NOW, lease_ms: int = NODE_LEASE_MS, version: int = 0
+) -> None:
+    """Register a node; `version` is that of the snapshots that it reads."""
+    node = Node(token=token, snapshot_version=version, started_ms=now_ms, expires_ms=now_ms + lease_ms)
+    await store.start_node(node, now_ms)
 
 
 async def start_alone(store: Store, now_ms: int = NOW) -> None:

@@ -200,6 +200,17 @@ class IngestServer:
         if older.connection is not newest.connection:
             await older.connection.supersede(older.lease)
 
+    def held_leases(self) -> list[tuple[int, str, int]]:
+        """Session key, producer and epoch of every lease that a connection of this node holds."""
+        return [(*held, holder.lease.epoch or 0) for held, holder in self.holders.items()]
+
+    def supersede(self, held: tuple[int, str, int]) -> None:
+        """Supersede a lease that was opened again on another node."""
+        key, producer, epoch = held
+        holder = self.holders.get((key, producer))
+        if holder is not None and holder.lease.epoch == epoch:
+            holder.connection.run_in_background(holder.connection.supersede(holder.lease))
+
     def release(self, lease: ProducerLease) -> None:
         holder = self.holders.get((lease.key, lease.producer))
         if holder is not None and holder.lease is lease:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 
 from voicemem.errors import Refused
 from voicemem.sessions.commit_feed import CommitFeed
@@ -42,6 +42,15 @@ class TailHub:
         for tail in self.open_tails:
             for stream in streams.values():
                 tail.notify(stream)
+
+    def followed_keys(self) -> set[int]:
+        """The keys of all sessions that any tail follows."""
+        return {key for tail in self.open_tails for key in tail.followed}
+
+    def notify_keys(self, keys: Collection[int]) -> None:
+        """Wake the tails that follow these sessions."""
+        for tail in self.open_tails:
+            tail.notify_keys(keys)
 
     async def tail_session(self, stream: Stream, view: TailView, cursor: str | None, after: int = 0) -> Tail:
         """A tail of one session, from a place, or else from a position.

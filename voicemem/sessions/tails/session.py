@@ -8,7 +8,7 @@ with its place resumes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -115,8 +115,13 @@ class Tail:
 
     def notify(self, stream: Stream) -> None:
         """Note that something was journaled in a session, and wake the tail if it follows it."""
-        if stream.key in self.followed:
-            self.dirty_keys.add(stream.key)
+        self.notify_keys([stream.key])
+
+    def notify_keys(self, keys: Iterable[int]) -> None:
+        """The same for several sessions of which nothing but the key is known."""
+        followed = self.followed.keys() & keys
+        if followed:
+            self.dirty_keys |= followed
             self.notified.set()
 
     async def poll(self) -> None:

@@ -1,6 +1,6 @@
 """`voicemem.store.port.Nodes` and `Claims` on SQLite.
 
-One process at a time serves a file, so of its nodes only one lives. A store in memory may be given to several, in tests.
+One process at a time serves a file, so only one of its nodes lives. In tests a store in memory is given to several.
 """
 
 from __future__ import annotations

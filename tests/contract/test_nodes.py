@@ -1,0 +1,267 @@
+"""Nodes on one store: who is connected to which, what they hold, and what becomes of it."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.stores.contract import (
+    END,
+    HOOK,
+    IDLE_MS,
+    LEASE_MS,
+    NODE_LEASE_MS,
+    NOW,
+    REOPEN_MS,
+    append_batch,
+    append_offers,
+    begin_node,
+    claim_one_delivery,
+    close,
+    closed_session,
+    end_offer,
+    hang_up,
+    offer,
+    open_key,
+    open_session,
+    reload,
+    stored_at,
+)
+from voicemem.config.session import validate_config
+from voicemem.errors import Refused
+from voicemem.store.admission import EXPECT_AGAIN_MS, Batch
+from voicemem.store.port import Store
+from voicemem.store.records import Snapshot
+from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
+
+
+@pytest.fixture
+async def nodes(two_handles: tuple[Store, Store]) -> tuple[Store, Store]:
+    """Two handles on one store, of the nodes `a` and `b`."""
+    for store, token in zip(two_handles, "ab", strict=True):
+        await begin_node(store, token)
+    return two_handles
+
+
+class TestTwoHandles:
+    """What happens on one node is so on the other: the rows of what broke when each knew its own connections only."""
+
+    async def test_an_end_waits_for_a_producer_on_another_node(self, nodes: tuple[Store, Store]) -> None:
+        """Last words of a producer that is connected elsewhere are stored."""
+        one, other = nodes
+        key = (await open_session(one, producer="asr", node="a")).stream.key
+        await open_session(other, producer="llm", node="b")
+        await append_offers(one, key, end_offer(1), producer="asr")
+        assert await one.close_ended(key, "n", NOW) is None
+        assert stored_at(2, 3) == await append_offers(other, key, offer(1), end_offer(2), producer="llm")
+        assert await other.close_ended(key, "n", NOW) is not None
+
+    async def test_one_producer_is_enough(self, nodes: tuple[Store, Store]) -> None:
+        """A session is silent from the moment its last connection went, and due after its idle timeout."""
+        one, other = nodes
+        key = (await open_session(one, producer="asr", node="a")).stream.key
+        await open_session(other, producer="llm", node="b")
+        left = await hang_up(one, key, NOW + 1, producer="asr")
+        assert left is not None
+        assert None is left.silent_since_ms
+        await hang_up(other, key, NOW + 2, producer="llm")
+        assert NOW + 2 == (await reload(one, key)).silent_since_ms
+        assert [key] == await one.find_due(NOW + 2 + IDLE_MS, 10)
+
+    async def test_the_order_of_a_late_leave_does_not_matter(self, nodes: tuple[Store, Store]) -> None:
+        """A producer that has opened elsewhere is connected, whenever its old connection goes."""
+        one, other = nodes
+        key = (await open_session(one, node="a")).stream.key
+        await open_session(other, node="b")
+        assert await hang_up(one, key, epoch=1) is None
+        assert None is (await reload(one, key)).silent_since_ms
+        assert [(key, "main", 1)] == await one.find_superseded([(key, "main", 1), (key, "other", 1)])
+        assert [] == await other.find_superseded([(key, "main", 2)])
+
+    async def test_a_start_beside_another_node_changes_nothing(self, nodes: tuple[Store, Store]) -> None:
+        """Connections, ends that wait, leases and claims of the other stay."""
+        key = (await open_session(nodes[0], producer="asr", node="a")).stream.key
+        await open_session(nodes[0], producer="llm", node="a")
+        await append_offers(nodes[0], key, end_offer(1), producer="asr")
+        await closed_session(nodes[0], "closed")
+        assert 1 == len(await nodes[0].claim_deliveries(NOW, LEASE_MS, [], 10, "a"))
+        assert await nodes[0].claim_summary(key, "a", NOW, LEASE_MS)
+        before = await reload(nodes[0], key)
+        await begin_node(nodes[1], "c", NOW + 1)
+        assert before == await reload(nodes[1], key)
+        assert [] == await nodes[1].claim_deliveries(NOW + 1, LEASE_MS, [], 10, "c")
+        assert not await nodes[1].claim_summary(key, "c", NOW + 1, LEASE_MS)
+        assert await nodes[1].close_ended(key, "n", NOW + 1) is None
+
+    async def test_a_name_is_taken_once(self, nodes: tuple[Store, Store]) -> None:
+        """Of creations at once under one name exactly one succeeds, and it is free again after the close."""
+
+        async def take(store: Store, number: int) -> int | None:
+            try:
+                given = validate_config({"name": "desk"})
+                return (await store.create_session("p", f"s{number}", given, NOW, takes_name=True))[0].key
+            except Refused as refused:
+                return None if refused.code == "session_exists" else -1
+
+        taken = await asyncio.gather(*(take(store, number) for number, store in enumerate(nodes * 5)))
+        (key,) = [one for one in taken if one is not None]
+        await close(nodes[0], key)
+        assert await take(nodes[1], 99) is not None
+
+    async def test_a_node_that_is_gone_is_retired_once(self, nodes: tuple[Store, Store]) -> None:
+        """When its lease is over another frees what it held: its sessions are silent, its producers expected back."""
+        one, other = nodes
+        key = (await open_session(one, "s", node="a")).stream.key
+        shared = (await open_session(one, "t", producer="asr", node="a")).stream.key
+        await open_session(other, "t", producer="llm", node="b")
+        await other.renew_node("b", NOW + 10 * NODE_LEASE_MS)
+        assert [] == await other.retire_lost_nodes(NOW + NODE_LEASE_MS - 1)
+        later = NOW + NODE_LEASE_MS
+        retired = await asyncio.gather(*(store.retire_lost_nodes(later) for store in nodes * 2))
+        assert [["a"], [], [], []] == sorted(retired, reverse=True)
+        assert [later, None] == [(await reload(other, each)).silent_since_ms for each in (key, shared)]
+        assert not await one.renew_node("a", later + NODE_LEASE_MS)
+        assert ["b"] == [node.token for node in await one.list_nodes()]
+
+    async def test_the_end_of_a_node_gives_ends_their_grace_anew(self, nodes: tuple[Store, Store]) -> None:
+        """Who was connected to it may still have last words; where nobody has, the session is due at once."""
+        one, other = nodes
+        waits = (await open_session(one, "s", producer="asr", node="a")).stream.key
+        await open_session(one, "s", producer="llm", node="a")
+        ended = (await open_session(one, "t", producer="asr", node="a")).stream.key
+        for key in (waits, ended):
+            await append_offers(one, key, end_offer(1), producer="asr")
+        later = NOW + END_GRACE_MS - 1
+        assert await other.retire_node("a", later)
+        assert not await other.retire_node("a", later)
+        assert [ended] == await other.find_due(later + END_GRACE_MS - 1, 10)
+        assert END.reason == (await close(other, ended, None, now_ms=later)).reason
+        assert await other.close_ended(waits, "n", later + 1) is None
+        assert [waits] == await other.find_due(later + END_GRACE_MS, 10)
+        assert await other.close_ended(waits, "n", later + AWAITED_MS) is not None
+
+    async def test_the_end_of_a_node_frees_its_leases(self, nodes: tuple[Store, Store]) -> None:
+        """Deliveries, claims and replies of it are for others at once; an old lease counts for nothing."""
+        one, other = nodes
+        closed = await closed_session(one)
+        (leased,) = await one.claim_deliveries(NOW, LEASE_MS, [], 10, "a")
+        assert await one.claim_summary(closed.key, "a", NOW, LEASE_MS)
+        assert [closed.key] == await one.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
+        await one.begin_reply(closed.key, "item", "a")
+        assert [] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
+        await other.retire_node("a", NOW)
+        assert leased.key == (await claim_one_delivery(other)).key
+        assert await other.claim_summary(closed.key, "b", NOW, LEASE_MS)
+        assert [closed.key] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
+        assert set() == await other.list_replies(closed.key)
+
+    async def test_replies_under_way_are_known_everywhere(self, nodes: tuple[Store, Store]) -> None:
+        """From their begin to their end, by the items of their session."""
+        one, other = nodes
+        key = await open_key(one)
+        await one.begin_reply(key, "x", "a")
+        await other.begin_reply(key, "y", "b")
+        assert {"x", "y"} == await one.list_replies(key) == await other.list_replies(key)
+        await one.end_reply(key, "x")
+        assert ({"y"}, set()) == (await other.list_replies(key), await other.list_replies(key + 1))
+
+    async def test_positions_are_seen_by_all(self, nodes: tuple[Store, Store]) -> None:
+        """Where journals end, without streams that are erased or unknown."""
+        one, other = nodes
+        key, erased = await open_key(one), await open_key(one, "t")
+        await append_offers(one, key, offer(1), offer(2))
+        await one.erase(erased, NOW)
+        assert {key: 2} == await other.read_positions([key, erased, erased + 1])
+
+
+class TestClaims:
+    """Work that one node does at a time."""
+
+    async def test_a_claim_holds_until_its_lease_is_over(self, nodes: tuple[Store, Store]) -> None:
+        """Or until it is released; its node may claim again."""
+        one, other = nodes
+        key = await open_key(one)
+        assert [True, True, False] == [await one.claim_summary(key, node, NOW, LEASE_MS) for node in "aab"]
+        await other.release_summary(key, "b")
+        assert not await other.claim_summary(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
+        assert await other.claim_summary(key, "b", NOW + LEASE_MS, LEASE_MS)
+        await other.release_summary(key, "b")
+        assert await one.claim_summary(key, "a", NOW, LEASE_MS)
+
+    async def test_retention_is_claimed(self, nodes: tuple[Store, Store]) -> None:
+        """What expires or is to be deleted is one node's until its lease is over."""
+        one, other = nodes
+        key = await open_key(one, given={"ttl_seconds": 1})
+        await close(one, key)
+        later = NOW + 1_000
+        assert [key] == await one.claim_expired("a", later, LEASE_MS, 10)
+        assert [] == await other.claim_expired("b", later, LEASE_MS, 10)
+        assert [key] == await one.claim_expired("a", later, LEASE_MS, 10)
+        assert await other.expire(key, later)
+        assert [key] == await other.claim_erased("b", later, LEASE_MS, 10)
+        assert [] == await one.claim_erased("a", later + LEASE_MS - 1, LEASE_MS, 10)
+        assert [key] == await one.claim_erased("a", later + LEASE_MS, LEASE_MS, 10)
+
+
+class TestWithoutConnection:
+    """Producers that send over HTTP, and appends under conditions."""
+
+    async def test_a_producer_that_sends_is_expected_back(self, store: Store) -> None:
+        """An end waits for it as long as it says; what has no seq says nothing."""
+        key = await open_key(store)
+        until = NOW + AWAITED_MS
+        await store.append([Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until)], NOW)
+        loose = Batch(key, "loose", None, NOW, offers=[offer(None)], expected_until_ms=until + 10**6)
+        await store.append([loose], NOW)
+        await append_offers(store, key, end_offer(1))
+        assert await store.close_ended(key, "n", until - 1) is None
+        assert await store.close_ended(key, "n", until) is not None
+
+    async def test_that_it_is_expected_is_put_off(self, store: Store) -> None:
+        """Each later event does so, once it is a second later; a duplicate too."""
+        key = await open_key(store)
+        until = NOW + AWAITED_MS
+        for later in (0, EXPECT_AGAIN_MS - 1, 2 * EXPECT_AGAIN_MS):
+            batch = Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until + later)
+            await store.append([batch], NOW)
+        await append_offers(store, key, end_offer(1))
+        assert await store.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS - 1) is None
+        assert await store.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS) is not None
+
+    async def test_an_append_may_need_its_position(self, store: Store) -> None:
+        """Where the journal has gone on nothing is stored, and nothing else happens."""
+        key = await open_key(store)
+        await append_batch(store, key, "main", None, [offer(1)], NOW)
+        for position, taken in ((0, True), (2, True), (1, False)):
+            batch = Batch(key, "own", None, NOW, offers=[offer(None)], expected_position=position)
+            (appended,) = await store.append([batch], NOW)
+            assert (taken, 1 if taken else 2) == (appended.position_taken, appended.stream.position)
+
+
+class TestSnapshots:
+    """Two versions of the program on one store."""
+
+    async def test_each_version_has_its_own(self, store: Store) -> None:
+        """While a node of the other version is registered neither replaces the other's."""
+        key = await open_key(store)
+        await append_offers(store, key, offer(1), offer(2))
+        await begin_node(store, "old", version=1)
+        await begin_node(store, "new", version=2)
+        await store.save_snapshot(key, Snapshot(1, 1, b"old"))
+        await store.save_snapshot(key, Snapshot(2, 2, b"new"))
+        assert Snapshot(1, 1, b"old") == await store.load_snapshot(key, 1, 9)
+        assert Snapshot(2, 2, b"new") == await store.load_snapshot(key, 2, 9)
+        await store.retire_node("old", NOW)
+        await store.save_snapshot(key, Snapshot(2, 2, b"newer"))
+        assert await store.load_snapshot(key, 1, 9) is None
+        assert Snapshot(2, 2, b"newer") == await store.load_snapshot(key, 2, 9)
+
+
+async def test_a_left_session_is_closed_only_if_nobody_is_connected(store: Store) -> None:
+    """A close that is for silent sessions leaves one alone to which a producer is connected."""
+    key = await open_key(store, given={"webhook": {"url": HOOK}})
+    assert await store.close_session(key, END, "n", NOW, if_silent=True) is None
+    await hang_up(store, key)
+    assert await store.close_session(key, END, "n", NOW, if_silent=True) is not None
