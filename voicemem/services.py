@@ -25,7 +25,7 @@ from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.hooks import Hooks, parse_hook_secrets
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes import OwnNode, beat_forever
+from voicemem.sessions.nodes import NodeClock, OwnNode, beat_forever
 from voicemem.sessions.presence import Presence, sweep_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
@@ -74,6 +74,8 @@ class Services:
         `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
         """
+        node_clock = None if store.is_exclusive else NodeClock(runtime.clock)
+        runtime = runtime if node_clock is None else runtime._replace(clock=node_clock)
         self.store = store
         self.runtime = runtime
         self.telemetry = telemetry
@@ -90,7 +92,7 @@ class Services:
         self.access = Access(store, runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
-        self.node = OwnNode(store, runtime)
+        self.node = OwnNode(store, runtime, node_clock)
         token = self.node.current_token
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored

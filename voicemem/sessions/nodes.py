@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.runtime import Runtime
+from voicemem.runtime import Clock, Runtime
 from voicemem.store.port import Store
 from voicemem.store.records import Node
 from voicemem.transcript.state import SNAPSHOT_VERSION
@@ -20,11 +20,33 @@ LEASE_MS = 10_000
 HEARTBEAT_S = 1.0
 
 
-class OwnNode:
-    """The node that this process is, from `start` to `stop`; before and after that it has no token."""
+class NodeClock:
+    """A clock in Unix ms that is corrected by another, which all nodes have."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.own = clock
+        self.offset_ms = 0
+
+    def __call__(self) -> int:
+        return self.own() + self.offset_ms
+
+    async def correct(self, store: Store) -> None:
+        """Measure how far the clock of the store is ahead, half a request ago. Raises `StoreUnavailable`."""
+        asked = self.own()
+        there = await store.read_clock()
+        if there is not None:
+            self.offset_ms = there - (asked + self.own()) // 2
+
+
+class OwnNode:
+    """The node that this process is, from `start` to `stop`; before and after that it has no token.
+
+    A `node_clock` is kept right as long as the node lives.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, node_clock: NodeClock | None = None) -> None:
         self.store = store
+        self.node_clock = node_clock
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.token = ""
@@ -38,6 +60,8 @@ class OwnNode:
 
     async def start(self, address: str = "") -> None:
         """Register a new node. Raises `StoreUnavailable`."""
+        if self.node_clock is not None:
+            await self.node_clock.correct(self.store)
         self.address, token, now = address, self.new_id(), self.clock()
         node = Node(
             token=token,
@@ -59,6 +83,8 @@ class OwnNode:
 
     async def beat(self) -> None:
         """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
+        if self.node_clock is not None:
+            await self.node_clock.correct(self.store)
         now = self.clock()
         if not await self.store.renew_node(self.token, now + LEASE_MS):
             # This process stood still for so long that others took it for dead: its producers are not connected any

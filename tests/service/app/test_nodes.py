@@ -230,3 +230,25 @@ async def replies(store: MemoryStore) -> set[str]:
 
 async def kinds(api: RestClient) -> list[str]:
     return [entry["event"]["type"] for entry in await api.journal()]
+
+
+class TimedStore(MemoryStore):
+    """A store with a clock of its own, an hour ahead of everybody's."""
+
+    async def read_clock(self) -> int | None:
+        return now_ms() + 3_600_000
+
+
+async def test_nodes_go_by_the_clock_of_the_store() -> None:
+    """However wrong their own clocks are, they agree on the time."""
+    store = TimedStore(exclusive=False)
+    async with (
+        node_on(store, clock=lambda: now_ms() - 300_000) as slow,
+        node_on(store, clock=lambda: now_ms() + 300_000) as fast,
+    ):
+        for app in (slow, fast):
+            assert abs(app.services.runtime.clock() - now_ms() - 3_600_000) < 60_000
+            await RestClient(app).create(app.services.node.token)
+        await slow.services.node.beat()
+        assert 2 == len(await store.list_nodes())
+    await store.close_store()
