@@ -17,7 +17,6 @@ from voicemem.errors import CannotStart
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.database_files import lock_file
-from voicemem.store.sqlite.journal import row_cache
 from voicemem.store.sqlite.schema import Migration, migrations, newest_version
 
 
@@ -60,6 +59,9 @@ ADD_SESSION = """
     insert into streams (project, kind, id, state, position, started_ms, config, name)
     values ('p', 'session', ?1, 'running', 0, ?2, ?3, json_extract(?4, '$.name'))
 """
+ADD_OVERVIEWS = """
+    insert into overviews (stream, user_id) select key, json_extract(cast(config as text), '$.user_id') from streams
+"""
 EARLIER_SESSIONS = f"""
     insert into streams (key, project, kind, id, state, position, started_ms, ended_ms, reason, config)
     values (1, 'p', 'session', 'a', 'running', 0, {NOW}, null, null, x'7b7d'),
@@ -96,7 +98,7 @@ async def test_a_database_of_the_earlier_numbering_is_migrated(path: str, monkey
         steps = migrations()[:1]
         earlier.setattr(schema, "migrations", lambda: steps)
         async with opened_session(path) as store:
-            await send(store, await begin(store), offer(1))
+            await store.database.write(lambda connection: connection.execute(EARLIER_SESSIONS).fetchall())
     set_version(path, +6)
     async with opened_session(path) as store:
         assert newest_version() == store.database.writer.pragma("user_version")
@@ -168,10 +170,10 @@ async def test_the_users_of_earlier_sessions_are_found(path: str, monkeypatch: p
     with monkeypatch.context() as earlier:
         steps = migrations()[:7]
         earlier.setattr(schema, "migrations", lambda: steps)
-        earlier.setattr(row_cache, "SAVE_USER", "select ?, ?")
         async with opened_session(path) as store:
-            await begin(store, "a", {"user_id": "ann"})
-            await begin(store, "b", {"user_id": "bob"})
+            for name, config in (("a", b'{"user_id":"ann"}'), ("b", b'{"user_id":"bob"}')):
+                await store.database.write(partial(add_session, session_id=name, config=config))
+            await store.database.write(lambda connection: connection.execute(ADD_OVERVIEWS).fetchall())
     async with opened_session(path) as store:
         await begin(store, "c", {"user_id": "ann"})
         found = await store.list_sessions(SessionFilter(project="p", user_id="ann"))
