@@ -16,6 +16,7 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.store.port import Store
+from voicemem.store.records import OPERATOR_OVERLAP_MS
 
 
 async def test_the_operators_receiver_hears_of_every_session(store: Store) -> None:
@@ -92,3 +93,17 @@ async def test_what_waits_for_a_removed_receiver_is_not_sent(store: Store) -> No
     await store.turn_off_operator_endpoint()
 
     assert [] == [delivery.endpoint.url for delivery in await claim_deliveries(store, NOW + 1)]
+
+
+async def test_a_secret_that_is_replaced_signs_for_another_day(store: Store) -> None:
+    """At the same URL, so that receivers and nodes are switched one by one; the same secret again changes nothing."""
+    await store.set_operator_endpoint(OPERATOR, "old", now_ms=NOW)
+    await store.set_operator_endpoint(OPERATOR, "new", now_ms=NOW + 1)
+    await store.set_operator_endpoint(OPERATOR, "new", now_ms=NOW + 2)
+    found = await store.find_operator_endpoint()
+    assert found is not None
+    assert ("new", "old", NOW + 1 + OPERATOR_OVERLAP_MS) == (found.secret, found.old_secret, found.old_secret_until_ms)
+    await store.set_operator_endpoint(HOOK, "other", now_ms=NOW + 3)
+    found = await store.find_operator_endpoint()
+    assert found is not None
+    assert (HOOK, "other", None) == (found.url, found.secret, found.old_secret)
