@@ -103,6 +103,12 @@ async def test_a_session_expires(serve: Serve, tmp_path: Path) -> None:
     assert 1 == len(await api.contents("kept"))
 
 
+async def to_compact(app: App) -> list[int]:
+    """The sessions whose journals are not compacted yet."""
+    query = "select stream from retention where compact_ms is not null"
+    return await database_of(app).read(lambda connection: [key for (key,) in connection.execute(query)])
+
+
 @pytest.mark.parametrize("kind", ["memory:", "sqlite:"])
 async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, kind: str) -> None:
     """History, context and journal are the same; resent events are acknowledged; the delivery is whole."""
@@ -112,12 +118,9 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     await recorded_call(app, "plain")
     await recorded_call(app, "compacted", reopen_window=0)
 
-    async def waiting() -> list[int]:
-        return await app.services.store.claim_compactable("", 2**53, 1, 10)
-
     plain = await app.services.store.find_session("default", "plain")
     assert plain is not None
-    await eventually([plain.key], waiting)
+    await eventually([plain.key], lambda: to_compact(app))
     app.services.memories.discard_all()
     for view in ("/history", "/context"):
         before, after = [await api.get(f"/v1/sessions/{name}{view}") for name in ("plain", "compacted")]
@@ -155,7 +158,7 @@ async def test_a_delivery_after_the_compaction_has_the_whole_call(serve: Serve) 
         receiver.replies = [Reply(status=500, gate=gate)]
         await recorded_call(app, "s", reopen_window=0, webhook=hook)
         first = (await receiver.one()).payload
-        await eventually([], lambda: app.services.store.claim_compactable("", 2**53, 1, 10))
+        await eventually([], lambda: to_compact(app))
         gate.set()
         assert first == (await receiver.wait(2))[1].payload
         assert await RestClient(app).contents() == first["contents"]

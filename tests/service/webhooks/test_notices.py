@@ -164,7 +164,7 @@ OPERATORS = {"id": "operator"}
 
 
 async def test_without_an_operators_webhook_there_is_none(tmp_path: Path, hook: WebhookReceiver) -> None:
-    """One that was taken away is not there; one that is gone is disabled, and sends again after the next start."""
+    """One that was turned off is not there; one that is gone is disabled, and sends again after a start with it."""
     store = f"sqlite:{tmp_path / 'calls.db'}"
     hook.replies = [Reply(410)]
     async with running_service(store=store, webhook_url=hook.url()) as app:
@@ -175,6 +175,8 @@ async def test_without_an_operators_webhook_there_is_none(tmp_path: Path, hook: 
         recover = "/v1/webhooks/operator/recover"
         assert (409, "webhook_disabled") == (await caller.post(recover, {"since": 0})).problem
     async with running_service(store=store) as app:
+        assert not await is_enabled(RestClient(app), OPERATORS)
+    async with running_service(store=store, webhook_url="none") as app:
         assert (404, "unknown_webhook") == (await RestClient(app).get("/v1/webhooks/operator")).problem
         assert {"webhooks": []} == (await RestClient(app).get("/v1/webhooks")).json
     async with running_service(store=store, webhook_url=hook.url()) as app:
