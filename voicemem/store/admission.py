@@ -48,7 +48,7 @@ class Batch(Struct, frozen=True, gc=False):
     expected_until_ms: int | None = None
     """Until when the producer of events that came without a connection is expected back."""
     expected_position: int | None = None
-    """Where the journal must end for the events to be stored; None: anywhere."""
+    """Where the journal must end for `offers` to be stored; None: anywhere."""
 
     def as_offers(self) -> Sequence[Offer]:
         """All events, as offers."""
@@ -99,7 +99,6 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
     return (
         batch.offers is None
         and batch.from_seq is None
-        and batch.expected_position is None
         and (batch.expected_until_ms is None or not must_note_expected(producer, batch.expected_until_ms))
         and batch.first_seq == producer.next_seq
         and batch.epoch in (None, producer.epoch)
