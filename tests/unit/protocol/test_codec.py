@@ -77,7 +77,12 @@ def test_unknown_fields_in_the_journal_are_ignored() -> None:
     assert decode_journaled(b'{"type":"session.closed","reason":"idle","why":[1]}') == SessionClosed(reason="idle")
 
 
-@pytest.mark.parametrize("row", [b"5", b"{}", b'{"type":"x"}', b'{"type":"asr","mood":1}', b'{"type":"asr"', b""])
+def test_a_row_of_a_type_that_a_later_version_has_changes_nothing() -> None:
+    """It takes its position like an event that was refused, and does not stop the memory of its session."""
+    assert decode_journaled(b'{"type":"memory.later","what":1}') == RefusalMarker(code="unknown_type")
+
+
+@pytest.mark.parametrize("row", [b"5", b"{}", b'{"type":"asr","mood":1}', b'{"type":"asr"', b""])
 def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
     """What lacks its type or a required field is not made into an event."""
     with pytest.raises(MALFORMED):
