@@ -30,6 +30,8 @@ from bench.harness.servers import ROOT, Server, journal, positions, raise_file_l
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 
 NAMES = ("bare", "voicemem")
+POSTGRESQL = "postgresql:"
+"""In place of a store: a PostgreSQL server with a database, for the time of the run."""
 SPARE_S = 90.0
 """Seconds for the load generator, in addition to the time of its plan."""
 SPARE_FILES = 500
@@ -66,13 +68,16 @@ def options_of(arguments: Sequence[str]) -> Options:
     parser.add_argument("--frame", type=int, default=1, help="events per frame (1)")
     parser.add_argument("--window", type=int, default=256, help="unacknowledged events per connection (256)")
     parser.add_argument("--rate", type=float, help="events per second and connection, instead of a window")
-    parser.add_argument("--store", help="sqlite:PATH of a new file, or memory: (default: a temporary file)")
+    parser.add_argument(
+        "--store",
+        help="sqlite:PATH of a new file, memory:, or postgresql: for a server of its own (default: a temporary file)",
+    )
     parser.add_argument("--runs", type=int, default=2, help="runs of each server; the better one counts (2)")
     given = parser.parse_args(arguments)
     rate = (10.0 if given.latency else 0.0) if given.rate is None else given.rate
     if rate and given.frame != 1:
         parser.error("with a rate, a frame is one event")
-    if given.store and given.store != MEMORY_STORE and Path(given.store.removeprefix(SQLITE_PREFIX)).exists():
+    if given.store and given.store.startswith(SQLITE_PREFIX) and Path(given.store.removeprefix(SQLITE_PREFIX)).exists():
         parser.error("the file of the store is there already")
     return Options(
         connections=given.connections or (1000 if given.latency else 100),
@@ -90,6 +95,15 @@ def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
     """The folder of the store's files, and its setting."""
     if given == MEMORY_STORE:
         yield None, MEMORY_STORE
+    elif given == POSTGRESQL:
+        from tests.support import postgresql
+
+        server = postgresql.Server(postgresql.programs())
+        try:
+            server.execute("create database bench")
+            yield server.folder, server.url("bench")
+        finally:
+            server.remove()
     elif given:
         yield Path(given.removeprefix(SQLITE_PREFIX)).resolve().parent, given
     else:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voicemem.config.service import SQLITE_PREFIX
+from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
 
 ROOT = Path(__file__).parents[2]
 START_S = 20.0
@@ -135,6 +135,13 @@ def raise_file_limit(files: int) -> None:
 
 
 def remove(store: str) -> None:
+    """Delete what a run has stored, so that the next one begins with an empty store."""
+    if store.startswith(POSTGRESQL_PREFIXES):
+        import psycopg
+
+        with psycopg.connect(store, autocommit=True) as connection:
+            connection.execute("drop schema public cascade")
+            connection.execute("create schema public")
     if store.startswith(SQLITE_PREFIX):
         for ending in MADE:
             Path(store.removeprefix(SQLITE_PREFIX) + ending).unlink(missing_ok=True)

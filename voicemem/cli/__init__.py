@@ -8,6 +8,7 @@ from voicemem.cli.agora_apps import agora
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.keys import keys
+from voicemem.cli.migrate import migrate
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
 from voicemem.version import __version__
@@ -31,5 +32,5 @@ def main() -> None:
 
 
 keys.add_command(agora)
-for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore):
+for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, migrate):
     main.add_command(command)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from voicemem.cli.common import run, store_option
-from voicemem.cli.keys import existing_path, new_or_existing_path, wait_for_services, with_store
+from voicemem.cli.keys import existing, new_or_existing, wait_for_services, with_store
 from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -67,7 +67,7 @@ def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str 
         await wait_for_services()
         audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
 
-    run(with_store(new_or_existing_path(store), work))
+    run(with_store(new_or_existing(store), work))
     click.echo(f"app {app_id} opens the project {project}, scopes {', '.join(scopes)}")
 
 
@@ -84,7 +84,7 @@ def list_apps(store: str) -> None:
     async def work(opened: Store) -> list[AgoraApp]:
         return await AgoraApps(Access(opened)).list(EVERY_PROJECT)
 
-    for app in run(with_store(existing_path(store), work)):
+    for app in run(with_store(existing(store), work)):
         certificates = "1 certificate " if app.old_certificate is None else "2 certificates"
         click.echo(f"{app.app_id}  {certificates}  {app.project}  {','.join(app.scopes)}")
 
@@ -106,7 +106,7 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
         app = await AgoraApps(Access(opened)).rotate(EVERY_PROJECT, app_id, text)
         audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
 
-    run(with_store(existing_path(store), work))
+    run(with_store(existing(store), work))
     click.echo(f"app {app_id} has the new certificate; the one before is valid until it is retired")
 
 
@@ -125,7 +125,7 @@ def retire_certificate(store: str, app_id: str) -> None:
         app = await AgoraApps(Access(opened)).retire(EVERY_PROJECT, app_id)
         audit("agora_certificate_retired", COMMAND_LINE, app.project, app=app_id)
 
-    run(with_store(existing_path(store), work))
+    run(with_store(existing(store), work))
     click.echo(f"app {app_id} has one certificate")
 
 
@@ -144,7 +144,7 @@ def remove_app(store: str, app_id: str) -> None:
         app = await AgoraApps(Access(opened)).remove(EVERY_PROJECT, app_id)
         audit("agora_app_removed", COMMAND_LINE, app.project, app=app_id)
 
-    run(with_store(existing_path(store), work))
+    run(with_store(existing(store), work))
     click.echo(f"app {app_id} is removed")
 
 

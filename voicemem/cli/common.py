@@ -15,7 +15,7 @@ import uvloop
 from voicemem.cli.logs import TextFormatter
 from voicemem.client import ClientError
 from voicemem.client.replay import ReplayFailed
-from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX, Settings
+from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.protocol.explain import known_names
 from voicemem.protocol.nearest import did_you_mean
@@ -124,13 +124,17 @@ def unknown_variables(context: click.Context, environment: Iterable[str]) -> lis
     return unknown
 
 
-store_option = setting("--store", "The server's store, sqlite:PATH.", default=Settings().store, show_default=True)
+store_option = setting(
+    "--store", "The server's store, sqlite:PATH or postgresql://…", default=Settings().store, show_default=True
+)
 
 
 def sqlite_path(store: str, in_memory: str) -> str:
     """The file of a --store. `in_memory` is the error for `memory:`, which has no file."""
     if store == MEMORY_STORE:
         raise CommandFailed(in_memory)
+    if store.startswith(POSTGRESQL_PREFIXES):
+        raise CommandFailed("This copies files of SQLite; back up PostgreSQL with its own tools (docs/postgresql.md).")
     path = store.removeprefix(SQLITE_PREFIX)
     if not path or path == store:
         raise CommandFailed(f"The store {store!r} is unknown; write sqlite:PATH.")

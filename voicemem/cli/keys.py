@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path, store_option
-from voicemem.config.service import SQLITE_PREFIX
+from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
@@ -70,7 +70,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **l
     Example:
       voicemem keys create --store sqlite:calls.db --scope read --name dashboard
     """
-    path = new_or_existing_path(store)
+    path = new_or_existing(store)
 
     async def work(opened: Store) -> str:
         key, text = await Access(opened).create_key(project, name, scopes, KeyLimits(**limits))
@@ -95,7 +95,7 @@ def list_keys(store: str) -> None:
     async def work(opened: Store) -> list[ApiKey]:
         return await opened.list_keys()
 
-    for key in run(with_store(existing_path(store), work)):
+    for key in run(with_store(existing(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
         limits = "".join(f"  {name}={limit}" for name, limit in key.limits._asdict().items() if limit)
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip() + limits)
@@ -151,7 +151,7 @@ def revoke_key(store: str, key_id: str) -> None:
             audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
         return revoked
 
-    if not run(with_store(existing_path(store), work)):
+    if not run(with_store(existing(store), work)):
         raise CommandFailed(f"There is no active key with the id {key_id}.")
     click.echo(f"key {key_id} is revoked")
 
@@ -160,12 +160,14 @@ def keys_store_path(store: str) -> str:
     return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
 
 
-def new_or_existing_path(store: str) -> str:
-    """The path of a store, announced if it does not exist yet."""
+def new_or_existing(store: str) -> str:
+    """The store of a --store; a file is announced if it does not exist yet."""
+    if store.startswith(POSTGRESQL_PREFIXES):
+        return store
     path = keys_store_path(store)
     if not os.path.exists(path):
         click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
-    return path
+    return f"{SQLITE_PREFIX}{path}"
 
 
 async def wait_for_services() -> None:
@@ -173,18 +175,20 @@ async def wait_for_services() -> None:
     await asyncio.sleep(ASK_AGAIN_MS / 1000)
 
 
-def existing_path(store: str) -> str:
-    """The path of an existing store: opening a mistyped one would create it."""
+def existing(store: str) -> str:
+    """The store of a --store, which must exist if it is a file: opening a mistyped one would create it."""
+    if store.startswith(POSTGRESQL_PREFIXES):
+        return store
     path = keys_store_path(store)
     if not os.path.exists(path):
         raise CommandFailed(f"There is no store {path}.")
-    return path
+    return f"{SQLITE_PREFIX}{path}"
 
 
-async def with_store(path: str, work: Callable[[Store], Awaitable[T]]) -> T:
+async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Work with a store on which a server may be running."""
     audit_to_terminal()
-    store = open_store(f"{SQLITE_PREFIX}{path}", exclusive=False)
+    store = open_store(url, exclusive=False)
     try:
         return await work(store)
     finally:

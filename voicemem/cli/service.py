@@ -27,6 +27,7 @@ from voicemem.config.service import (
     check_binding,
     check_service_settings,
     parse_address,
+    shown_store,
 )
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
@@ -41,7 +42,10 @@ SWITCH_S = 0.0005
 """How long the event loop may keep the committing thread waiting; Python's 5 ms are as long as a whole ack takes."""
 SERVE_OPTIONS = (
     setting(
-        "--store", "sqlite:PATH, or memory: to keep nothing after the end.", default=Settings().store, show_default=True
+        "--store",
+        "sqlite:PATH, postgresql://… for several nodes, or memory: to keep nothing after the end.",
+        default=Settings().store,
+        show_default=True,
     ),
     setting("--rest", "Where the REST API listens, HOST:PORT.", default=str(Settings().rest), show_default=True),
     setting(
@@ -298,13 +302,13 @@ async def describe_webhook(app: App) -> str:
 
 async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer) -> None:
     async with running(settings, tracer=tracer) as app:
-        click.echo(f"voicemem {__version__}, store {app.settings.store}")
+        click.echo(f"voicemem {__version__}, store {shown_store(app.settings.store)}")
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
         click.echo(f"  webhook  {await describe_webhook(app)}")
         click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
         if not await app.services.access.needs_key():
-            how = first_key_hint(app.settings.store)
+            how = first_key_hint(shown_store(app.settings.store))
             click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
@@ -374,5 +378,5 @@ def check_config(context: click.Context, /, **options: Any) -> None:
         click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
-        how = first_key_hint(settings.store)
+        how = first_key_hint(shown_store(settings.store))
         click.echo(f"Beyond loopback, a key in the store is required ({how}); only `serve` can tell.")

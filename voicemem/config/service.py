@@ -22,6 +22,7 @@ MIN_MEMORY_BUDGET, MAX_MEMORY_BUDGET = 16, 1024 * 1024
 """In MiB."""
 SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
+POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
 """In place of the operator's webhook URL: turns it off."""
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
@@ -157,8 +158,14 @@ def check_llm(settings: Settings) -> None:
 
 def check_store(store: str) -> None:
     """Raise `CannotStart` for anything but a store's URL; a program may pass any value."""
-    if not (isinstance(store, str) and re.fullmatch(r"memory:|sqlite:[^\0]+", store)):
-        raise CannotStart(f"The store {store!r} is unknown; write sqlite:PATH or memory:.")
+    if not (isinstance(store, str) and re.fullmatch(r"memory:|sqlite:[^\0]+|postgres(ql)?://[^\0]+", store)):
+        raise CannotStart(f"The store {store!r} is unknown; write sqlite:PATH, postgresql://HOST/DATABASE or memory:.")
+
+
+def shown_store(store: str) -> str:
+    """A store as it may be shown and logged: without the password that its URL may hold."""
+    hidden = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1@", store)
+    return re.sub(r"(?i)([?&](?:ssl)?password=)[^&]*", r"\1…", hidden)
 
 
 def check_ports(rest: Address, ingest: Address) -> None:
@@ -175,7 +182,8 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
         if not address.is_loopback:
             raise CannotStart(
                 f"Without keys the service listens on loopback only, not on {address}. Create a key"
-                f" (voicemem keys create --store {settings.store}), set VOICEMEM_ADMIN_KEY, or pass --insecure."
+                f" (voicemem keys create --store {shown_store(settings.store)}), set VOICEMEM_ADMIN_KEY,"
+                " or pass --insecure."
             )
 
 

@@ -78,6 +78,10 @@ class Operations(Protocol):
     def healthy(self) -> bool:
         """Whether the last commit succeeded."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the last commit failed, in one sentence for the operator; None where there is nothing more to say."""
+
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
 

@@ -51,10 +51,33 @@ async def sqlite(folder: Path) -> AsyncIterator[OpenHandle]:
         yield open_one
 
 
-ENGINES = {"memory:": Engine(memory, is_durable=False), "sqlite:": Engine(sqlite, is_durable=True)}
+@asynccontextmanager
+async def postgresql(folder: Path) -> AsyncIterator[OpenHandle]:
+    """Handles on one database of a real server."""
+    from tests.support import postgresql as support
+    from voicemem.store.postgresql.store import PostgresqlStore
+
+    name = support.take_database()
+    async with AsyncExitStack() as stack:
+        stack.callback(support.give_back, name)
+
+        async def open_one() -> Store:
+            store = PostgresqlStore(support.server().url(name))
+            stack.push_async_callback(store.close_store)
+            return store
+
+        yield open_one
 
 
-@pytest.fixture(params=ENGINES)
+ENGINES = {
+    "memory:": Engine(memory, is_durable=False),
+    "sqlite:": Engine(sqlite, is_durable=True),
+    "postgresql:": Engine(postgresql, is_durable=True),
+}
+PARAMS = [pytest.param(name, marks=pytest.mark.postgresql if name == "postgresql:" else ()) for name in ENGINES]
+
+
+@pytest.fixture(params=PARAMS)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine."""
     return ENGINES[request.param]

@@ -81,6 +81,10 @@ class SqliteStore(
     def healthy(self) -> bool:
         return self.database.healthy
 
+    @property
+    def trouble(self) -> str | None:
+        return None
+
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         (begin_counting if quotas.stored_bytes else forget_counts)(self.database.writer)
         self.database.rows.quotas = quotas

@@ -75,7 +75,7 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     if services.draining.is_set():
         raise Refused("draining")
     if not services.store.healthy:
-        raise StoreUnavailable
+        raise StoreUnavailable(services.store.trouble)
     report = services.memories.set_aside.report
     if not report.streams:
         return json_response(Readiness())

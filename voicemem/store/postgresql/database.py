@@ -1,0 +1,142 @@
+"""One PostgreSQL database: the connections of this process, and how jobs run on them.
+
+psycopg's connections block, so each belongs to one thread at a time. There are three kinds: those of lanes, on which
+appends go (`lanes`), those of other transactions, and those that only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import psycopg
+
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.postgresql.connection import Session, connect, is_lost, is_ours, unavailable, why
+from voicemem.store.postgresql.guesses import Guesses
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.keys import KeySource
+from voicemem.store.postgresql.lanes import Lane
+from voicemem.store.postgresql.schema import add_partitions, migrate
+from voicemem.store.postgresql.writer import Writer
+from voicemem.store.records import Quotas
+
+T = TypeVar("T")
+LANES, WRITERS, READERS = 2, 3, 2
+CLOSED = "The store was closed."
+SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+class Database:
+    """One PostgreSQL database. A job is a function of the rows of its transaction, or of a session that reads."""
+
+    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False) -> None:
+        """Connect, and make the schema in an empty database; with `upgrade` also bring an older one to this version.
+
+        Raises `CannotStart`.
+        """
+        self.url = url
+        self.token = secrets.token_bytes(8)
+        """Names the lanes of this object; no two objects share one."""
+        self.node: str | None = None
+        """The token of the node that this process is, once it has been registered."""
+        self.quotas = Quotas()
+        self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        self.trouble: str | None = None
+        """Why the last commit failed; None when it came through."""
+        self.closed = False
+        try:
+            session = connect(url)
+            try:
+                self.identity = migrate(session, upgrade)
+                (now_ms,) = session.one(SELECT_NOW)
+                add_partitions(session, now_ms)
+            finally:
+                session.close()
+        except psycopg.Error as error:
+            raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
+        self.keys = KeySource(now_ms, time.monotonic)
+        self.guesses = Guesses(budget or MemoryBudget())
+        self.lanes = [Lane(Writer(self, number), self.guesses) for number in range(LANES)]
+        self.idle_writers: queue.LifoQueue[Writer] = queue.LifoQueue()
+        for number in range(LANES, LANES + WRITERS):
+            self.idle_writers.put(Writer(self, number))
+        self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
+        self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
+        self.reading = threading.local()
+        self.reader_sessions: list[Session] = []
+
+    async def write(self, job: Callable[[Rows], T]) -> T:
+        """Run a job in a transaction of its own, and return its result after the commit.
+
+        A job that raises a `VoicememError` must do so before it writes. A job may run more than once. Raises
+        `StoreUnavailable`.
+        """
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job)
+
+    def run_write(self, job: Callable[[Rows], T]) -> T:
+        writer = self.idle_writers.get()
+        try:
+            return writer.run(job)
+        finally:
+            self.idle_writers.put(writer)
+
+    async def read(self, job: Callable[[Session], T]) -> T:
+        """Run a job that only reads. It sees everything that was committed before."""
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        return await asyncio.get_running_loop().run_in_executor(self.readers, self.run_read, job)
+
+    def run_read(self, job: Callable[[Session], T]) -> T:
+        """Run it on this thread's connection, once more on a new one where that was lost meanwhile."""
+        for is_last in (False, True):
+            session: Session | None = None
+            try:
+                session = self.reader()
+                return job(session)
+            except psycopg.Error as error:
+                if is_ours(error):
+                    raise
+                if is_last or session is None or not is_lost(session, error):
+                    raise unavailable(error, "read") from None
+        raise AssertionError("unreachable")
+
+    def reader(self) -> Session:
+        session: Session | None = getattr(self.reading, "session", None)
+        if session is None or session.is_lost:
+            try:
+                session = connect(self.url)
+            except CannotStart as error:
+                raise StoreUnavailable(error.detail) from None
+            self.reading.session = session
+            self.reader_sessions = [one for one in self.reader_sessions if not one.is_lost] + [session]
+        return session
+
+    def close(self) -> None:
+        """Finish the jobs that were begun, and close all connections."""
+        self.closed = True
+        for lane in self.lanes:
+            lane.close()
+        self.writing.shutdown()
+        self.readers.shutdown()
+        while not self.idle_writers.empty():
+            self.idle_writers.get().close()
+        for session in self.reader_sessions:
+            session.close()
+
+
+def reason(error: psycopg.Error) -> str:
+    """What the operator is told at a start: libpq's own sentence where no connection came about."""
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[0] if lines else "no connection"
+    return f"{why(error)}."

@@ -1,0 +1,73 @@
+"""Adds the webhook notices of a session's start and close to the table `exports`, in the same transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from voicemem.config.session import CLOSE_EVENTS, LEFT_EVENT, STARTED_EVENT, parse_config
+from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.keys import KeySource
+from voicemem.store.records import SessionHeader, notice_id
+from voicemem.store.streams import Stream
+
+SUBSCRIBERS = """
+    select key, event_types from endpoints where disabled_ms is null and stream = $1
+    union all
+    select key, event_types from endpoints where disabled_ms is null and project = $2
+    union all
+    select key, '[103]' from endpoints where disabled_ms is null and stream is null and project is null
+"""
+"""Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
+INSERT_DELIVERY = """
+    insert into exports (key, stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts,
+    due_ms, lease, leased_until_ms, made_ms) values ($1, $2, $3, $4, $5, $6, $7, null, 'pending', 0, $8, 0, 0, $8)
+"""
+SELECT_WAS_JOINED = """
+    select 1 from producers where bucket = $1 % 64 and stream = $1
+    union all
+    select 1 from journal where bucket = $1 % 64 and stream = $1 and producer is not null
+    limit 1
+"""
+
+
+def enqueue_start(session: Session, keys: KeySource, stream: Stream, now_ms: int) -> None:
+    """Add the notices that a session has started, or was reopened."""
+    enqueue(session, keys, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
+
+
+def enqueue_close(session: Session, keys: KeySource, stream: Stream, close_id: str, now_ms: int) -> None:
+    """Add the notices of a close; `close_id` is the notice id of its history.
+
+    A session that was closed as idle before anybody joined it has no history, metrics or turns to tell of. That it has
+    left is told all the same, since its start was.
+    """
+    unjoined = stream.provisional and session.row(SELECT_WAS_JOINED, (stream.key,)) is None
+    event_types = (LEFT_EVENT,) if unjoined else CLOSE_EVENTS
+    enqueue(session, keys, stream, event_types, stream.reason, close_id, now_ms)
+
+
+def enqueue(
+    session: Session,
+    keys: KeySource,
+    stream: Stream,
+    event_types: Sequence[int],
+    reason: str | None,
+    base_id: str,
+    now_ms: int,
+) -> None:
+    """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
+    rows = session.rows(SUBSCRIBERS, (stream.key, stream.project))
+    endpoints = [(key, msgspec.json.decode(subscribed)) for key, subscribed in rows]
+    receivers = [(event_type, key) for event_type in event_types for key, types in endpoints if event_type in types]
+    if not receivers:
+        return
+    config = parse_config(stream.config)
+    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    encoded = msgspec.json.encode(header)
+    for event_type, endpoint in receivers:
+        notice = notice_id(base_id, event_type)
+        values = (stream.key, endpoint, notice, event_type, stream.position, encoded, now_ms)
+        session.execute(INSERT_DELIVERY, (keys.draw(), *values))

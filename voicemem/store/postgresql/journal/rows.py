@@ -1,0 +1,357 @@
+"""The rows of one transaction: streams and producers under the lock of their stream's head, and the runs that it adds.
+
+A stream's `position` and a producer's `next_seq` follow from where the journal ends, so an ordinary append writes the
+journal only. Whoever changes anything else of a stream holds the lock of its head, and raises its `gen`: then no append
+that was decided by older rows comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import HISTORY_EVENT, apply_patch
+from voicemem.errors import StoreUnavailable
+from voicemem.protocol.codec import split_array
+from voicemem.store.batch_append import Originals
+from voicemem.store.postgresql.connection import Row, Session, Word
+from voicemem.store.postgresql.enqueue import enqueue_start
+from voicemem.store.postgresql.guesses import Guesses
+from voicemem.store.postgresql.journal.runs import (
+    INSERT_RUNS,
+    RunColumns,
+    archived_around,
+    find_last_seq,
+    find_run,
+    next_stored_seq,
+)
+from voicemem.store.postgresql.keys import KeySource
+from voicemem.store.records import Quotas
+from voicemem.store.runs import JournalRun
+from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
+
+STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
+"""The columns of `streams` s; `position` is that of the last time the row was saved."""
+POSITION = """greatest(s.position, (
+    select j.position + j.count - 1 from journal j where j.bucket = s.bucket and j.stream = s.key
+    order by j.position desc limit 1
+))"""
+"""Where the journal ends."""
+STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
+SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.bucket = $1 % 64 and s.key = $1"
+SELECT_STREAM_KEY = "select stream from stream_ids where project = $1 and kind = $2 and id = $3"
+LOCK_HEAD = "select gen from heads where bucket = $1 % 64 and stream = $1 for no key update"
+RAISE_GEN = "update heads set gen = gen + 1 where bucket = $1 % 64 and stream = $1 returning gen"
+INSERT_ID = "insert into stream_ids values ($1, $2, $3, $4) on conflict do nothing"
+INSERT_HEAD = "insert into heads values ($1 % 64, $1, 1)"
+INSERT_STREAM = """
+    insert into streams (bucket, key, project, kind, id, state, position, started_ms, ended_ms, reason, config,
+    silent_since_ms, ending_ms, ending_ts, ending_reason, provisional, due_ms, name, user_id, channel)
+    values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+"""
+UPDATE_STREAM = """
+    update streams set state = $2, position = $3, started_ms = $4, ended_ms = $5, reason = $6, config = $7,
+    silent_since_ms = $8, ending_ms = $9, ending_ts = $10, ending_reason = $11, provisional = $12, due_ms = $13,
+    name = $14, user_id = $15, channel = $16 where bucket = $1 % 64 and key = $1
+"""
+DELETE_LABELS = "delete from labels where bucket = $1 % 64 and stream = $1"
+INSERT_LABELS = "insert into labels select $1 % 64, $1, unnest($2::bytea[])"
+SAVE_OVERVIEW = """
+    insert into overviews (bucket, stream, name, user_id, labels) values ($1 % 64, $1, $2, $3, $4)
+    on conflict (bucket, stream) do update
+    set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
+"""
+IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
+"""The settings that a slim row repeats."""
+MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
+"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
+PRODUCER_COLUMNS = "epoch, next_seq, unsequenced, ended, node, expected_until_ms"
+SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where bucket = $1 % 64 and stream = $1 and name = $2"
+SELECT_PRODUCER_NAMES = "select name from producers where bucket = $1 % 64 and stream = $1"
+SAVE_PRODUCER = """
+    insert into producers values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8)
+    on conflict (bucket, stream, name) do update set epoch = excluded.epoch, next_seq = excluded.next_seq,
+    unsequenced = excluded.unsequenced, ended = excluded.ended, node = excluded.node,
+    expected_until_ms = excluded.expected_until_ms
+"""
+SELECT_FROM_SECRETS = "select value from secrets where bucket = $1 % 64 and stream = $1 and name = $2"
+DELETE_FROM_SECRETS = "delete from secrets where bucket = $1 % 64 and stream = $1 and name = $2"
+INSERT_INTO_SECRETS = "insert into secrets values ($1 % 64, $1, $2, $3)"
+DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = $1 where stream = $2"
+UPDATE_SESSION_ENDPOINT = """
+    update endpoints set url = $2, secret = $3, contents = $4, event_types = $5, disabled_ms = null,
+    disabled_reason = null where stream = $1
+"""
+INSERT_SESSION_ENDPOINT = """
+    insert into endpoints (key, stream, url, secret, contents, event_types, public_only)
+    values ($6, $1, $2, $3, $4, $5, true)
+"""
+DELETE_RETENTION = "delete from retention where bucket = $1 % 64 and stream = $1"
+
+
+class Conflict(Exception):
+    """Another transaction took a name or key meanwhile: this one is to be run again."""
+
+
+class Shared(Protocol):
+    """What all transactions of a store share."""
+
+    keys: KeySource
+    quotas: Quotas
+    count_quota_refusal: Callable[[str], None]
+    guesses: Guesses
+
+
+class Rows:
+    """Streams, producers and journals as one transaction sees and changes them; the job may change what it gets."""
+
+    def __init__(self, session: Session, shared: Shared) -> None:
+        self.session = session
+        self.shared = shared
+        self.streams: dict[int, Stream] = {}
+        self.producers: dict[tuple[int, str], ProducerState] = {}
+        self.gens: dict[int, int] = {}
+        """Of the streams that are locked."""
+        self.runs: list[JournalRun] = []
+        self.changed: set[int] = set()
+        """Streams of which more than the journal was changed."""
+
+    # Streams
+
+    def stream(self, key: int) -> Stream | None:
+        """The stream of a key, locked until the end of the transaction; None when there is none."""
+        stream = self.streams.get(key)
+        if stream is None:
+            head = self.session.row(LOCK_HEAD, (key,))
+            if head is None:
+                return None
+            self.flush()
+            stream = load_stream(self.session, SELECT_STREAM, (key,))  # only a later statement sees the journal's end
+            if stream is not None:
+                self.streams[key], self.gens[key] = stream, head[0]
+        return stream
+
+    def session_of(self, project: str, session_id: str) -> Stream | None:
+        return self.find_by_name(project, SESSION_KIND, session_id)
+
+    def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        row = self.session.row(SELECT_STREAM_KEY, (project, Word(kind), name))
+        return None if row is None else self.stream(row[0])
+
+    def add_stream(self, stream: Stream) -> None:
+        """Insert a new stream, which gets its key. Raises `Conflict` when another has just taken its id."""
+        stream.key = self.shared.keys.draw()
+        if not self.session.change(INSERT_ID, (stream.project, Word(stream.kind), stream.id, stream.key)):
+            raise Conflict
+        self.session.execute(INSERT_HEAD, (stream.key,))
+        config = stream.config
+        values = stream_values(stream)
+        self.session.execute(INSERT_STREAM, (stream.key, stream.project, Word(stream.kind), stream.id, *values))
+        self.streams[stream.key], self.gens[stream.key] = stream, 1
+        if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(config):
+            self.save_overview(stream)
+
+    def save_stream(self, stream: Stream) -> None:
+        self.session.execute(UPDATE_STREAM, (stream.key, *stream_values(stream)))
+        self.changed.add(stream.key)
+
+    def save_overview(self, stream: Stream) -> None:
+        """Repeat what lists show and look for of a session's configuration."""
+        name, labels = stream.config.get("name"), stream.config.get("labels")
+        encoded = None if labels is None else msgspec.json.encode(labels)
+        if encoded is not None and len(encoded.decode()) > MAX_OVERVIEW_LABELS:
+            encoded = None
+        shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
+        self.session.execute(SAVE_OVERVIEW, (stream.key, shown, stream.config.get("user_id"), encoded))
+        self.session.execute(DELETE_LABELS, (stream.key,))
+        if labels:
+            self.session.execute(INSERT_LABELS, (stream.key, [label_digest(*label) for label in labels.items()]))
+
+    # Producers
+
+    def producer(self, key: int, name: str) -> ProducerState:
+        """A session's producer; a new one when it is unknown. Its stream must be locked."""
+        producer = self.producers.get((key, name))
+        if producer is None:
+            self.flush()
+            journaled = find_last_seq(self.session, key, name) + 1
+            row = self.session.row(SELECT_PRODUCER, (key, name))
+            if row is None:
+                producer = ProducerState(name, next_seq=journaled)
+            else:
+                epoch, next_seq, unsequenced, ended, node, expected_until_ms = row
+                next_seq = max(next_seq, journaled)
+                producer = ProducerState(name, epoch, next_seq, unsequenced, ended, node, expected_until_ms)
+            self.producers[key, name] = producer
+        return producer
+
+    def save_producer(self, key: int, producer: ProducerState) -> None:
+        node = None if producer.node is None else Word(producer.node)
+        values = (producer.epoch, producer.next_seq, producer.unsequenced, producer.ended, node)
+        self.session.execute(SAVE_PRODUCER, (key, producer.name, *values, producer.expected_until_ms))
+        self.changed.add(key)
+
+    def save_producers(self, key: int) -> None:
+        """Write the `next_seq` of a journal's producers into their own rows, which stay when its rows are archived."""
+        for (name,) in self.session.rows(SELECT_PRODUCER_NAMES, (key,)):
+            self.save_producer(key, self.producer(key, name.decode()))
+
+    # Journals
+
+    def add_run(self, run: JournalRun) -> None:
+        self.runs.append(run)
+
+    def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
+        """Journal an event of the server's own. The caller saves the stream's row."""
+        stream.position += 1
+        payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
+        self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
+
+    def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
+        """See `voicemem.store.batch_append.AppendRows`."""
+        self.flush()
+        archived = archived_around(self.session, key, producer.name, seq)
+        if archived.payloads:
+            return Originals(archived.payloads, archived.seqs, range(0))
+        run = find_run(self.session, key, producer.name, seq)
+        after, stored, gap = 1, [], range(0)
+        if run is not None:
+            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
+        if seq >= after:
+            stop = next_stored_seq(self.session, key, producer.name, seq) or producer.next_seq
+            gap = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
+        return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
+
+    def flush(self) -> None:
+        """Insert the runs that were added: before each query that must see them, and at the end."""
+        if self.runs:
+            columns = RunColumns()
+            for run in self.runs:
+                columns.add(run, waypoint=run.seq is not None)
+            self.session.execute(INSERT_RUNS, columns.values)
+            self.runs.clear()
+
+    # What changes with a stream
+
+    def reopen(self, stream: Stream, now_ms: int) -> None:
+        """See `voicemem.store.batch_append.AppendRows`."""
+        self.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
+        stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
+        stream.silent_since_ms = now_ms
+        self.session.execute(DELETE_RETENTION, (stream.key,))
+        enqueue_start(self.session, self.shared.keys, stream, now_ms)
+
+    def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+        """See `voicemem.store.batch_append.AppendRows`."""
+        stream.config = apply_patch(stream.config, session_patch.public)
+        if not IN_OVERVIEW.isdisjoint(session_patch.public):
+            self.save_overview(stream)
+        self.save_secrets(stream, session_patch, now_ms)
+
+    def save_secrets(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+        """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
+        for name, value in session_patch.secrets.items():
+            self.session.execute(DELETE_FROM_SECRETS, (stream.key, name))
+            if value is not None:
+                self.session.execute(INSERT_INTO_SECRETS, (stream.key, name, value))
+        if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
+            self.save_endpoint(stream, now_ms)
+
+    def save_endpoint(self, stream: Stream, now_ms: int) -> None:
+        """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
+        webhook = stream.config.get("webhook") or {}
+        if webhook.get("url") is None:
+            self.session.execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
+            return
+        secret = self.session.row(SELECT_FROM_SECRETS, (stream.key, "webhook.secret"))
+        event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT]))
+        contents = Word(webhook.get("contents", "full"))
+        values = (stream.key, webhook["url"], secret[0] if secret else None, contents, event_types)
+        if not self.session.change(UPDATE_SESSION_ENDPOINT, values):
+            self.session.execute(INSERT_SESSION_ENDPOINT, (*values, self.shared.keys.draw()))
+
+    def count_refusal(self, quota: str) -> None:
+        """See `voicemem.store.batch_append.AppendRows`."""
+        self.shared.count_quota_refusal(quota)
+
+    # The end of the transaction
+
+    def finish(self) -> None:
+        """Write what was added, and raise the gen of what was changed: the last thing before the commit."""
+        self.flush()
+        for key in sorted(self.changed & self.gens.keys()):
+            (self.gens[key],) = self.session.one(RAISE_GEN, (key,))
+
+    def after_commit(self) -> None:
+        """What was committed is what the next append of these streams is decided by."""
+        for key, stream in self.streams.items():
+            known = {name: producer for (stream_key, name), producer in self.producers.items() if stream_key == key}
+            self.shared.guesses.put(stream, self.gens[key], known)
+
+
+def stream_values(stream: Stream) -> Sequence[Any]:
+    """The values of the columns of `streams` that change."""
+    config = stream.config
+    return (
+        Word(stream.state),
+        stream.position,
+        stream.started_ms,
+        stream.ended_ms,
+        stream.reason,
+        msgspec.json.encode(config),
+        stream.silent_since_ms,
+        stream.ending_ms,
+        stream.ending_ts,
+        stream.ending_reason,
+        stream.provisional,
+        close_due_ms(stream),
+        config.get("name"),
+        config.get("user_id"),
+        config.get("channel"),
+    )
+
+
+def label_digest(name: str, value: str) -> bytes:
+    """What finds the sessions with a label."""
+    return sha256(msgspec.json.encode([name, value])).digest()
+
+
+def to_text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def to_stream(row: Row) -> Stream:
+    """The stream of a row of `STREAM_COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
+    key, project, kind, stream_id, state, position, started_ms, ended_ms, reason, config, *rest = row
+    silent_since_ms, ending_ms, ending_ts, ending_reason, provisional = rest
+    try:
+        decoded = msgspec.json.decode(config, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
+    return Stream(
+        key,
+        project.decode(),
+        kind,
+        stream_id.decode(),
+        state,
+        position,
+        started_ms,
+        ended_ms,
+        to_text(reason),
+        decoded,
+        silent_since_ms,
+        ending_ms,
+        ending_ts,
+        to_text(ending_reason),
+        provisional,
+    )
+
+
+def load_stream(session: Session, query: str, values: Sequence[Any]) -> Stream | None:
+    """The stream that a query of `STREAM_COLUMNS` finds; None when it finds none. Raises `StoreUnavailable`."""
+    row = session.row(query, values)
+    return None if row is None else to_stream(row)

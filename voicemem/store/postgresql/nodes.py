@@ -1,0 +1,253 @@
+"""`voicemem.store.port.Nodes` and `Claims` on PostgreSQL.
+
+Whoever retires a node deletes its row and then its lanes: that waits for what still commits there, and keeps out what
+would come later. Only then does it look at what the node held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from voicemem.errors import StoreUnavailable
+from voicemem.store.postgresql.connection import Row, Session, Word
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
+from voicemem.store.records import Node
+from voicemem.store.streams import AWAITED_MS, SESSION_KIND, Stream, close_due_ms
+
+NODE_COLUMNS = ", ".join(Node.__struct_fields__)
+LOCK_NODES = "select 1 from meta where name = 'schema' for update"
+"""Held while a node starts: of two that start at once on an empty store only one finds no other."""
+INSERT_NODE = f"""
+    insert into nodes ({NODE_COLUMNS}) values ($1, $2, $3, $4, $5, $6) on conflict (token) do update
+    set expires_ms = excluded.expires_ms
+"""
+RENEW_NODE = "update nodes set expires_ms = $1 where token = $2"
+SELECT_NODES = f"select {NODE_COLUMNS} from nodes order by started_ms, token"
+SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > $1 and token != $2 limit 1"
+SELECT_LOST_NODES = "select token from nodes where expires_ms <= $1"
+DELETE_NODE = "delete from nodes where token = $1"
+DELETE_ALL_NODES = "delete from nodes"
+FENCE = "delete from lanes where node = $1"
+FENCE_ALL = "delete from lanes where node is not null"
+FORGET_OUTCOMES = "delete from outcomes o where not exists (select 1 from lanes l where l.token = o.token)"
+JOIN_LANES = "update lanes set node = $1 where token = $2"
+
+SELECT_RUNNING = f"select {STORED_COLUMNS} from streams s where s.state = 'running' and s.kind = '{SESSION_KIND}'"
+SELECT_LEFT = f"""
+    {SELECT_RUNNING} and (s.bucket, s.key) in (select bucket, stream from producers where node = $1)
+    and not exists (
+        select 1 from producers p where p.bucket = s.bucket and p.stream = s.key and p.node is not null and p.node != $1
+    )
+"""
+"""Sessions of which no producer is connected to another node."""
+LOCK_HEADS = """
+    select 1 from heads where (bucket, stream) in (select bucket, stream from producers where node = $1)
+    order by stream for no key update
+"""
+RAISE_GENS = """
+    update heads set gen = gen + 1 where (bucket, stream) in (select bucket, stream from producers where node = $1)
+"""
+RAISE_ALL_GENS = """
+    update heads h set gen = gen + 1 from streams s
+    where s.bucket = h.bucket and s.key = h.stream and s.state = 'running'
+"""
+DISCONNECT = "update producers set node = null, expected_until_ms = $2 where node = $1"
+DISCONNECT_ALL = "update producers set node = null, expected_until_ms = $1 where node is not null"
+SELECT_EXPECTED_NOT_ENDED = """
+    select 1 from producers where bucket = $1 % 64 and stream = $1 and not ended
+    and (node is not null or expected_until_ms > $2) limit 1
+"""
+UPDATE_TIMES = """
+    update streams set silent_since_ms = $2, ending_ms = $3, due_ms = $4 where bucket = $1 % 64 and key = $1
+"""
+MAX_WAITING_MS = 600_000
+"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
+RELEASE_DELIVERIES = """
+    update exports set leased_until_ms = 0, due_ms = least(due_ms, $2), node = null
+    where due_ms is not null and node = $1
+"""
+RELEASE_ALL_DELIVERIES = f"""
+    update exports set leased_until_ms = 0, node = null,
+    due_ms = least(due_ms, case when waiting_for is null then $1 else $1 + {MAX_WAITING_MS} end)
+    where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > $1))
+"""
+RELEASE_CLAIMS = (
+    "update retention set node = null, leased_until_ms = 0 where node = $1",
+    "delete from claims where node = $1",
+    "delete from replies where node = $1",
+)
+RELEASE_ALL_CLAIMS = (
+    "update retention set node = null, leased_until_ms = 0 where node is not null",
+    "delete from claims",
+    "delete from replies",
+)
+CLAIM_SUMMARY = """
+    insert into claims values ($1 % 64, $1, $2, $4) on conflict (bucket, stream) do update
+    set node = excluded.node, until_ms = excluded.until_ms where claims.node = $2 or claims.until_ms <= $3
+"""
+RELEASE_SUMMARY = "delete from claims where bucket = $1 % 64 and stream = $1 and node = $2"
+BEGIN_REPLY = """
+    insert into replies values ($1 % 64, $1, $2, $3)
+    on conflict (bucket, stream, item) do update set node = excluded.node
+"""
+END_REPLY = "delete from replies where bucket = $1 % 64 and stream = $1 and item = $2"
+SELECT_REPLIES = "select item from replies where bucket = $1 % 64 and stream = $1"
+SELECT_POSITIONS = f"""
+    select s.key, {POSITION} from unnest($1::bigint[]) as wanted (key)
+    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state != 'erased'
+"""
+SELECT_SUPERSEDED = """
+    select l.stream, l.name, l.epoch from unnest($1::bigint[], $2::bytea[], $3::bigint[]) as l (stream, name, epoch)
+    join producers p on p.bucket = l.stream % 64 and p.stream = l.stream and p.name = l.name where p.epoch > l.epoch
+"""
+
+
+class PostgresqlNodes:
+    """The methods are documented in `voicemem.store.port.Nodes`."""
+
+    database: Database
+
+    @property
+    def is_exclusive(self) -> bool:
+        return False
+
+    async def start_node(self, node: Node, now_ms: int) -> None:
+        token, *texts = Word(node.token), node.address, node.version
+        values = (token, *texts, node.snapshot_version, node.started_ms, node.expires_ms)
+
+        def job(rows: Rows) -> None:
+            rows.session.execute(LOCK_NODES)
+            if rows.session.row(SELECT_LIVING_NODE, (now_ms, token)) is None:
+                free_everything(rows.session, now_ms)
+            rows.session.execute(INSERT_NODE, values)
+
+        self.database.node = None
+        await self.database.write(job)
+        self.database.node = node.token  # from now on lanes are opened for it
+        await self.database.write(lambda rows: rows.session.change(JOIN_LANES, (token, self.database.token)))
+        self.database.guesses.clear()
+
+    async def renew_node(self, token: str, expires_ms: int) -> bool:
+        return bool(await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token)))))
+
+    async def retire_node(self, token: str, now_ms: int) -> bool:
+        return await self.database.write(lambda rows: retire(rows.session, token, now_ms))
+
+    async def retire_lost_nodes(self, now_ms: int) -> list[str]:
+        retired = []
+        for (token,) in await self.database.read(lambda session: session.rows(SELECT_LOST_NODES, (now_ms,))):
+            if await self.database.write(partial(retire_lost, token, now_ms)):
+                retired.append(token)
+        return retired
+
+    async def list_nodes(self) -> list[Node]:
+        rows = await self.database.read(lambda session: session.rows(SELECT_NODES))
+        return [to_node(row) for row in rows]
+
+    async def read_positions(self, keys: Sequence[int]) -> dict[int, int]:
+        rows = await self.database.read(lambda session: session.rows(SELECT_POSITIONS, (list(keys),)))
+        return dict(rows)
+
+    async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+        if not leases:
+            return []
+        streams, names, epochs = (list(values) for values in zip(*leases, strict=True))
+        values = (streams, [name.encode() for name in names], epochs)
+        rows = await self.database.read(lambda session: session.rows(SELECT_SUPERSEDED, values))
+        return [(stream, name.decode(), epoch) for stream, name, epoch in rows]
+
+
+class PostgresqlClaims:
+    """The methods are documented in `voicemem.store.port.Claims`."""
+
+    database: Database
+
+    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
+        values = (key, Word(node), now_ms, now_ms + lease_ms)
+        return bool(await self.database.write(lambda rows: rows.session.change(CLAIM_SUMMARY, values)))
+
+    async def release_summary(self, key: int, node: str) -> None:
+        await self.database.write(lambda rows: rows.session.change(RELEASE_SUMMARY, (key, Word(node))))
+
+    async def begin_reply(self, key: int, item: str, node: str) -> None:
+        await self.database.write(lambda rows: rows.session.change(BEGIN_REPLY, (key, item, Word(node))))
+
+    async def end_reply(self, key: int, item: str) -> None:
+        await self.database.write(lambda rows: rows.session.change(END_REPLY, (key, item)))
+
+    async def list_replies(self, key: int) -> set[str]:
+        rows = await self.database.read(lambda session: session.rows(SELECT_REPLIES, (key,)))
+        return {item.decode() for (item,) in rows}
+
+
+def free_everything(session: Session, now_ms: int) -> None:
+    """Free what all nodes held; every running session is silent from now on."""
+    session.execute(DELETE_ALL_NODES)
+    session.execute(FENCE_ALL)
+    session.execute(FORGET_OUTCOMES)
+    session.execute(RAISE_ALL_GENS)
+    session.execute(DISCONNECT_ALL, (now_ms + AWAITED_MS,))
+    fall_silent(session, session.rows(SELECT_RUNNING), now_ms)
+    session.execute(RELEASE_ALL_DELIVERIES, (now_ms,))
+    for release in RELEASE_ALL_CLAIMS:
+        session.execute(release)
+
+
+def retire_lost(token: str, now_ms: int, rows: Rows) -> bool:
+    """Retire a node if its lease is still over: it may have been renewed since somebody looked."""
+    found = rows.session.rows(f"{SELECT_LOST_NODES} and token = $2 for update", (now_ms, Word(token)))
+    return bool(found) and retire(rows.session, token, now_ms)
+
+
+def retire(session: Session, token: str, now_ms: int) -> bool:
+    """Free what a node holds, unless another has done it."""
+    node = Word(token)
+    if not session.change(DELETE_NODE, (node,)):
+        return False
+    session.execute(FENCE, (node,))
+    session.execute(FORGET_OUTCOMES)
+    session.rows(LOCK_HEADS, (node,))
+    left = session.rows(SELECT_LEFT, (node,))
+    session.execute(RAISE_GENS, (node,))
+    session.execute(DISCONNECT, (node, now_ms + AWAITED_MS))
+    fall_silent(session, left, now_ms)
+    session.execute(RELEASE_DELIVERIES, (node, now_ms))
+    for release in RELEASE_CLAIMS:
+        session.execute(release, (node,))
+    return True
+
+
+def fall_silent(session: Session, rows: Iterable[Row], now_ms: int) -> None:
+    """Let running sessions fall silent whose connections have broken; their producers are disconnected already.
+
+    The end of one that has committed it waits for those that are expected back, as if it had just been committed.
+    """
+    for row in rows:
+        with suppress(StoreUnavailable):  # a damaged row concerns its own session only
+            session.execute(UPDATE_TIMES, times_after_break(session, to_stream(row), now_ms))
+
+
+def times_after_break(session: Session, stream: Stream, now_ms: int) -> tuple[int, int, int | None, int | None]:
+    """The stream's key, and the times of its row: silent since, ending, due."""
+    stream.silent_since_ms = now_ms
+    if stream.ending is None:
+        return stream.key, now_ms, None, close_due_ms(stream)
+    if session.row(SELECT_EXPECTED_NOT_ENDED, (stream.key, now_ms)) is None:
+        return stream.key, now_ms, stream.ending_ms, now_ms
+    stream.ending_ms = now_ms
+    return stream.key, now_ms, now_ms, close_due_ms(stream)
+
+
+def to_node(row: Row) -> Node:
+    token, address, version, snapshot_version, started_ms, expires_ms = row
+    return Node(
+        token=token,
+        address=address.decode(),
+        version=version.decode(),
+        snapshot_version=snapshot_version,
+        started_ms=started_ms,
+        expires_ms=expires_ms,
+    )

@@ -1,0 +1,231 @@
+"""`voicemem.store.port.Outbox` on PostgreSQL: leases, frozen bodies, the attempt log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from voicemem.store.postgresql.connection import Row, Session, Word
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.journal.rows import Rows, to_text
+from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint, SessionHeader
+
+DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
+ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
+NOT_ERASED = "(select s.state from streams s where s.bucket = x.stream % 64 and s.key = x.stream) != 'erased'"
+"""True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
+CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
+EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+FRONT_ROWS = 200
+"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
+busy or were taken away, it looks at the oldest of each endpoint."""
+WITH_WAITING = """
+    with recursive waiting(key) as (
+        select min(endpoint) from exports where due_ms is not null
+        union all
+        select (select min(endpoint) from exports where due_ms is not null and endpoint > waiting.key)
+        from waiting where waiting.key is not null
+    )
+"""
+"""The endpoints that have waiting deliveries: one step through the index for each."""
+OLDEST_DUE = "(select * from exports where due_ms <= $1 order by due_ms, key limit $3) c"
+OLDEST_OF_EACH_ENDPOINT = """
+    waiting cross join lateral (
+        select * from exports where endpoint = waiting.key and due_ms <= $1 order by due_ms, key
+        limit greatest($2::bigint, $3::bigint)
+    ) c
+"""
+SELECT_DUE_FROM = f"""
+    select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join exports x on x.key = c.key
+    join endpoints e on e.key = x.endpoint
+    where x.due_ms <= $1 and x.leased_until_ms <= $1 and e.disabled_ms is null
+    and e.url != all($4::bytea[]) and {NOT_ERASED} order by x.due_ms, x.key limit $2
+    for no key update of x skip locked
+"""
+SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
+SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
+COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= $1 limit $2) c"
+LEASE_DELIVERIES = """
+    update exports set lease = lease + 1, leased_until_ms = $1, due_ms = $1, node = $2 where key = any($3::bigint[])
+"""
+FREEZE_PAYLOAD = f"""
+    update exports x set payload = $1, waiting_for = null where key = $2 and payload is null and {NOT_ERASED}
+"""
+SELECT_PAYLOAD = f"select payload from exports x where key = $1 and {NOT_ERASED}"
+FINISH_DELIVERY = f"""
+    update exports x set state = case when state = 'failed' and $1 = 'pending' then 'failed' else $1 end,
+    due_ms = case when state = 'failed' then null else $2::bigint end, attempts = attempts + 1, lease = lease + 1,
+    leased_until_ms = 0, node = null where key = $3 and lease = $4 and {NOT_ERASED}
+"""
+"""A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
+POSTPONE_DELIVERY = """
+    update exports set waiting_for = $1, due_ms = $2, leased_until_ms = 0, node = null, lease = lease + 1
+    where key = $3 and lease = $4 and due_ms is not null
+"""
+INSERT_ATTEMPT = "insert into attempts values ($1, $2, $3, $4, $5, $6, $7)"
+SELECT_ATTEMPTS = """
+    select started_ms, duration_ms, status, error, excerpt from attempts where export = $1 order by number
+"""
+DISABLE_GONE_ENDPOINT = """
+    update endpoints set disabled_ms = $1, disabled_reason = 'gone'
+    where key = $2 and url = $3 and disabled_ms is null
+"""
+DISABLE_FAILING_ENDPOINT = """
+    update endpoints set disabled_ms = $1, disabled_reason = 'failing'
+    where key = $2 and disabled_ms is null and project is not null and failing_since_ms <= $3
+"""
+SELECT_NEXT_DUE_MS = "select due_ms from exports where due_ms is not null order by due_ms limit 1"
+SELECT_SESSION_DELIVERIES = f"""
+    select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
+    from exports x join endpoints e on e.key = x.endpoint
+    where x.stream = $1 and {NOT_ERASED} order by x.key
+"""
+FAIL_PENDING_DELIVERIES = """
+    update exports set state = 'failed', due_ms = null where endpoint = $1 and due_ms is not null
+"""
+CLEAR_FAILING_SINCE = """
+    update endpoints set failing_since_ms = null where key = $1 and failing_since_ms is not null
+"""
+SET_FAILING_SINCE = """
+    update endpoints set failing_since_ms = $2
+    where key = $1 and failing_since_ms is null and project is not null
+"""
+
+
+class PostgresqlOutbox:
+    """Deliveries on their way; the methods are documented in `voicemem.store.port.Outbox`."""
+
+    database: Database
+
+    async def claim_deliveries(
+        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
+    ) -> list[ClaimedDelivery]:
+        def job(rows: Rows) -> list[ClaimedDelivery]:
+            due = select_due(rows.session, now_ms, busy, limit)
+            deliveries = [to_claimed_delivery(row) for row in due]
+            keys = [delivery.key for delivery in deliveries]
+            if keys:
+                rows.session.execute(LEASE_DELIVERIES, (now_ms + lease_ms, Word(node), keys))
+            return deliveries
+
+        if await self.database.read(lambda session: session.one(COUNT_DUE, (now_ms, 1))) == (0,):
+            return []
+        return await self.database.write(job)
+
+    async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
+        def job(rows: Rows) -> bytes | None:
+            rows.session.execute(FREEZE_PAYLOAD, (payload, delivery.key))
+            row = rows.session.row(SELECT_PAYLOAD, (delivery.key,))
+            return None if row is None else row[0]
+
+        return await self.database.write(job)
+
+    async def finish_delivery(
+        self,
+        delivery: ClaimedDelivery,
+        attempt: Attempt,
+        state: Literal["pending", "delivered", "failed"],
+        due_ms: int | None,
+    ) -> bool:
+        def job(rows: Rows) -> bool:
+            if not rows.session.change(FINISH_DELIVERY, (Word(state), due_ms, delivery.key, delivery.lease)):
+                return False
+            rows.session.execute(INSERT_ATTEMPT, (delivery.key, delivery.attempts + 1, *attempt))
+            record_health(rows.session, delivery.endpoint.key, attempt, state)
+            return True
+
+        return await self.database.write(job)
+
+    async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
+        values = (Word(waiting_for), due_ms, delivery.key, delivery.lease)
+        await self.database.write(lambda rows: rows.session.change(POSTPONE_DELIVERY, values))
+
+    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        def job(rows: Rows) -> None:
+            if rows.session.change(DISABLE_GONE_ENDPOINT, (now_ms, endpoint.key, endpoint.url)):
+                fail_pending(rows.session, endpoint.key)
+
+        await self.database.write(job)
+
+    async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
+        def job(rows: Rows) -> bool:
+            disabled = bool(rows.session.change(DISABLE_FAILING_ENDPOINT, (now_ms, key, since_ms)))
+            if disabled:
+                fail_pending(rows.session, key)
+            return disabled
+
+        return await self.database.write(job)
+
+    async def next_delivery_ms(self) -> int | None:
+        row = await self.database.read(lambda session: session.row(SELECT_NEXT_DUE_MS))
+        return None if row is None else int(row[0])
+
+    async def list_deliveries(self, stream: int) -> list[Delivery]:
+        def job(session: Session) -> list[Delivery]:
+            return [
+                Delivery(notice.decode(), url.decode(), event_type, state, attempts_of(session, key), waiting_for)
+                for key, notice, url, event_type, state, waiting_for in session.rows(
+                    SELECT_SESSION_DELIVERIES, (stream,)
+                )
+            ]
+
+        return await self.database.read(job)
+
+
+def select_due(session: Session, now_ms: int, busy: Sequence[str], limit: int) -> list[Row]:
+    """The deliveries that are due at endpoints that are not busy, the oldest first, locked.
+
+    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
+    endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
+    """
+    values = (now_ms, limit, FRONT_ROWS, [url.encode() for url in busy])
+    rows = session.rows(SELECT_DUE_AT_FRONT, values)
+    if len(rows) == limit or session.one(COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
+        return rows
+    return session.rows(SELECT_DUE_EVERYWHERE, values)
+
+
+def fail_pending(session: Session, endpoint: int) -> None:
+    """Mark the deliveries that wait for an endpoint as failed."""
+    session.execute(FAIL_PENDING_DELIVERIES, (endpoint,))
+
+
+def record_health(session: Session, endpoint: int, attempt: Attempt, state: str) -> None:
+    """Note since when every attempt at a project's endpoint has failed."""
+    if state == "delivered":
+        session.execute(CLEAR_FAILING_SINCE, (endpoint,))
+    else:
+        session.execute(SET_FAILING_SINCE, (endpoint, attempt.started_ms))
+
+
+def attempts_of(session: Session, delivery: int) -> list[Attempt]:
+    return [
+        Attempt(started_ms, duration_ms, status, to_text(error), excerpt.decode())
+        for started_ms, duration_ms, status, error, excerpt in session.rows(SELECT_ATTEMPTS, (delivery,))
+    ]
+
+
+def to_claimed_delivery(row: Row) -> ClaimedDelivery:
+    key, stream, notice_id, event_type, position, closing, payload, attempts, lease, restarted_at, *endpoint = row
+    return ClaimedDelivery(
+        key=key,
+        stream=stream,
+        endpoint=to_endpoint(endpoint),
+        notice_id=notice_id.decode(),
+        event_type=event_type,
+        position=position,
+        closing=CLOSING_DECODER.decode(closing),
+        payload=payload,
+        attempts=attempts,
+        lease=lease + 1,
+        restarted_at=restarted_at,
+    )
+
+
+def to_endpoint(values: Sequence[Any]) -> Endpoint:
+    row = dict(zip(Endpoint.__struct_fields__, values, strict=True))
+    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
+    texts = {name: value.decode() for name, value in row.items() if isinstance(value, bytes)}
+    return Endpoint(**{**row, **texts})

@@ -1,0 +1,208 @@
+"""Erasure and expiry: a mark makes a session unreadable at once, then its content is deleted a portion at a time.
+
+PostgreSQL keeps deleted rows on its pages until vacuum lets them be used again, and longer in its log, its replicas and
+its backups; docs/postgresql.md says what that means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.journal.new_streams import RELEASE_NAME
+from voicemem.store.postgresql.journal.rows import DELETE_LABELS, Rows
+from voicemem.store.streams import USER_KIND, Stream
+
+
+class ContentTable(NamedTuple):
+    """One table that holds content of a session ($1)."""
+
+    rows: str
+    """Selects at most $2 of its rows there: key, and size in bytes."""
+    delete: str
+    """Deletes those whose keys are given ($2)."""
+
+
+def of_stream(table: str, key: str, size: str, cast: str = "bigint") -> ContentTable:
+    """A table that is led by the bucket, and its rows of one session told apart by a column."""
+    own = "bucket = $1 % 64 and stream = $1"
+    return ContentTable(
+        f"select {key}, {size} from {table} where {own} order by {key} limit $2",
+        f"delete from {table} where {own} and {key} = any($2::{cast}[])",
+    )
+
+
+CONTENT_TABLES = (
+    ContentTable(
+        "select x.key, 0 from exports x where x.stream = $1"
+        " and exists (select 1 from attempts a where a.export = x.key) limit $2",
+        "delete from attempts where export = any($2::bigint[]) and $1 = $1",
+    ),
+    ContentTable(
+        "select key, octet_length(closing) + coalesce(octet_length(payload), 0) from exports"
+        " where stream = $1 limit $2",
+        "delete from exports where key = any($2::bigint[]) and stream = $1",
+    ),
+    of_stream("journal", "position", "octet_length(payload)"),
+    of_stream("archives", "position", "octet_length(runs)"),
+    of_stream("snapshots", "version", "octet_length(state)"),
+    of_stream("overviews", "stream", "coalesce(octet_length(figures), 0)"),
+    of_stream("set_aside", "stream", "0"),
+    of_stream("secrets", "name", "octet_length(value)", "bytea"),
+    of_stream("replies", "item", "octet_length(item)", "bytea"),
+    ContentTable(
+        "select key, octet_length(url) from endpoints where stream = $1 limit $2",
+        "delete from endpoints where key = any($2::bigint[]) and stream = $1",
+    ),
+    of_stream("producers", "name", "octet_length(name)", "bytea"),
+)
+"""In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
+ERASED_USER_KIND = "erased user"
+"""The kind of the row that is left of an erased user's stream."""
+
+IS_FREE = "(node is null or node = $2 or leased_until_ms <= $1)"
+"""Whether this node ($2) may claim the row of a session now ($1)."""
+SELECT_EXPIRED = f"""
+    select bucket, stream from retention where expires_ms <= $1 and {IS_FREE} order by expires_ms limit $3
+"""
+SELECT_ERASED = f"""
+    select bucket, stream from retention where erased_ms is not null and {IS_FREE} order by erased_ms limit $3
+"""
+CLAIM = """
+    with found as ({query} for no key update skip locked)
+    update retention r set node = $2, leased_until_ms = $4 from found
+    where r.bucket = found.bucket and r.stream = found.stream
+"""
+SELECT_IS_EXPIRED = "select 1 from retention where bucket = $1 % 64 and stream = $1 and expires_ms <= $2"
+RENAME_STREAM = "update streams set kind = $2, id = $3 where bucket = $1 % 64 and key = $1"
+RENAME_ID = "update stream_ids set kind = $1, id = $2 where project = $3 and kind = $4 and id = $5"
+MARK_ERASED = """
+    insert into retention (bucket, stream, erased_ms) values ($1 % 64, $1, $2)
+    on conflict (bucket, stream) do update set compact_ms = null, expires_ms = null, erased_ms = excluded.erased_ms,
+    node = null, leased_until_ms = 0
+"""
+DELETE_PLANS = "delete from retention where stream = any($1::bigint[]) and erased_ms is not null"
+
+
+class PostgresqlErasure:
+    """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
+
+    database: Database
+
+    async def erase(self, key: int, now_ms: int) -> None:
+        def job(rows: Rows) -> None:
+            stream = rows.stream(key)
+            if stream is not None:
+                mark_erased(rows, stream, now_ms)
+
+        await self.database.write(job)
+
+    async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        return await claim(self.database, SELECT_EXPIRED, node, now_ms, lease_ms, limit)
+
+    async def expire(self, key: int, now_ms: int) -> bool:
+        def job(rows: Rows) -> bool:
+            stream = rows.stream(key)
+            if stream is None or rows.session.row(SELECT_IS_EXPIRED, (key, now_ms)) is None:
+                return False
+            mark_erased(rows, stream, now_ms)
+            return True
+
+        return await self.database.write(job)
+
+    async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        return await claim(self.database, SELECT_ERASED, node, now_ms, lease_ms, limit)
+
+    async def delete_erased(self, keys: Sequence[int]) -> bool:
+        def job(rows: Rows) -> bool:
+            if delete_portion(rows.session, keys):
+                return True
+            rows.session.execute(DELETE_PLANS, (list(keys),))
+            return False
+
+        return await self.database.write(job)
+
+    async def finish_erased(self) -> bool:
+        return True
+
+
+async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+    """Claim sessions that a query finds for a node. Where it finds none, nothing is written."""
+    values = (now_ms, Word(node), limit)
+    statement = CLAIM.format(query=query) + " returning r.stream"
+
+    def job(rows: Rows) -> list[int]:
+        claimed = {key for (key,) in rows.session.rows(statement, (*values, now_ms + lease_ms))}
+        return [key for key in found if key in claimed] + sorted(claimed.difference(found))
+
+    found = [key for _, key in await database.read(lambda session: session.rows(query, values))]
+    return await database.write(job) if found else []
+
+
+def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
+    """Make a session unreadable. Its row stays without content, so that a late event cannot create it again."""
+    if stream.state == "erased":
+        return
+    stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
+    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
+    stream.provisional = False
+    rows.save_stream(stream)
+    rows.session.execute(DELETE_LABELS, (stream.key,))
+    rows.session.execute(RELEASE_NAME, (stream.key,))
+    if stream.kind == USER_KIND:
+        drop_name(rows, stream)
+    rows.session.execute(MARK_ERASED, (stream.key, now_ms))
+
+
+def drop_name(rows: Rows, stream: Stream) -> None:
+    """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
+    before = stream.project, Word(stream.kind), stream.id
+    stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
+    rows.session.execute(RENAME_STREAM, (stream.key, Word(stream.kind), stream.id))
+    rows.session.execute(RENAME_ID, (Word(stream.kind), stream.id, *before))
+
+
+def delete_portion(session: Session, keys: Sequence[int]) -> bool:
+    """Delete a portion of the content of erased sessions; False when none is left."""
+    portion = Portion()
+    for key in keys:
+        for content in CONTENT_TABLES:
+            if row_keys := portion.select(session.rows(content.rows, (key, portion.rows))):
+                session.execute(content.delete, (key, row_keys))
+            if portion.is_full:
+                return True
+    return portion.has_begun
+
+
+PORTION_ROWS = 200
+PORTION_BYTES = 1024 * 1024
+"""The bounds of a portion; the row that exceeds the bytes is its last."""
+
+
+class Portion:
+    """What one transaction deletes at most: counts down rows and bytes."""
+
+    def __init__(self) -> None:
+        self.rows = PORTION_ROWS
+        self.bytes = PORTION_BYTES
+
+    @property
+    def has_begun(self) -> bool:
+        return self.rows < PORTION_ROWS
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows <= 0 or self.bytes <= 0
+
+    def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The keys of the first rows (given as key and bytes) that fit."""
+        keys: list[Any] = []
+        for key, size in sizes:
+            if self.is_full:
+                break
+            keys.append(key)
+            self.rows -= 1
+            self.bytes -= size
+        return keys

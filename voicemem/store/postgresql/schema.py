@@ -1,0 +1,100 @@
+"""The schema: numbered migrations, which databases are refused, and the partitions of the journal."""
+
+from __future__ import annotations
+
+import secrets
+from importlib import resources
+from typing import NamedTuple
+
+from voicemem.errors import CannotStart
+from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.keys import first_key, month_after, month_of, month_start_ms
+
+OWN_TABLES = {"meta", "streams", "journal"}
+"""Tables that every version of a voicemem database has."""
+IDENTITY_BYTES = 16
+MONTHS_AHEAD = 12
+"""For how many months there are partitions: a node that runs as long is restarted before."""
+SELECT_TABLES = """
+    select relname from pg_class where relnamespace = current_schema()::regnamespace and relkind in ('r', 'p', 'v')
+"""
+SELECT_META = "select name, value from meta"
+SAVE_META = "insert into meta values ($1, $2) on conflict (name) do update set value = excluded.value"
+INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
+LOCK_META = "select 1 from meta where name = 'schema' for update"
+SELECT_PARTITIONS = """
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'journal'::regclass
+"""
+
+
+class Migration(NamedTuple):
+    """One step of the schema: SQL that brings a database of the version before to `version`."""
+
+    version: int
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    """Every migration, in order, from the files `NNNN_name.sql`. A file is never edited once it was released."""
+    folder = resources.files("voicemem.store.postgresql") / "migrations"
+    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
+
+
+def migrate(session: Session, upgrade: bool) -> dict[str, bytes]:
+    """Make the schema in an empty database, and check that of any other; the rows of `meta`. Raises `CannotStart`.
+
+    An older one is brought to this version only with `upgrade`, since nodes of the older program may run on it.
+    """
+    session.execute("begin")
+    try:
+        # Two nodes may start on an empty database: the second one waits here until the first has made it.
+        session.execute("select pg_advisory_xact_lock(hashtext('voicemem schema'))")
+        make_schema(session, upgrade)
+        identity = {name: value for name, value in session.rows(SELECT_META)}
+    except BaseException:
+        session.execute("rollback")
+        raise
+    session.execute("commit")
+    return identity
+
+
+def make_schema(session: Session, upgrade: bool) -> None:
+    steps, tables = migrations(), {name for (name,) in session.rows(SELECT_TABLES)}
+    if tables and not tables >= OWN_TABLES:
+        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+    version = schema_version(session) if tables else 0
+    newest = steps[-1].version
+    if version > newest:
+        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+    if 0 < version < newest and not upgrade:
+        raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
+    for step in steps:
+        if step.version > version:
+            session.connection.execute(step.sql.encode(), prepare=False)
+    if version < newest:
+        session.execute(SAVE_META, (Word("schema"), str(newest)))
+    for name in ("incarnation", "cursor_secret"):
+        session.execute(INSERT_IDENTITY, (Word(name), secrets.token_bytes(IDENTITY_BYTES)))
+
+
+def schema_version(session: Session) -> int:
+    row = session.row("select value from meta where name = 'schema'")
+    if row is None:
+        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+    return int(row[0])
+
+
+def add_partitions(session: Session, now_ms: int) -> None:
+    """Make the journal's partitions of this month and those that follow."""
+    known = {name for (name,) in session.rows(SELECT_PARTITIONS)}
+    year, month = month_of(now_ms)
+    for _ in range(MONTHS_AHEAD):
+        name, after = f"journal_{year}_{month:02}", month_after(year, month)
+        if name not in known:
+            first, last = first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))
+            session.execute(
+                f"create table if not exists {name} partition of journal for values from ({first}) to ({last})"
+            )
+        year, month = after

@@ -1,0 +1,95 @@
+"""The store on PostgreSQL as one object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from voicemem.errors import CannotStart
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.database import SELECT_NOW, Database
+from voicemem.store.postgresql.directory import PostgresqlDirectory
+from voicemem.store.postgresql.endpoints import PostgresqlEndpoints
+from voicemem.store.postgresql.journal.archive import PostgresqlArchive
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.journal.writes import PostgresqlJournal
+from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
+from voicemem.store.postgresql.outbox import PostgresqlOutbox
+from voicemem.store.postgresql.overviews import PostgresqlOverviews
+from voicemem.store.postgresql.retention import PostgresqlErasure
+from voicemem.store.postgresql.set_aside import PostgresqlSetAside
+from voicemem.store.records import Figures, Quotas
+
+PROBE_BYTES = 64 * 1024
+"""The size of a usual commit."""
+WRITE_PROBE = "insert into meta values ($1, $2) on conflict (name) do update set value = excluded.value"
+DELETE_PROBE = "delete from meta where name = $1"
+COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
+"""Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
+COUNT_PENDING_DELIVERIES = "select count(*) from exports where due_ms is not null"
+COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from exports where due_ms <= $1 and leased_until_ms <= $1"
+SELECT_SIZE = "select pg_database_size(current_database())"
+
+
+class PostgresqlStore(
+    PostgresqlJournal,
+    PostgresqlOverviews,
+    PostgresqlOutbox,
+    PostgresqlEndpoints,
+    PostgresqlSetAside,
+    PostgresqlErasure,
+    PostgresqlArchive,
+    PostgresqlDirectory,
+    PostgresqlNodes,
+    PostgresqlClaims,
+):
+    """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
+
+    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False) -> None:
+        """Connect, and make the schema in an empty database; with `upgrade` also bring an older one to this version.
+
+        Raises `CannotStart`.
+        """
+        self.database = Database(url, budget, upgrade)
+
+    @property
+    def healthy(self) -> bool:
+        return self.database.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        return self.database.trouble
+
+    async def read_figures(self, now_ms: int) -> Figures:
+        def job(session: Session) -> Figures:
+            (running,) = session.one(COUNT_RUNNING)
+            (pending,) = session.one(COUNT_PENDING_DELIVERIES)
+            due, oldest = session.one(COUNT_DUE_DELIVERIES, (now_ms,))
+            (size,) = session.one(SELECT_SIZE)
+            return Figures(running, pending, due, oldest, size, 0)
+
+        return await self.database.read(job)
+
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
+        if quotas.stored_bytes:
+            raise CannotStart("Stored bytes are not counted on PostgreSQL; start without --stored-bytes.")
+        self.database.quotas = quotas
+        if count_refusal is not None:
+            self.database.count_quota_refusal = count_refusal
+
+    async def read_clock(self) -> int | None:
+        (now_ms,) = await self.database.read(lambda session: session.one(SELECT_NOW))
+        return int(now_ms)
+
+    async def probe(self) -> None:
+        name = Word(f"probe {self.database.token.hex()}")
+
+        def job(rows: Rows) -> None:
+            rows.session.execute(WRITE_PROBE, (name, bytes(PROBE_BYTES)))
+            rows.session.execute(DELETE_PROBE, (name,))
+
+        await self.database.write(job)
+
+    async def close_store(self) -> None:
+        await asyncio.to_thread(self.database.close)
