@@ -98,7 +98,8 @@ def extras_of(path: Path) -> tuple[str, ...]:
     if part_of(path) == "integrations":
         framework = path.relative_to(PACKAGE).parts[1].removesuffix(".py").replace("_", "-")
         return (framework,) if framework in EXTRAS else ()
-    return () if part_of(path) in CLIENT else ("server", "otel", "tokens")
+    engine = ("postgres",) if path.is_relative_to(PACKAGE / "store" / "postgresql") else ()
+    return () if part_of(path) in CLIENT else ("server", "otel", "tokens", *engine)
 
 
 def test_every_import_is_required() -> None:
@@ -119,7 +120,7 @@ def test_the_constraints_are_exact_versions() -> None:
     exact = dict(line.lower().replace("_", "-").split("==") for line in lines)
     own = {
         canonicalize_name(one.name): one.specifier
-        for one in requirements("server", "otel", "tokens", "livekit", "pipecat", "test")
+        for one in requirements("server", "postgres", "otel", "tokens", "livekit", "pipecat", "test")
     }
     del own[canonicalize_name(NAME)]
     assert [] == [name for name, specifier in own.items() if name in exact and exact[name] not in specifier]

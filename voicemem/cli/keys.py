@@ -126,7 +126,7 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
         audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, limits=given)
         return True
 
-    if not run(with_store(existing_path(store), work)):
+    if not run(with_store(existing(store), work)):
         raise CommandFailed(f"There is no active key with the id {key_id}.")
     click.echo(f"the limits of key {key_id} are changed")
 

@@ -15,6 +15,10 @@ SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
 SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = $1"
 SELECT_ANY_KEY = "select 1 where exists (select 1 from keys) or exists (select 1 from agora_apps)"
 INSERT_KEY = f"insert into keys ({KEY_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+SET_LIMITS = """
+    update keys set events_per_second = $1, bytes_per_second = $2, open_sessions = $3, sessions_per_day = $4
+    where id = $5 and revoked_ms is null
+"""
 REVOKE_KEY = "update keys set revoked_ms = $1 where id = $2 and revoked_ms is null"
 SELECT_REVOKED_KEYS = "select id from keys where revoked_ms is not null and id = any($1::bytea[])"
 APP_COLUMNS = "app_id, project, certificate, scopes, created_ms, old_certificate"
@@ -73,6 +77,9 @@ class PostgresqlDirectory:
         scopes = Word(",".join(key.scopes))
         values = (key.id, key.project, key.name, key.hash, scopes, key.created_ms, key.revoked_ms, *key.limits)
         await self.database.write(lambda rows: rows.session.change(INSERT_KEY, values))
+
+    async def set_key_limits(self, key_id: str, limits: KeyLimits) -> bool:
+        return bool(await self.database.write(lambda rows: rows.session.change(SET_LIMITS, (*limits, key_id))))
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
         return bool(await self.database.write(lambda rows: rows.session.change(REVOKE_KEY, (now_ms, key_id))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import psycopg
 
@@ -26,10 +26,7 @@ from voicemem.store.postgresql.connection import (
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.journal.rows import Conflict, Rows
-
-if TYPE_CHECKING:
-    from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.journal.rows import Conflict, Rows, Shared
 
 T = TypeVar("T")
 ATTEMPTS = 12
@@ -58,6 +55,16 @@ SELECT_OUTCOME = "select 1 from outcomes where token = $1 and lane = $2 and job 
 DELETE_OUTCOMES = "delete from outcomes where token = $1 and lane = $2 and job < $3"
 
 
+class Owner(Shared, Protocol):
+    """The database that a writer is of."""
+
+    url: str
+    token: bytes
+    node: str | None
+    trouble: str | None
+    closed: bool
+
+
 class Unreachable(Exception):
     """The connection was lost before the commit was sent: nothing was written."""
 
@@ -65,7 +72,7 @@ class Unreachable(Exception):
 class Writer:
     """One connection that writes, on one thread at a time. It connects when it is first used, and again when lost."""
 
-    def __init__(self, database: Database, lane: int) -> None:
+    def __init__(self, database: Owner, lane: int) -> None:
         self.database = database
         self.lane = lane
         self.session: Session | None = None
