@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from voicemem.config.service import Address, Settings, check_binding, check_service_settings, is_loopback, parse_address
+from voicemem.config.service import (
+    Address,
+    Settings,
+    check_binding,
+    check_service_settings,
+    is_loopback,
+    parse_address,
+    shown_store,
+)
 from voicemem.errors import CannotStart
 
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -156,3 +164,20 @@ def test_without_keys_only_loopback_is_bound(field: str, host: str) -> None:
         check_binding(Settings(**settings), keys_needed=False)
     check_binding(Settings(**settings), keys_needed=True)
     check_binding(Settings(**settings, insecure=True), keys_needed=False)
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        ("sqlite:calls.db", "sqlite:calls.db"),
+        ("postgresql://voicemem@db/calls", "postgresql://voicemem@db/calls"),
+        (
+            "postgresql://voicemem:se:cret@db,other/calls?sslmode=require",
+            "postgresql://voicemem@db,other/calls?sslmode=require",
+        ),
+        ("postgresql:///calls?password=secret&host=db", "postgresql:///calls?password=…&host=db"),
+    ],
+)
+def test_a_password_is_not_shown(store: str, shown: str) -> None:
+    """Whatever else the URL of a store holds is shown as it is."""
+    assert shown == shown_store(store)

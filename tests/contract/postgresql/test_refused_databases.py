@@ -1,0 +1,84 @@
+"""What a store refuses when it is opened, in a sentence that an operator understands."""
+
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import postgresql
+from voicemem.errors import CannotStart
+from voicemem.store.postgresql.connection import connect
+from voicemem.store.postgresql.store import PostgresqlStore
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """A voicemem database that a test has to itself."""
+    name = postgresql.take_database()
+    yield name
+    postgresql.give_back(name)
+
+
+def refusal(url: str) -> str:
+    """Why a store is not opened."""
+    with pytest.raises(CannotStart) as refused:
+        PostgresqlStore(url)
+    return refused.value.detail
+
+
+@pytest.mark.parametrize("setting", ["off", "local", "remote_write"])
+def test_commits_that_are_not_durable_are_refused(database: str, setting: str) -> None:
+    """An ack would prove nothing."""
+    assert "synchronous_commit" in refusal(
+        postgresql.server().url(database, options=f"-csynchronous_commit%3D{setting}")
+    )
+
+
+def test_a_database_of_another_program_is_refused(database: str) -> None:
+    """Nothing is written into it."""
+    url = postgresql.server().url(database)
+    with_tables = "create schema theirs; create table theirs.orders (key integer)"
+    postgresql.server().execute(with_tables, database)
+    assert "another program" in refusal(f"{url}&options=-csearch_path%3Dtheirs")
+    postgresql.server().execute("drop schema theirs cascade", database)
+
+
+def test_other_schemas_are_refused(database: str) -> None:
+    """A newer one is of a newer program; an older one waits for `voicemem migrate`."""
+    server = postgresql.server()
+    server.execute("update meta set value = '999' where name = 'schema'", database)
+    assert "newer than this program's" in refusal(server.url(database))
+    server.execute("update meta set value = '1' where name = 'schema'", database)
+    PostgresqlStore(server.url(database)).database.close()
+
+
+def test_a_role_without_rights_is_refused(database: str) -> None:
+    """Its name is not shown, nor is anything of the server's message."""
+    server = postgresql.server()
+    server.execute("drop role if exists stranger; create role stranger login")
+    assert "the role may not do this" in refusal(server.url(database).replace("user=voicemem", "user=stranger"))
+
+
+def test_what_may_only_be_read_is_refused(database: str) -> None:
+    """A standby, or a role that may only read."""
+    url = postgresql.server().url(database, options="-cdefault_transaction_read_only%3Don")
+    assert "read-only" in refusal(url)
+
+
+def test_what_cannot_be_reached_is_refused(database: str) -> None:
+    """With the sentence of the library that tried."""
+    assert refusal("postgresql:///voicemem?host=/nowhere&user=voicemem").startswith("PostgreSQL cannot be used: ")
+    assert "does not exist" in refusal(postgresql.server().url("nothing"))
+
+
+def test_a_pooler_is_named_in_the_url(database: str) -> None:
+    """Then no statement is prepared."""
+    url = postgresql.server().url(database)
+    for pooled in (f"{url}&pooled=1", url.replace("?", "?pooled=1&")):
+        session = connect(pooled)
+        assert session.connection.prepare_threshold is None
+        session.close()
