@@ -59,6 +59,13 @@ class Fenced(Exception):
     """Another connection has taken this one's place, so nothing more may be written here."""
 
 
+class NodeRetired(StoreUnavailable):
+    """Another node has retired this one: it must register again before it can write."""
+
+    def __init__(self) -> None:
+        super().__init__("This node was retired by another one.")
+
+
 class Session:
     """A connection with the few calls that the store makes. Texts are sent as bytes, and come back as bytes."""
 

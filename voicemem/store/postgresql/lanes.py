@@ -22,7 +22,7 @@ import psycopg
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, admits_all
-from voicemem.store.postgresql.connection import Fenced, Session, is_lost, is_ours, is_retried, unavailable
+from voicemem.store.postgresql.connection import Fenced, NodeRetired, Session, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.guesses import Guess, Guesses
 from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
 from voicemem.store.postgresql.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
@@ -197,7 +197,7 @@ class Lane:
                     self.writer.check_place(session)
                 return {stream for (stream,) in rows}
             except Fenced:
-                raise StoreUnavailable("This node was retired by another one.") from None
+                raise NodeRetired from None
             except psycopg.Error as error:
                 if is_ours(error):
                     raise

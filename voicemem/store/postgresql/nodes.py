@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.postgresql.connection import Row, Session, Word
+from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
 from voicemem.store.records import Node
@@ -131,7 +131,12 @@ class PostgresqlNodes:
         self.database.guesses.clear()
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
-        return bool(await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token)))))
+        try:
+            return bool(
+                await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token))))
+            )
+        except NodeRetired:
+            return False
 
     async def retire_node(self, token: str, now_ms: int) -> bool:
         return await self.database.write(lambda rows: retire(rows.session, token, now_ms))
@@ -139,8 +144,9 @@ class PostgresqlNodes:
     async def retire_lost_nodes(self, now_ms: int) -> list[str]:
         retired = []
         for (token,) in await self.database.read(lambda session: session.rows(SELECT_LOST_NODES, (now_ms,))):
-            if await self.database.write(partial(retire_lost, token, now_ms)):
-                retired.append(token)
+            with suppress(NodeRetired):  # this one was lost itself
+                if await self.database.write(partial(retire_lost, token, now_ms)):
+                    retired.append(token)
         return retired
 
     async def list_nodes(self) -> list[Node]:

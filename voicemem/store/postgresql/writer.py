@@ -18,6 +18,7 @@ import psycopg
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.postgresql.connection import (
     Fenced,
+    NodeRetired,
     Session,
     Word,
     connect,
@@ -134,10 +135,10 @@ class Writer:
         for attempt in range(ATTEMPTS):
             try:
                 result = self.attempt(job)
-            except (Unreachable, Fenced):
+            except (Unreachable, Fenced) as error:
                 self.drop()
                 if reconnected:
-                    raise self.failed(LOST) from None
+                    raise (NodeRetired() if isinstance(error, Fenced) else self.failed(LOST)) from None
                 reconnected = True
             except Conflict:
                 time.sleep(pause_s(attempt))
