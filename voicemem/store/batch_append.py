@@ -29,14 +29,18 @@ class Originals(NamedTuple):
     """Seqs around it of which none is stored."""
 
 
-class AppendRows(Protocol):
+class ServerEvents(Protocol):
+    """Where the server's own events go."""
+
+    def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
+        """Journal an event of the server's own. The caller saves the stream's row."""
+
+
+class AppendRows(ServerEvents, Protocol):
     """What the append needs of an engine's transaction."""
 
     def add_run(self, run: JournalRun) -> None:
         """Journal a run, which may grow until the rows are written."""
-
-    def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
-        """Journal an event of the server's own. The caller saves the stream's row."""
 
     def save_stream(self, stream: Stream) -> None:
         """Write a stream's row."""
@@ -230,7 +234,7 @@ class BatchAppend:
         return found.payloads
 
 
-def declare_gap(rows: AppendRows, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
+def declare_gap(rows: ServerEvents, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
     """Journal which seqs a producer can no longer send. The caller saves both rows."""
     gap = {"type": "session.gap", "producer": producer.name, "from_seq": producer.next_seq, "to_seq": from_seq - 1}
     rows.append_server_event(stream, now_ms, gap)

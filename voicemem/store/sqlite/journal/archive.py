@@ -7,42 +7,25 @@ at a time. Whatever is in both is the same, and readers use the archive, so a cr
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from voicemem.errors import DamagedEntry
-from voicemem.protocol.codec import split_array
+from voicemem.store.runs import (
+    ARCHIVE_BYTES,
+    RunRow,
+    compress_runs,
+    decompress_runs,
+    payloads_of,
+    seqs_of,
+    verify_checksum,
+)
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
-from voicemem.store.sqlite.journal.runs import verify_checksum
 from voicemem.store.sqlite.retention import IS_FREE, Portion, claim
-
-ARCHIVE_BYTES = 1024 * 1024
-"""Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
-ZLIB_LEVEL = 6
-"""Of zlib; level 9 saves 2 % more for five times the work."""
-
-
-class RunRow(NamedTuple):
-    """A row of the journal, without its stream."""
-
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    payload: bytes
-    events: int
-
-    @property
-    def last(self) -> int:
-        """The position of its last event."""
-        return self.position + self.events - 1
-
 
 RUN_COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
 SELECT_ARCHIVES_AFTER = "select runs, last from archives where stream = ? and last > ? order by position"
@@ -69,7 +52,6 @@ MARK_COMPACTED = "update retention set compact_ms = null, node = null, leased_un
 DELETE_FINISHED_PLAN = """
     delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null
 """
-RUNS_DECODER = msgspec.msgpack.Decoder(list[RunRow])
 SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 
@@ -117,38 +99,10 @@ def archived_around(connection: apsw.Connection, key: int, producer: str, seq: i
     return ArchivedSeqs({}, range(start, stop))
 
 
-def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
-    """The seq and payload of each event of a run; nothing for a run without seqs."""
-    if run.seq is not None:
-        yield from enumerate(split_array(run.payload) if run.events > 1 else [run.payload], run.seq)
-
-
 def archived_position(connection: apsw.Connection, key: int) -> int:
     """The last position that is in an archive; 0 when there is none."""
     (last,) = fetch_one(connection, SELECT_LAST_ARCHIVED, (key,))
     return int(last)
-
-
-def compress_runs(runs: list[RunRow]) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(runs), ZLIB_LEVEL)
-
-
-@lru_cache(maxsize=2)  # an archive holds many of the pages by which a journal is read
-def decompress_runs(packed: bytes) -> list[RunRow]:
-    try:
-        return RUNS_DECODER.decode(zlib.decompress(packed))
-    except (zlib.error, msgspec.DecodeError):
-        raise DamagedEntry("An archive of the journal is damaged in the store.") from None
-
-
-def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
-    """The first and the last seq of each producer."""
-    ranges: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        if run.producer is not None and run.seq is not None:
-            first, _ = ranges.get(run.producer, (run.seq, 0))
-            ranges[run.producer] = first, run.seq + run.events - 1
-    return ranges
 
 
 # Writing

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
-from voicemem.store.records import JournalRow, RestoredSession
+from voicemem.store.records import RestoredSession
+from voicemem.store.runs import group_runs
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.append import save_secrets
 from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache
-from voicemem.store.sqlite.journal.runs import JournalRun
 from voicemem.store.sqlite.retention import schedule_retention
 from voicemem.store.streams import NAME_TAKEN, SESSION_KIND, USER_KIND, Stream
 
@@ -111,17 +109,3 @@ def restore_stream(
     else:
         enqueue_start(rows, stream, now_ms)
     return stream
-
-
-def group_runs(key: int, rows: Iterable[JournalRow]) -> Iterator[JournalRun]:
-    """Join entries into the runs that are stored: consecutive ones of a producer that came together."""
-    payloads: list[bytes] = []
-    last: JournalRow | None = None
-    for row in rows:
-        joins = last is not None and (row.producer, row.received_ms) == (last.producer, last.received_ms)
-        if last is not None and joins and row.seq == (None if last.seq is None else last.seq + 1):
-            payloads.append(row.payload)
-        else:
-            payloads = [row.payload]
-            yield JournalRun(key, row.position, row.producer, row.seq, row.received_ms, payloads)
-        last = row

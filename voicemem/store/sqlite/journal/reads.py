@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
-from voicemem.errors import DamagedEntry
-from voicemem.protocol.codec import split_array
-from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
+from voicemem.store.runs import rows_of
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.journal.archive import RunRow, runs_after
+from voicemem.store.sqlite.journal.archive import runs_after
 from voicemem.store.sqlite.journal.row_cache import (
     CONFIG_INDEX,
     SELECT_STREAM_BY_NAME,
@@ -165,17 +163,6 @@ class SqliteJournalReads:
                 return None  # damaged: the journal is folded again instead
 
         return await self.database.read(job)
-
-
-def rows_of(run: RunRow) -> Iterator[JournalRow]:
-    """The entries of one run. Raises `DamagedEntry`."""
-    position, producer, seq, received_ms, payload, count = run
-    try:
-        payloads = split_array(payload) if count > 1 else [payload]
-    except MALFORMED:
-        raise DamagedEntry from None
-    for index, event in enumerate(payloads):
-        yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
 
 
 def is_scan(wanted: SessionFilter) -> bool:

@@ -17,8 +17,9 @@ from msgspec.structs import astuple
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
+from voicemem.store.runs import JournalRun, Waypoints
 from voicemem.store.sqlite.journal.committed_rows import CommittedRows
-from voicemem.store.sqlite.journal.runs import JournalRun, Waypoints, find_last_seq, insert_runs
+from voicemem.store.sqlite.journal.runs import find_last_seq, insert_runs
 from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)

@@ -1,24 +1,16 @@
-"""The rows of the journal: each is a run with a checksum; waypoints find the run that holds a seq.
-
-A run with seqs is a waypoint, or has a waypoint of its producer less than `STRIDE` positions before it. Only waypoints
-are indexed by seq: an index of every row would double the pages that an append writes.
-"""
+"""The rows of the journal on SQLite: how runs are inserted, and found by their seqs."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import apsw
 
-from voicemem.errors import DamagedEntry
+from voicemem.store.runs import MAX_SEQ, WAYPOINT_STRIDE, JournalRun, checksum, verify_checksum
 
 MAX_ROWS = 1_000
 """Rows in one statement: SQLite takes at most 32,766 values."""
-WAYPOINT_STRIDE = 256
-MAX_SEQ = 2**63 - 1
-"""The highest integer of SQLite."""
 
 INSERT_RUNS = (
     "insert or rollback into journal"
@@ -47,17 +39,6 @@ SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.s
 SELECT_LAST_SEQ = f"select r.seq + r.count - 1 {ROWS_FROM_WAYPOINT} order by r.position desc limit 1"
 
 
-class JournalRun(NamedTuple):
-    """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
-
-    stream: int
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    payloads: Sequence[bytes]
-
-
 def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
     """Insert runs, each with whether it is a waypoint.
 
@@ -75,20 +56,9 @@ def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bo
 def columns_of(run: JournalRun, waypoint: bool) -> tuple[str | bytes | int | None, ...]:
     """The values of a row, in the order of `INSERT_RUNS`; the payloads of several events become one JSON array."""
     stream, position, producer, seq, received_ms, payloads = run
-    payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
+    payload = run.encoded
     checked = checksum(stream, position, payload)
     return stream, position, producer, seq, received_ms, len(payloads), payload, checked, waypoint
-
-
-def checksum(stream: int, position: int, payload: bytes) -> int:
-    """The CRC of a payload in its place, so that a row that was moved elsewhere counts as damaged too."""
-    return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
-
-
-def verify_checksum(stream: int, position: int, payload: bytes, stored: int | None) -> None:
-    """Raise `DamagedEntry` for a run that is not what was written."""
-    if stored is not None and stored != checksum(stream, position, payload):
-        raise DamagedEntry
 
 
 class StoredRun(NamedTuple):
@@ -121,25 +91,3 @@ def find_last_seq(connection: apsw.Connection, stream: int, producer: str) -> in
     """The last seq that the journal has of a producer; 0 when it has none."""
     row = connection.execute(SELECT_LAST_SEQ, (stream, producer, MAX_SEQ)).fetchone()
     return 0 if row is None else int(row[0])
-
-
-class Waypoints:
-    """The newest waypoint of each producer, as far as this writer knows them."""
-
-    def __init__(self) -> None:
-        self.newest: dict[tuple[int, str], int] = {}
-        """Positions, by stream and producer."""
-
-    def mark(self, run: JournalRun) -> bool:
-        """Whether a run that is about to be inserted is a waypoint.
-
-        After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
-        few would hide a seq.
-        """
-        if run.producer is None or run.seq is None:
-            return False
-        newest = self.newest.get((run.stream, run.producer))
-        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
-            return False
-        self.newest[run.stream, run.producer] = run.position
-        return True

@@ -14,9 +14,10 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
+from voicemem.store.batch_append import declare_gap
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.sqlite.enqueue import enqueue_close
-from voicemem.store.sqlite.journal.append import append, apply_session_patch, declare_gap, reopen
+from voicemem.store.sqlite.journal.append import append, apply_session_patch, reopen
 from voicemem.store.sqlite.journal.new_streams import (
     create_stream,
     create_user_stream,

@@ -7,16 +7,9 @@ import apsw
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, Waypoints
 from voicemem.store.sqlite.database import IN_MEMORY, open_connection
-from voicemem.store.sqlite.journal.runs import (
-    WAYPOINT_STRIDE,
-    JournalRun,
-    Waypoints,
-    find_last_seq,
-    find_run,
-    insert_runs,
-    next_stored_seq,
-)
+from voicemem.store.sqlite.journal.runs import find_last_seq, find_run, insert_runs, next_stored_seq
 from voicemem.store.sqlite.schema import migrate
 
 STREAM = 7
