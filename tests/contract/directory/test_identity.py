@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.contract import NOW, append_offers, offer, open_key
-from tests.support.stores.engines import ENGINES, Engine
+from tests.support.stores.engines import DURABLE, ENGINES, Engine
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Outcome
@@ -51,7 +51,7 @@ async def test_a_closed_store_answers(store: Store) -> None:
         await asyncio.wait_for(store.find_session("p", "s"), 5)
 
 
-@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.is_durable])
+@pytest.mark.parametrize("name", DURABLE)
 async def test_a_reopened_store_is_the_same(name: str, tmp_path: Path) -> None:
     """After a restart the store has its incarnation, its secrets and all of its data."""
     given = {"name": "joker", "llm": {"api_key": "k"}}

@@ -62,16 +62,15 @@ async def postgresql(folder: Path) -> AsyncIterator[OpenHandle]:
     from tests.support import postgresql as support
     from voicemem.store.postgresql.store import PostgresqlStore
 
-    name = support.take_database()
-    async with AsyncExitStack() as stack:
-        stack.callback(support.give_back, name)
+    with support.database_of(folder) as name:
+        async with AsyncExitStack() as stack:
 
-        async def open_one() -> Store:
-            store = PostgresqlStore(support.server().url(name))
-            stack.push_async_callback(store.close_store)
-            return store
+            async def open_one() -> Store:
+                store = PostgresqlStore(support.server().url(name))
+                stack.push_async_callback(store.close_store)
+                return store
 
-        yield open_one
+            yield open_one
 
 
 ENGINES = {
@@ -80,6 +79,7 @@ ENGINES = {
     "postgresql:": Engine(postgresql, is_durable=True),
 }
 PARAMS = [pytest.param(name, marks=pytest.mark.postgresql if name == "postgresql:" else ()) for name in ENGINES]
+DURABLE = [param for param in PARAMS if ENGINES[str(param.values[0])].is_durable]
 
 
 @pytest.fixture(params=PARAMS)

@@ -13,10 +13,11 @@ from voicemem.protocol.codec import split_array
 from voicemem.store.admission import Batch, admits_all
 from voicemem.store.batch_append import BatchAppend, Originals
 from voicemem.store.records import AppendResult
+from voicemem.store.runs import JournalRun
 from voicemem.store.sqlite.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
 from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
-from voicemem.store.sqlite.journal.runs import JournalRun, find_run, next_stored_seq
+from voicemem.store.sqlite.journal.runs import find_run, next_stored_seq
 from voicemem.store.sqlite.journal.stored_bytes import is_full
 from voicemem.store.sqlite.retention import cancel_retention
 from voicemem.store.streams import ProducerState, Stream
