@@ -10,7 +10,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.documents.document import Document, Form
 from voicemem.errors import Refused
-from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.codec import decode_stored
 from voicemem.protocol.events import (
     Event,
     Interrupt,
@@ -85,7 +85,7 @@ async def summary_at(memories: ReadModelCache, stream: Stream, current: Summary 
         position = rows[-1].position
         for row in rows:
             if b'"memory.' in row.payload:
-                event = decode_journaled(row.payload)
+                event = decode_stored(row.payload)
                 if isinstance(event, MemoryForgotten):
                     newest = None
                 elif isinstance(event, MemorySummary) and event.through_turn <= at_turn:

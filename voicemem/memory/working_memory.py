@@ -141,7 +141,7 @@ class WorkingMemory:
         records = []
         for number, position in zip(range(last, 0, -1), reversed(positions), strict=False):
             for row in await self.journal.read_rows(stream.key, position - 1, 1):
-                event = codec.decode_journaled(row.payload)
+                event = codec.decode_stored(row.payload)
                 assert isinstance(event, MemoryDocument)
                 records.append(VersionRecord(number, event.operation, row.received_ms))
         return records

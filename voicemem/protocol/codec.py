@@ -134,22 +134,29 @@ def split_array(array: bytes) -> list[bytes]:
 
 
 def decode_journaled(payload: bytes) -> JournaledEvent:
-    """The event of a journal row. Raises one of `MALFORMED`.
-
-    Fields that this version does not know are ignored. A type that it does not know is a later version's, which may
-    serve the same store: it takes its position, and changes nothing.
-    """
+    """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
     try:
         event: JournaledEvent = JOURNALED_DECODER.decode(payload)
     except msgspec.ValidationError:
-        type_name = decode_header(payload).type
-        if not type_name:
-            raise
-        kind = JOURNALED_KINDS.get(type_name)
+        kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
         if kind is None:
-            return RefusalMarker(code="unknown_type")
+            raise
         event = decode_known_fields(payload, kind)
     return event
+
+
+def decode_stored(payload: bytes) -> JournaledEvent:
+    """The same for a row of the store, which a later version may serve too. Raises one of `MALFORMED`.
+
+    An event of a type that only that version knows takes its position, and changes nothing.
+    """
+    try:
+        return decode_journaled(payload)
+    except msgspec.ValidationError:
+        type_name = decode_header(payload).type
+        if not type_name or type_name in JOURNALED_KINDS:
+            raise
+        return RefusalMarker(code="unknown_type")
 
 
 def decode_known_fields(payload: bytes, kind: type[Event]) -> JournaledEvent:

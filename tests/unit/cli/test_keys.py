@@ -59,7 +59,7 @@ def test_the_keys_of_no_store_are_refused(tmp_path: Path, arguments: tuple[str, 
 
 
 @pytest.mark.parametrize("arguments", [("create",), ("list",), ("revoke", "000000000000")])
-@pytest.mark.parametrize("store", ["calls.db", "sqlite:", "postgresql://calls"])
+@pytest.mark.parametrize("store", ["calls.db", "sqlite:", "mysql://calls"])
 def test_what_is_no_store_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], store: str
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
-from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_journaled
+from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_journaled, decode_stored
 from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
@@ -79,7 +79,7 @@ def test_unknown_fields_in_the_journal_are_ignored() -> None:
 
 def test_a_row_of_a_type_that_a_later_version_has_changes_nothing() -> None:
     """It takes its position like an event that was refused, and does not stop the memory of its session."""
-    assert decode_journaled(b'{"type":"memory.later","what":1}') == RefusalMarker(code="unknown_type")
+    assert decode_stored(b'{"type":"memory.later","what":1}') == RefusalMarker(code="unknown_type")
 
 
 @pytest.mark.parametrize("row", [b"5", b"{}", b'{"type":"asr","mood":1}', b'{"type":"asr"', b""])

@@ -319,7 +319,7 @@ def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
     """Decode journal rows for the fold. Raises `DamagedEntry`."""
     try:
         return [
-            DecodedRow(row.position, row.received_ms, codec.decode_journaled(row.payload), row.producer) for row in rows
+            DecodedRow(row.position, row.received_ms, codec.decode_stored(row.payload), row.producer) for row in rows
         ]
     except MALFORMED:
         raise DamagedEntry from None
