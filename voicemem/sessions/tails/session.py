@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
-from voicemem.sessions.tails.cursor import format_session_cursor
+from voicemem.sessions.tails.cursor import format_pair, format_session_cursor
 from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
@@ -22,6 +22,8 @@ from voicemem.transcript.diff import Changes
 
 TAIL_PAGE = 500
 """Entries read at a time."""
+YIELD_EVERY = 32
+"""Sessions that a tail looks at before others get their turn."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for: closes, changes over REST, and what other
 processes on the store have journaled."""
@@ -69,9 +71,14 @@ class FollowedSession:
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
-        self.position = at
         self.reader: MemoryReader | None = None
         """What was sent of its memory; None before the first item, and in a tail of journals."""
+        self.move(at)
+
+    def move(self, position: int) -> None:
+        """Note that it was sent up to a position."""
+        self.position = position
+        self.pair = format_pair(self.stream.key, position)  # every item of any session in its tail names it
 
 
 class TailSources(NamedTuple):
@@ -162,7 +169,9 @@ class Tail:
     async def read_changed(self) -> AsyncIterator[list[TailItem]]:
         """Yield the next page of each session that may have more; those with further pages stay in `dirty_keys`."""
         keys, self.dirty_keys = sorted(self.dirty_keys), set()
-        for key in keys:
+        for count, key in enumerate(keys, 1):
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # most of them are found without waiting for the store
             session = self.followed.get(key)
             if session is None:
                 continue
@@ -192,7 +201,7 @@ class Tail:
         """The next page of a session's journal."""
         items = []
         for row in await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE):
-            session.position = row.position
+            session.move(row.position)
             items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))
         return items
 
@@ -206,7 +215,7 @@ class Tail:
                 session.stream.key, self.view.unfinished, session.position
             )
         changes = await session.reader.read_changes(session.stream)
-        session.position = max(session.position, session.reader.position)
+        session.move(max(session.position, session.reader.position))
         return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
 
 
