@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -98,7 +99,10 @@ class EventSocket(ServerConnection):
             self.port.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.unread.take_all()
+        self.unread.end(partial(self.lose, exc))
+
+    def lose(self, exc: Exception | None) -> None:
+        """The connection is lost, and everything that had come was taken."""
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
