@@ -107,6 +107,13 @@ class EventSocket(ServerConnection):
             self.port.remove(self)
         super().connection_lost(exc)
 
+    def send_data(self) -> None:
+        """Send what the library has for the peer, such as pongs: to nobody once the connection is closed or lost."""
+        if self.transport.is_closing():
+            self.protocol.data_to_send()
+        else:
+            super().send_data()
+
     def authenticate(self) -> bool:
         """Note that the caller has shown a key, or needs none; False if too many others have."""
         if self.port is not None and not self.port.authenticate(self):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
@@ -22,6 +22,8 @@ from voicemem.transcript.diff import Changes
 
 TAIL_PAGE = 500
 """Entries read at a time."""
+SMALL_PAGE = 8
+"""Entries that a tail reads without waiting for its turn."""
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 POLL_S = 0.5
@@ -82,12 +84,16 @@ class FollowedSession:
 
 
 class TailSources(NamedTuple):
-    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set."""
+    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set.
+
+    `turn` is taken to read a large page: hundreds of tails may have one to read, make and send at the same moment.
+    """
 
     store: Store
     memories: FollowedMemories
     clock: Callable[[], int]
     draining: asyncio.Event
+    turn: asyncio.Lock
 
 
 class Tail:
@@ -200,7 +206,10 @@ class Tail:
     async def read_entries(self, session: FollowedSession) -> list[TailItem]:
         """The next page of a session's journal."""
         items = []
-        for row in await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE):
+        is_small = session.stream.position - session.position <= SMALL_PAGE
+        async with nullcontext() if is_small else self.sources.turn:
+            rows = await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE)
+        for row in rows:
             session.move(row.position)
             items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))
         return items
