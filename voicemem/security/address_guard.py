@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
 
 from voicemem.errors import CODES, CannotStart, Refused
 from voicemem.security.interim_answers import BoundedResponseHandler
@@ -147,7 +148,7 @@ def guarded_connector(
     connector = aiohttp.TCPConnector(
         resolver=resolver, socket_factory=open_socket, limit=0, keepalive_timeout=keepalive_s
     )
-    connector._factory = partial(BoundedResponseHandler, loop=asyncio.get_running_loop())
+    connector._factory = partial[ResponseHandler](BoundedResponseHandler, loop=asyncio.get_running_loop())
     return connector
 
 

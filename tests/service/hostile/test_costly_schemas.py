@@ -74,7 +74,7 @@ async def test_136_what_may_not_be_set_is_not_looked_at(serve: Serve) -> None:
     assert looked_at == compile_schema.cache_info()
 
 
-async def test_137_schemas_are_compiled_where_nobody_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schemas_are_compiled_where_nobody_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A schema that comes in an event, by either way in, or opens a session, is no work of the event loop."""
     threads: list[bool] = []
 
