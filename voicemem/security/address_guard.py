@@ -20,11 +20,11 @@ import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
-from aiohttp.client_proto import ResponseHandler
 
 from voicemem.errors import CODES, CannotStart, Refused
 from voicemem.security.interim_answers import BoundedResponseHandler
@@ -148,7 +148,8 @@ def guarded_connector(
     connector = aiohttp.TCPConnector(
         resolver=resolver, socket_factory=open_socket, limit=0, keepalive_timeout=keepalive_s
     )
-    connector._factory = partial[ResponseHandler](BoundedResponseHandler, loop=asyncio.get_running_loop())
+    bounded: Any = partial(BoundedResponseHandler, loop=asyncio.get_running_loop())
+    connector._factory = bounded
     return connector
 
 
