@@ -183,7 +183,7 @@ async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
 async def slices(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield what comes in slices of `SLICE_BYTES`; others get their turn between them."""
     async for piece in pieces:
-        yield piece[:SLICE_BYTES]
-        for start in range(SLICE_BYTES, len(piece), SLICE_BYTES):
-            await asyncio.sleep(0)
+        for start in range(0, len(piece), SLICE_BYTES):
             yield piece[start : start + SLICE_BYTES]
+            if len(piece) > SLICE_BYTES // 4:  # much has come, and there may be more without waiting
+                await asyncio.sleep(0)

@@ -13,17 +13,21 @@ multicast, NAT64, IPv4-compatible and other addresses through, and which ones de
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from voicemem.errors import CODES, CannotStart, Refused
+from voicemem.security.interim_answers import BoundedResponseHandler
 
 Network = IPv4Network | IPv6Network
 
@@ -132,7 +136,7 @@ def guarded_connector(
 ) -> aiohttp.TCPConnector:
     """A connector that opens no socket to a blocked address, whatever name or literal led there.
 
-    It does not limit connections: waiting for a free one would look like a slow receiver.
+    Needs a running loop. It does not limit connections: waiting for a free one would look like a slow receiver.
     """
 
     def open_socket(address_info: aiohttp.AddrInfoType) -> socket.socket:
@@ -141,7 +145,12 @@ def guarded_connector(
             raise AddressNotAllowedError
         return socket.socket(family, kind, protocol)
 
-    return aiohttp.TCPConnector(resolver=resolver, socket_factory=open_socket, limit=0, keepalive_timeout=keepalive_s)
+    connector = aiohttp.TCPConnector(
+        resolver=resolver, socket_factory=open_socket, limit=0, keepalive_timeout=keepalive_s
+    )
+    bounded: Any = partial(BoundedResponseHandler, loop=asyncio.get_running_loop())
+    connector._factory = bounded
+    return connector
 
 
 def check_url(url: str, allowed: Iterable[Network] = ()) -> None:

@@ -6,9 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TypeGuard
 
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
+from voicemem.documents.json_schema import prepare_schema
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
@@ -23,6 +27,7 @@ from voicemem.sessions.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
 from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult
@@ -72,6 +77,7 @@ class Recorder:
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
         self.frames = FrameReducer(self.metrics)
+        self.schemas = OffLoop()
 
     async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -100,6 +106,7 @@ class Recorder:
         await self.check_producer(existing, producer)
         given = {} if existing is not None else frame.session or {}
         check_may_call_out(given, may_call_out)
+        await self.prepare_schema_of(given)
         session_patch = validate_config(given)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
@@ -136,11 +143,11 @@ class Recorder:
         batch.origin, batch.from_seq = self.tracer.current(), from_seq
         batch.expected_until_ms, batch.expected_position = expected_until_ms, expected_position
         for arrival in arrivals:
+            if is_update(arrival):
+                await self.prepare_update(lease, arrival)
             vetted = self.vet(lease, arrival)
             if vetted is not None:
                 batch.add(vetted)
-            if is_update(arrival):
-                await give_way()
         self.enqueue(batch)
         result = await answered
         if isinstance(result, VoicememError):
@@ -164,6 +171,22 @@ class Recorder:
             event = arrival.event
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
+
+    async def prepare_update(self, lease: ProducerLease, arrival: DecodedEvent) -> None:
+        """Compile the schema of a `session.update` ahead of `vet`, and let others have their turn."""
+        assert isinstance(arrival.event, SessionUpdate)
+        patch = update_patch(arrival.event)
+        if lease.may_set and (lease.may_call_out or not changes_outbound(patch)):
+            await self.prepare_schema_of(patch)
+        await give_way()
+
+    async def prepare_schema_of(self, config: JsonObject) -> None:
+        """Compile the schema in a configuration that was not checked yet: on a thread, as it may take 50 ms."""
+        section = config.get("working_memory")
+        schema = section.get("schema") if isinstance(section, dict) else None
+        if isinstance(schema, dict):
+            with suppress(BudgetExhausted):
+                await self.schemas.run(partial(prepare_schema, schema))
 
     def reduce_frame(
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
@@ -259,8 +282,8 @@ class Recorder:
                 audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
-def is_update(arrival: DecodedEvent | RejectedEvent) -> bool:
-    """Whether this changes a configuration: checking the schema in it may take 50 ms, so others get their turn."""
+def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:
+    """Whether this changes a configuration, and needs `Recorder.prepare_update` before it is vetted."""
     return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate)
 
 

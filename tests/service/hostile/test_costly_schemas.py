@@ -3,13 +3,16 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.services import Serve
 from tests.unit.documents.test_schema_cost import NAME, spelled
-from voicemem.documents.json_schema import compile_schema
+from voicemem.documents import json_schema
+from voicemem.documents.json_schema import CompiledSchema, compile_schema, make_schema
 from voicemem.protocol.types import JsonObject
 
 ADMIN_KEY = "the operator's own key"
@@ -69,3 +72,27 @@ async def test_136_what_may_not_be_set_is_not_looked_at(serve: Serve) -> None:
         await producer.send(update)
         await producer.expect_error("forbidden")
     assert looked_at == compile_schema.cache_info()
+
+
+async def test_schemas_are_compiled_where_nobody_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema that comes in an event, by either way in, or opens a session, is no work of the event loop."""
+    threads: list[bool] = []
+
+    def noted(text: bytes) -> CompiledSchema:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return make_schema(text)
+
+    monkeypatch.setattr(json_schema, "make_schema", noted)
+    app = await serve()
+    api = RestClient(app)
+    await api.create()
+    update = {"type": "session.update", "working_memory": {"schema": {"title": "of an update that is posted"}}}
+    assert (await api.post("/v1/sessions/s/events", update)).status == 200
+    async with connected_producer(app) as producer:
+        given = {"working_memory": {"schema": {"title": "of a session that a producer opens"}}}
+        await producer.send({"type": "session.open", "session_id": "new", "session": given})
+        await producer.expect("session.ready")
+        update = {"type": "session.update", "working_memory": {"schema": {"title": "of an update in a frame"}}}
+        await producer.send(update)
+        await producer.rest()
+    assert [False] * 3 == threads

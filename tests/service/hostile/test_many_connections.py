@@ -155,6 +155,25 @@ async def test_all_without_a_key_together_are_bounded_in_bytes(app: App, monkeyp
     await eventually((0, False), lambda: taken(app))
 
 
+async def test_who_has_sent_nothing_yet_does_not_give_way_for_bytes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that has just connected is heard, also if others send too much before its first byte arrives."""
+    monkeypatch.setattr("voicemem.server.http.connections.MAX_UNAUTHENTICATED_BYTES", 20_000)
+    half = websocket_frame(TEXT, BIG[:9_000], length=10_000)
+    reader, writer = await asyncio.open_connection(*app.ingest_address)
+    async with (
+        upgraded_socket(app.ingest_address) as first,
+        upgraded_socket(app.ingest_address) as second,
+        upgraded_socket(app.ingest_address) as third,
+    ):
+        for other in (first, second, third):
+            await other.send(half)
+        assert 1013 == await first.closed()
+        writer.write(handshake_head(app.ingest_address))
+        async with asyncio.timeout(TIMEOUT_S):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 101")
+    writer.close()
+
+
 async def test_wrong_keys_in_frames_are_counted(app: App) -> None:
     """After a hundred an address is told that it is over the rate, also over HTTP; a valid key is let in."""
 

@@ -1,5 +1,6 @@
 """Readers of tails who do not read: they cost little, hold up nobody, are cut off, and go on where they were."""
 
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
 import asyncio
@@ -14,6 +15,7 @@ from tests.support.services import ANY_PORT, Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.server.http.listener import Deadlines, listen
+from voicemem.sessions.tails.session import SMALL_PAGE
 
 DEADLINES = Deadlines(30, 30, 30, 0.5)
 TEXT = "x" * 50_000
@@ -76,3 +78,24 @@ async def read(narrow: socket.socket) -> bytes:
         while piece := await asyncio.get_running_loop().sock_recv(narrow, 65_536):
             said += piece
     return said
+
+
+async def test_large_pages_are_read_in_turns(serve: Serve) -> None:
+    """A tail that is far behind waits for its turn; what is said in a call is sent at once meanwhile."""
+    app = await serve()
+    api = RestClient(app)
+    await api.create()
+    turn = app.services.tails.sources.turn
+    async with open_tail(api, ONE) as near, turn:
+        await api.send(final(1, "hello"))
+        assert [("s", 1)] == entries(await near.some(1))
+        await api.send(*(final(2 + number, "more") for number in range(SMALL_PAGE)))
+        assert SMALL_PAGE == len(await near.some(SMALL_PAGE))
+        async with open_tail(api, ONE, None) as far:
+            coming = asyncio.ensure_future(far.some(1 + SMALL_PAGE))
+            await api.send(final(SMALL_PAGE + 2, "last"))
+            assert 1 == len(await near.some(1))
+            assert not coming.done()
+            turn.release()
+            assert 1 + SMALL_PAGE == len(await coming)
+            await turn.acquire()

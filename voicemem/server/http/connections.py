@@ -119,7 +119,7 @@ class PortConnections:
             return
         arrival.received += size
         self.received += size
-        while self.received > MAX_UNAUTHENTICATED_BYTES and self.make_room():
+        while self.received > MAX_UNAUTHENTICATED_BYTES and self.make_room(among_senders=True):
             pass
 
     def remove(self, client: Client) -> None:
@@ -135,12 +135,16 @@ class PortConnections:
         if not self.by_address[client.address]:
             del self.by_address[client.address]
 
-    def make_room(self) -> bool:
-        """Close a connection that has shown no key: the oldest idle one of the address that has the most of them."""
-        counts = Counter(client.address for client in self.unauthenticated)
+    def make_room(self, among_senders: bool = False) -> bool:
+        """Close a connection that has shown no key: the oldest idle one of the address that has the most of them.
+
+        `among_senders` spares those that have sent nothing yet: closing them frees none of what was sent.
+        """
+        clients = [client for client, arrival in self.unauthenticated.items() if arrival.received or not among_senders]
+        counts = Counter(client.address for client in clients)
         most = max(counts.values(), default=0)
-        crowd = [client for client in self.unauthenticated if counts[client.address] == most]
-        return self.close_first(crowd) or self.close_first(list(self.unauthenticated))
+        crowd = [client for client in clients if counts[client.address] == most]
+        return self.close_first(crowd) or self.close_first(clients)
 
     def close_first(self, clients: Iterable[Client]) -> bool:
         long_ago = asyncio.get_running_loop().time() - BUSY_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 AT_ONCE = 4 * 1024
@@ -61,7 +62,7 @@ class ReadingTurns:
 class Unread:
     """What a connection has sent and nobody has looked at. While there is any, its transport is not read."""
 
-    __slots__ = ("at", "connection", "data", "in_line", "piece", "transport", "turns")
+    __slots__ = ("at", "connection", "data", "ended", "in_line", "piece", "transport", "turns")
 
     def __init__(
         self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingTurns, piece: int = PIECE
@@ -73,6 +74,8 @@ class Unread:
         self.data = b""
         self.at = 0
         self.in_line = False
+        self.ended: Callable[[], None] | None = None
+        """Called once everything is taken, after the connection was lost."""
 
     def __bool__(self) -> bool:
         return bool(self.data)
@@ -97,7 +100,7 @@ class Unread:
     def take_piece(self) -> bool:
         """Take the next piece; False when there is none, or the connection takes no more for now."""
         self.in_line = False
-        if not self.data or self.transport.is_closing() or not self.connection.takes_more:
+        if not self.data or not (self.ended or self.is_wanted):
             return False
         piece = self.data[self.at : self.at + self.piece]
         self.at += len(piece)
@@ -105,13 +108,22 @@ class Unread:
             self.data, self.at = b"", 0
         self.connection.take(piece)
         if self.data:
-            self.in_line = True
-        elif self.connection.takes_more and not self.transport.is_closing():
+            was_in_line, self.in_line = self.in_line, True  # the connection itself may have asked to go on
+            return not was_in_line
+        if self.ended:
+            self.ended()
+        elif self.is_wanted:
             self.transport.resume_reading()
-        return self.in_line
+        return False
 
-    def take_all(self) -> None:
-        """Take what is left at once: the connection is lost."""
-        data, self.data = self.data[self.at :], b""
-        if data:
-            self.connection.take(data)
+    @property
+    def is_wanted(self) -> bool:
+        return self.connection.takes_more and not self.transport.is_closing()
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called."""
+        if not self.data:
+            ended()
+            return
+        self.ended = ended
+        self.wait_in_line()

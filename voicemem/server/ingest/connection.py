@@ -202,8 +202,10 @@ class Connection(ConnectionControl):
             if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionOpen):
                 await self.open(arrival.event)
             else:
+                if is_update(arrival) and (open_lease := self.leases.find(arrival.event)) is not None:
+                    await self.host.recorder.prepare_update(open_lease.lease, arrival)
                 self.enqueue(arrival, size)
-            if count % YIELD_EVERY == 0 or is_update(arrival):
+            if count % YIELD_EVERY == 0:
                 await give_way()
 
     # The rate of the key

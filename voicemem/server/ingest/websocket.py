@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -98,10 +99,20 @@ class EventSocket(ServerConnection):
             self.port.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.unread.take_all()
+        self.unread.end(partial(self.lose, exc))
+
+    def lose(self, exc: Exception | None) -> None:
+        """The connection is lost, and everything that had come was taken."""
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
+
+    def send_data(self) -> None:
+        """Send what the library has for the peer, such as pongs: to nobody once the connection is closed or lost."""
+        if self.transport.is_closing():
+            self.protocol.data_to_send()
+        else:
+            super().send_data()
 
     def authenticate(self) -> bool:
         """Note that the caller has shown a key, or needs none; False if too many others have."""

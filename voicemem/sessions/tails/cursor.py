@@ -9,7 +9,8 @@ for each session that is being followed, and the keys of others above that are k
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 from voicemem.errors import Refused
@@ -43,9 +44,17 @@ def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
 
 
 def format_several_cursor(incarnation: str, cursor: SeveralCursor) -> str:
-    pairs = "".join(f"_{key}-{position}" for key, position in cursor.positions.items())
-    seen = "".join(f"_{key}" for key in cursor.seen)
-    return f"{incarnation}.{cursor.floor}{pairs}{seen}"
+    return join_pairs(incarnation, cursor.floor, starmap(format_pair, cursor.positions.items()), cursor.seen)
+
+
+def format_pair(key: int, position: int) -> str:
+    """A followed session in a place of several."""
+    return f"_{key}-{position}"
+
+
+def join_pairs(incarnation: str, floor: int, pairs: Iterable[str], seen: Sequence[int]) -> str:
+    """A place in several sessions, with their pairs as `format_pair` makes them."""
+    return f"{incarnation}.{floor}{''.join(pairs)}{''.join(f'_{key}' for key in seen)}"
 
 
 def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
-from voicemem.sessions.tails.cursor import format_session_cursor
+from voicemem.sessions.tails.cursor import format_pair, format_session_cursor
 from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
@@ -22,6 +22,10 @@ from voicemem.transcript.diff import Changes
 
 TAIL_PAGE = 500
 """Entries read at a time."""
+SMALL_PAGE = 8
+"""Entries that a tail reads without waiting for its turn."""
+YIELD_EVERY = 32
+"""Sessions that a tail looks at before others get their turn."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for: closes, changes over REST, and what other
 processes on the store have journaled."""
@@ -69,18 +73,27 @@ class FollowedSession:
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
-        self.position = at
         self.reader: MemoryReader | None = None
         """What was sent of its memory; None before the first item, and in a tail of journals."""
+        self.move(at)
+
+    def move(self, position: int) -> None:
+        """Note that it was sent up to a position."""
+        self.position = position
+        self.pair = format_pair(self.stream.key, position)  # every item of any session in its tail names it
 
 
 class TailSources(NamedTuple):
-    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set."""
+    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set.
+
+    `turn` is taken to read a large page: hundreds of tails may have one to read, make and send at the same moment.
+    """
 
     store: Store
     memories: FollowedMemories
     clock: Callable[[], int]
     draining: asyncio.Event
+    turn: asyncio.Lock
 
 
 class Tail:
@@ -167,7 +180,9 @@ class Tail:
     async def read_changed(self) -> AsyncIterator[list[TailItem]]:
         """Yield the next page of each session that may have more; those with further pages stay in `dirty_keys`."""
         keys, self.dirty_keys = sorted(self.dirty_keys), set()
-        for key in keys:
+        for count, key in enumerate(keys, 1):
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # most of them are found without waiting for the store
             session = self.followed.get(key)
             if session is None:
                 continue
@@ -196,8 +211,11 @@ class Tail:
     async def read_entries(self, session: FollowedSession) -> list[TailItem]:
         """The next page of a session's journal."""
         items = []
-        for row in await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE):
-            session.position = row.position
+        is_small = session.stream.position - session.position <= SMALL_PAGE
+        async with nullcontext() if is_small else self.sources.turn:
+            rows = await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE)
+        for row in rows:
+            session.move(row.position)
             items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))
         return items
 
@@ -211,7 +229,7 @@ class Tail:
                 session.stream.key, self.view.unfinished, session.position
             )
         changes = await session.reader.read_changes(session.stream)
-        session.position = max(session.position, session.reader.position)
+        session.move(max(session.position, session.reader.position))
         return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
 
 

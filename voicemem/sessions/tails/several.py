@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
+from voicemem.sessions.tails.cursor import join_pairs
 from voicemem.sessions.tails.known_keys import KnownKeys
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
 from voicemem.store.records import LIST_BYTES, SessionFilter
@@ -45,9 +45,9 @@ class TailOfSeveral(Tail):
 
     @property
     def cursor(self) -> str:
-        positions = {key: session.position for key, session in self.followed.items()}
-        seen = [key for key in self.known.recent if key not in positions]
-        return format_several_cursor(self.store.incarnation, SeveralCursor(self.known.settled_floor, positions, seen))
+        seen = [key for key in self.known.recent if key not in self.followed]
+        pairs = [session.pair for session in self.followed.values()]
+        return join_pairs(self.store.incarnation, self.known.settled_floor, pairs, seen)
 
     @property
     def has_room(self) -> bool:

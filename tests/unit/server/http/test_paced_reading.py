@@ -91,9 +91,37 @@ async def test_who_takes_no_more_is_asked_again_later() -> None:
 
 
 async def test_what_is_left_is_taken_when_the_connection_is_lost() -> None:
-    """What came before its end is not lost with it."""
-    connection = Connection(ReadingTurns())
+    """What came before its end is not lost with it, and is taken in turns too, wanted or not; then the end is told."""
+    connection = Connection(ReadingTurns(), slow_s=0.006, stops_after=1)
+    ends: list[int] = []
     connection.unread.receive(b"x" * 3 * PIECE)
-    connection.unread.take_all()
+    connection.unread.end(lambda: ends.append(len(connection.taken)))
+    assert not ends
+    assert await rounds_until(lambda: ends) >= 2
+    assert ends == [3]
     assert sum(map(len, connection.taken)) == 3 * PIECE
     assert not connection.unread
+
+
+async def test_a_connection_with_nothing_left_ends_at_once() -> None:
+    """Nothing is put off where everything was taken."""
+    ends: list[bool] = []
+    Connection(ReadingTurns()).unread.end(lambda: ends.append(True))
+    assert ends
+
+
+async def test_a_connection_stands_in_line_once() -> None:
+    """Also if it stops and goes on while it takes a piece: it has no more turns than others."""
+
+    class Asking(Connection):
+        def take(self, data: bytes) -> None:
+            super().take(data)
+            self.unread.wait_in_line()
+
+    turns = ReadingTurns()
+    connection = Asking(turns)
+    connection.unread.receive(b"x" * 10 * PIECE)
+    turns.run()
+    assert len(turns.waiting) <= 1
+    await rounds_until(lambda: connection.reading)
+    assert len(connection.taken) == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import apsw
@@ -24,7 +25,7 @@ from tests.support.stores.sqlite import (
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import Offer, Outcome
-from voicemem.store.records import ApiKey, Attempt
+from voicemem.store.records import ApiKey, Attempt, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import SessionEnding
@@ -160,3 +161,24 @@ def test_others_cannot_read_the_file(path: str) -> None:
     store = SqliteStore(path)
     assert [0o600] * 2 == [os.stat(name).st_mode & 0o777 for name in (path, f"{path}-wal")]
     asyncio.run(store.close_store())
+
+
+async def test_lists_that_look_through_rows_hold_up_no_reads(sqlite: SqliteStore) -> None:
+    """A list by label or channel waits for others of its kind, and a history or a list by an index does not."""
+    goes_on = threading.Event()
+    scan = asyncio.ensure_future(sqlite.database.scan(lambda _: goes_on.wait(30)))
+    try:
+        lists = [SessionFilter(project="p", label=("desk", "front")), SessionFilter(project="p", channel="c")]
+        waiting = [asyncio.ensure_future(sqlite.list_sessions(wanted)) for wanted in lists]
+        for wanted in (
+            SessionFilter(project="p"),
+            SessionFilter(project="p", user_id="u"),
+            SessionFilter(project="p", state="running"),
+        ):
+            assert [] == await sqlite.list_sessions(wanted)
+        assert [] == await sqlite.read_rows(1, 0, 10)
+        assert not any(task.done() for task in (scan, *waiting))
+    finally:
+        goes_on.set()
+    assert [[], []] == await asyncio.gather(*waiting)
+    assert await scan

@@ -1,0 +1,108 @@
+"""What comes in large amounts at once is read piece by piece, and large memories are read off the event loop."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.support.callers.raw_http import handshake_head
+from tests.support.callers.raw_websocket import PING, websocket_frame
+from tests.support.callers.rest import RestClient
+from tests.support.events import final
+from tests.support.services import Serve
+from tests.support.waiting import eventually
+from voicemem.server.http.listener import PIECE_BYTES, ProblemHandler
+from voicemem.server.http.paced_reading import PIECE
+from voicemem.server.ingest.websocket import EventSocket
+from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, ReadModel
+from voicemem.transcript.messages import Message
+
+TIMEOUT_S = 10.0
+MANY = 40_000
+
+
+class Taken:
+    """Notes the sizes of the pieces that connections of a kind take, and how many may be taken in one go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type[ProblemHandler] | type[EventSocket]) -> None:
+        self.sizes: list[int] = []
+        take = kind.take
+
+        def noted(connection: ProblemHandler | EventSocket, data: bytes) -> None:
+            self.sizes.append(len(data))
+            take(connection, data)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(kind, "take", noted)
+
+
+async def said_by(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(TIMEOUT_S):
+        return await reader.readline()
+
+
+async def test_a_body_of_tiny_chunks_is_read_in_pieces(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it arrives in its order, however much the network hands over at a time."""
+    app = await serve()
+    taken = Taken(monkeypatch, ProblemHandler)
+    name = "n" * 128
+    body = b'{"name":"%b"' % name.encode() + b" " * MANY + b"}"
+    host, port = app.rest_address
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+    assert (await said_by(reader)).startswith(b"HTTP/1.1 201")
+    assert f'"name":"{name}"'.encode() in await reader.read(4096)
+    writer.close()
+    assert sum(taken.sizes) > 6 * MANY
+    assert max(taken.sizes) <= PIECE_BYTES
+
+
+async def test_pings_of_a_caller_that_has_left_are_read_in_pieces(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is sent to it any more, and its connection is over once the last of its bytes is read."""
+    app = await serve()
+    taken = Taken(monkeypatch, EventSocket)
+    host, port = app.ingest_address
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(handshake_head(app.ingest_address))
+    async with asyncio.timeout(TIMEOUT_S):
+        await reader.readuntil(b"\r\n\r\n")
+    writer.write(websocket_frame(PING, b"") * MANY)
+    writer.close()
+
+    async def is_over() -> bool:
+        return len(app.ingest.port) == 0
+
+    await eventually(True, is_over)
+    assert max(taken.sizes) <= PIECE
+    assert "raised exception" not in caplog.text
+
+
+@pytest.mark.parametrize("query", ["", "?open=true"])
+async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    """Those of small calls are made at once, without a change of threads."""
+    api = RestClient(await serve())
+    on_loop: list[bool] = []
+    encode_messages, messages = ReadModel.encode_messages, ReadModel.messages
+
+    def noted_encoding(memory: ReadModel) -> bytes:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return encode_messages(memory)
+
+    def noted_messages(memory: ReadModel, unfinished: bool = False) -> list[Message]:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return messages(memory, unfinished)
+
+    monkeypatch.setattr(ReadModel, "encode_messages", noted_encoding)
+    monkeypatch.setattr(ReadModel, "messages", noted_messages)
+    for name, turns in (("small", 1), ("large", 20)):
+        await api.create(name)
+        for turn in range(turns):
+            await api.send(final(turn + 1, "word " * (ENCODED_AT_ONCE // 50), turn), session_id=name)
+        on_loop.clear()
+        assert 200 == (await api.get(f"/v1/sessions/{name}/history{query}")).status
+        assert {name == "small"} == {*on_loop}
