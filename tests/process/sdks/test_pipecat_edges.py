@@ -94,7 +94,8 @@ class Branches(Call):
         async def nothing(frame: Frame) -> bool:
             return False
 
-        return [ParallelPipeline([self.llm, self.tts], [FunctionFilter(nothing)])]
+        branches = ([self.llm, self.tts], [FunctionFilter(nothing)])
+        return [ParallelPipeline(*branches)]  # type: ignore[no-untyped-call, unused-ignore]
 
 
 async def broken_into_twice(call: Call) -> None:
@@ -162,7 +163,7 @@ def test_messages_that_the_program_appends() -> None:
 
 class MutedAtFirst(Call):
     def mutes(self) -> list[Any]:
-        return [MuteUntilFirstBotCompleteUserMuteStrategy()]
+        return [MuteUntilFirstBotCompleteUserMuteStrategy()]  # type: ignore[no-untyped-call, unused-ignore]
 
 
 async def speaks_too_early(call: Call) -> None:

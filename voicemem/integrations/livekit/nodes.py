@@ -103,13 +103,12 @@ class Nodes:
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
         """What the program says in the place of the user; it gets its id here, by which it is known again."""
-        message = named.get("user_input")
-        if isinstance(message, str):
-            message = self.guarded("generate_reply", lambda: user_message(message)) or message
-            named["user_input"] = message
+        given: Any = named.get("user_input")
+        if isinstance(given, str):
+            given = named["user_input"] = self.guarded("generate_reply", partial(user_message, given)) or given
         handle = original(**named)
-        if hasattr(message, "created_at"):
-            self.typed.expect(message.id)  # nothing has run yet
+        if hasattr(given, "created_at"):
+            self.typed.expect(given.id)  # nothing has run yet
         return handle
 
     def realtime_segment(self) -> RealtimeFollower:

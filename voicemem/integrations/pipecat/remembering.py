@@ -69,7 +69,9 @@ def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list
 
     newest = max((at for at, one in enumerate(known) if role_of(one) == "user"), default=len(known))
     place = newest if asked is not None and known[newest:] and text_of(known[newest]) == text_of(asked) else len(known)
-    head, running, tail = [], [], []
+    head: list[Any] = []
+    running: list[Any] = []
+    tail: list[Any] = []
     for at, message in enumerate(own):
         is_opening = any(message is one for one in opening)
         if is_settled(message, returned) and at < last:
