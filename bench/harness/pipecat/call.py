@@ -13,6 +13,7 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.services.llm_service import FunctionCallParams
 from pipecat.turns.user_turn_strategies import ExternalUserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
@@ -94,13 +95,23 @@ class Call:
         pauses = {} if mode.tokens else scenario.pauses
         self.tts = ScriptedTTS(self.voice, words=mode.words, inline=mode.inline, tokens=mode.tokens, pauses=pauses)
         self.context = LLMContext([SYSTEM])
-        pair = LLMContextAggregatorPair(
-            self.context, user_params=LLMUserAggregatorParams(user_turn_strategies=ExternalUserTurnStrategies())
+        params = LLMUserAggregatorParams(
+            user_turn_strategies=ExternalUserTurnStrategies(), user_mute_strategies=self.mutes()
         )
-        output = DeviceOutput(self.device)
-        parts = [self.caller, pair.user(), self.llm, self.tts, output, pair.assistant()]
+        pair = LLMContextAggregatorPair(self.context, user_params=params)
+        parts = [self.caller, pair.user(), *self.agent(), DeviceOutput(self.device), pair.assistant()]
         self.worker = PipelineWorker(Pipeline(parts), clock=LoopClock(), enable_rtvi=False, idle_timeout_secs=None)
         self.script = scenario.script
+
+    # What kinds of calls may have otherwise
+
+    def agent(self) -> list[FrameProcessor]:
+        """What answers, and speaks."""
+        return [self.llm, self.tts]
+
+    def mutes(self) -> list[Any]:
+        """When the caller is muted."""
+        return []
 
     async def run(self) -> None:
         """The whole call."""

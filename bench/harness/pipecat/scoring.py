@@ -51,12 +51,12 @@ class Recorded(NamedTuple):
         return [msgspec.to_builtins(one) for one in memory_of(self.events)]
 
 
-def record(scenario: Scenario, mode: Mode) -> Recorded:
+def record(scenario: Scenario, mode: Mode, kind: type[Call] = Call) -> Recorded:
     """Make a call in virtual time."""
     events: list[JsonObject] = []
 
     async def run() -> Call:
-        call = Call(scenario, mode)
+        call = kind(scenario, mode)
         call.worker.add_observer(observer(events.append, client_buffer_ms=mode.buffer_ms))
         await call.run()
         return call

@@ -19,7 +19,11 @@ from tests.process.packaging.matrix import ROOT, TEST_TOOLS, Built, build, pytho
 
 TESTS = {
     "livekit-agents": ("tests/process/sdks/test_livekit.py", "tests/process/sdks/test_livekit_edges.py"),
-    "pipecat-ai": ("tests/process/sdks/test_pipecat.py", "tests/unit/integrations/pipecat"),
+    "pipecat-ai": (
+        "tests/process/sdks/test_pipecat.py",
+        "tests/process/sdks/test_pipecat_edges.py",
+        "tests/unit/integrations/pipecat",
+    ),
     "openai-agents": ("tests/process/sdks/test_openai_agents.py",),
 }
 

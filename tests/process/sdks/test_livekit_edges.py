@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
     from bench.harness.folding import memory_of
     from bench.harness.livekit.plugins import Chunk
-    from bench.harness.livekit.scenarios import JOKE, SHORT, STORY, answer
+    from bench.harness.livekit.scenarios import JOKE, SHORT, STORY, OwnNodes, answer
     from bench.harness.livekit.stage import PLAIN, UNSYNCED, Stage
     from bench.harness.livekit.voice import SAMPLE_RATE
     from voicemem.integrations.livekit.call import LiveKitCall
@@ -92,6 +92,38 @@ async def test_an_answer_interrupted_before_its_first_frame_never_existed() -> N
     await stage.close()
     assert ("assistant", SHORT) in call.said()
     assert not any(role == "assistant" and text and text in JOKE for role, text in call.said())
+
+
+async def test_what_the_program_asks_for_the_user_stands_before_its_answer() -> None:
+    """An answer that is there at once comes before LiveKit tells of the message, and is remembered behind it."""
+    stage = Stage(PLAIN, answer)
+    call = Followed(stage)
+    await stage.start(OwnNodes())
+    first = stage.session.generate_reply(user_input="Tell me a joke")
+    second = stage.session.generate_reply(user_input=message("user", "How about nothing"))
+    for speech in (first, second):
+        await speech
+    await stage.close()
+    said = [one for one in call.said() if one[0] == "user"]
+    assert said == [("user", "Tell me a joke"), ("user", "How about nothing")]
+    assert call.said()[0] == said[0]
+    assert call.said()[-1][0] == "assistant"
+
+
+async def test_the_caller_speaks_while_the_program_asks() -> None:
+    """A message of the program and the words of the caller are each remembered once."""
+    stage = Stage(PLAIN, answer)
+    call = Followed(stage)
+    await stage.start()
+    speaking = asyncio.create_task(stage.caller.says("Tell me a joke", speech_s=0.6))
+    await stage.until(lambda: any(one["type"] == "asr" for one in call.events))
+    stage.session.generate_reply(user_input="Something else")
+    await speaking
+    await stage.until(lambda: any(text.startswith("Why did") for text in stage.own_memory()))
+    await stage.until_silent()
+    await stage.close()
+    spoken = " ".join(text for role, text in call.said() if role == "user")
+    assert sorted(spoken.split()) == ["Something", "Tell", "a", "else", "joke", "me"]
 
 
 async def test_a_text_with_audio_of_the_program_is_cut_where_it_stopped() -> None:

@@ -20,6 +20,7 @@ from voicemem.integrations.livekit.nodes import Nodes
 from voicemem.integrations.livekit.playback import Playback
 from voicemem.integrations.livekit.remembering import Remembering
 from voicemem.integrations.livekit.speeches import Speeches
+from voicemem.integrations.livekit.typed import TypedMessages
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -53,7 +54,8 @@ class LiveKitCall:
         self.ledger = Ledger(send, prefix)
         self.speeches = Speeches(self.ledger)
         self.playback = Playback(self.ledger)
-        self.nodes = Nodes(self.ledger, self.speeches, self.playback, remembering, self.missed)
+        self.typed = TypedMessages(self.ledger)
+        self.nodes = Nodes(self.ledger, self.speeches, self.playback, self.typed, remembering, self.missed)
         self.agents: WeakSet[Any] = WeakSet()
         self.has_spoken = False
         """Whether the caller's turn has a transcript; a turn without one was typed."""
@@ -61,7 +63,8 @@ class LiveKitCall:
 
     def listen(self) -> None:
         """Follow everything that the session emits, and what it is told to say."""
-        self.nodes.wrap(self.session, "say")
+        for name in ("say", "generate_reply"):
+            self.nodes.wrap(self.session, name)
         for name, callback in {
             "user_input_transcribed": self.on_transcript,
             "conversation_item_added": self.on_item,
@@ -116,6 +119,8 @@ class LiveKitCall:
         item = event.item
         if getattr(item, "type", None) != "message":
             return
+        if item.role == "user" and self.typed.tell(item):
+            return  # what the caller says meanwhile is a turn of its own
         if item.role == "user":
             text = text_of(item) if not self.has_spoken else None
             if text:

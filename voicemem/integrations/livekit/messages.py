@@ -34,6 +34,13 @@ def items_of(message: JsonObject) -> Iterator[Any]:
         yield llm.FunctionCall(call_id=call["id"], name=function["name"], arguments=function["arguments"])
 
 
+def user_message(text: str) -> Any:
+    """A chat message of the user."""
+    from livekit.agents import llm
+
+    return llm.ChatMessage(role="user", content=[text])
+
+
 def text_of(message: Any) -> str:
     """The text of a chat message as it was generated; LiveKit's own property has had several names."""
     return "\n".join(part for part in message.content if isinstance(part, str))

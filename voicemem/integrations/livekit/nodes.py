@@ -15,9 +15,11 @@ from voicemem.integrations.livekit.followers import (
     TextFollower,
     TtsFollower,
 )
+from voicemem.integrations.livekit.messages import user_message
 from voicemem.integrations.livekit.playback import Playback
 from voicemem.integrations.livekit.remembering import Remembering
 from voicemem.integrations.livekit.speeches import Speeches
+from voicemem.integrations.livekit.typed import TypedMessages
 
 Missed = Callable[[str, Exception], None]
 MAX_SEGMENTS = 64
@@ -32,12 +34,14 @@ class Nodes:
         ledger: Ledger,
         speeches: Speeches,
         playback: Playback,
+        typed: TypedMessages,
         remembering: Remembering | None,
         missed: Missed,
     ) -> None:
         self.ledger = ledger
         self.speeches = speeches
         self.playback = playback
+        self.typed = typed
         self.remembering = remembering
         self.missed = missed
         self.realtime: dict[str, RealtimeFollower] = {}
@@ -51,6 +55,7 @@ class Nodes:
             self.missed(name, error)
 
     async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
+        self.guarded("llm_node", lambda: self.typed.asked(chat_ctx))
         if self.remembering is not None:
             chat_ctx = await self.remembering.remembered(chat_ctx)
         result = original(chat_ctx, tools, model_settings)
@@ -94,6 +99,16 @@ class Nodes:
         handle = original(text, **{**named, "audio": self.followed(named["audio"], "say", follower)})
         follower.reply = f"{getattr(handle, 'id', '')}.1"  # the only one of this speech; nothing has run yet
         self.expect_text(follower)
+        return handle
+
+    def generate_reply(self, original: Any, **named: Any) -> Any:
+        """What the program says in the place of the user; it gets its id here, by which it is known again."""
+        given: Any = named.get("user_input")
+        if isinstance(given, str):
+            given = named["user_input"] = self.guarded("generate_reply", partial(user_message, given)) or given
+        handle = original(**named)
+        if hasattr(given, "created_at"):
+            self.typed.expect(given.id)  # nothing has run yet
         return handle
 
     def realtime_segment(self) -> RealtimeFollower:

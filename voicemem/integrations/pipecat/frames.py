@@ -18,7 +18,7 @@ from voicemem.integrations.pipecat.replies import ReplyTracker
 from voicemem.integrations.pipecat.word_clock import NS_PER_MS
 
 LOG = logging.getLogger("voicemem.integrations")
-CAUGHT_UP_S = 0.2
+CAUGHT_UP_S = 0.3
 MAX_REQUESTS = 16
 
 
@@ -54,6 +54,9 @@ class FrameListener:
         self.has_warned = False
         self.requested: OrderedDict[int, asyncio.Event] = OrderedDict()
         """Requests to the LLM that somebody waits for, or that have passed."""
+        self.arrived = asyncio.Event()
+        """Set while no interruption is on its way to the output."""
+        self.arrived.set()
         user_turn = getattr(frames, "LLMContextUserTurnFrame", None)
         self.tells_user_turns = user_turn is not None
         """Whether the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
@@ -73,12 +76,17 @@ class FrameListener:
             frames.InterruptionFrame: self.on_interruption,
             frames.FunctionCallInProgressFrame: self.on_tool_call,
             frames.FunctionCallResultFrame: self.on_tool_result,
+            frames.FunctionCallCancelFrame: self.on_tool_cancel,
+            frames.UserMuteStartedFrame: self.on_mute,
+            frames.UserMuteStoppedFrame: self.on_unmute,
             frames.LLMContextFrame: self.on_context,
             frames.EndFrame: self.on_end,
             frames.CancelFrame: self.on_cancel,
         }
         if user_turn is not None:
             self.handlers[user_turn] = self.on_user_turn
+        self.is_muted = False
+        """Whether the pipeline drops what the caller says."""
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""
@@ -129,9 +137,16 @@ class FrameListener:
 
     def heard_user(self, pushed: Any, at: float, final: bool) -> None:
         frame = pushed.frame
-        if pushed.first_push and frame.text:
+        if pushed.first_push and frame.text and not self.is_muted:
             language = None if frame.language is None else str(frame.language)
             self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
+
+    def on_mute(self, pushed: Any, at: float) -> None:
+        """Until this ends, what is recognised comes to nobody."""
+        self.is_muted = True
+
+    def on_unmute(self, pushed: Any, at: float) -> None:
+        self.is_muted = False
 
     def on_user_turn(self, pushed: Any, at: float) -> None:
         if pushed.first_push:
@@ -193,6 +208,10 @@ class FrameListener:
         self.replies.interruption_seen(pushed.frame.id)
         if self.is_output(pushed):
             self.replies.interrupted(pushed.frame.id, at)
+        if self.replies.is_interrupting():
+            self.arrived.clear()
+        else:
+            self.arrived.set()
 
     # Requests to the LLM
 
@@ -208,10 +227,16 @@ class FrameListener:
         return event
 
     async def caught_up(self, frame_id: int) -> None:
-        """Wait until everything that was pushed before this request has been heard of; at most a moment."""
+        """Wait until everything that was pushed before this request has been heard of; at most a moment.
+
+        An interruption has come to the output then: a TTS may take its time to pass one on, and what was heard is known
+        only behind it. One that does not come in time is not waited for again.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(CAUGHT_UP_S):
                 await self.request(frame_id).wait()
+                await self.arrived.wait()
+        self.arrived.set()
 
     # Tools and the end
 
@@ -222,8 +247,14 @@ class FrameListener:
 
     def on_tool_result(self, pushed: Any, at: float) -> None:
         frame = pushed.frame
-        if pushed.first_push:
+        if pushed.first_push and getattr(frame.properties, "is_final", True):
             self.ledger.tool_returned(frame.tool_call_id, plain(frame.result), at, frame.function_name)
+
+    def on_tool_cancel(self, pushed: Any, at: float) -> None:
+        """A call that an interruption or its own timeout has ended; Pipecat tells the LLM the same."""
+        frame = pushed.frame
+        if pushed.first_push:
+            self.ledger.tool_returned(frame.tool_call_id, "CANCELLED", at, frame.function_name)
 
     def on_end(self, pushed: Any, at: float) -> None:
         """The end of the pipeline: the output passes it on when it has played what was before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -57,7 +58,7 @@ def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list
     """Instructions and what was there before the call, then the memory, then what the memory cannot know yet.
 
     That is tools that run, the words that the LLM is to answer if their transcript is on its way, and instructions
-    for this answer alone.
+    for this answer alone. Tools that were called before the caller's newest words stay before those.
     """
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
     last = max((at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS), default=-1)
@@ -66,19 +67,35 @@ def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list
     def is_new(message: Any) -> bool:
         return role_of(message) in INSTRUCTIONS or (message is asked and not is_said(message, known))
 
-    head, tail = [], []
+    newest = max((at for at, one in enumerate(known) if role_of(one) == "user"), default=len(known))
+    place = newest if asked is not None and known[newest:] and text_of(known[newest]) == text_of(asked) else len(known)
+    head: list[Any] = []
+    running: list[Any] = []
+    tail: list[Any] = []
     for at, message in enumerate(own):
         is_opening = any(message is one for one in opening)
+        if is_settled(message, returned) and at < last:
+            continue
         if is_opening or (role_of(message) in INSTRUCTIONS and at < last) or role_of(message) is None:
             head.append(message)
-        elif calls_of(message) - returned or is_new(message):
+        elif calls_of(message) - returned:
+            (running if at < last else tail).append(message)
+        elif is_new(message):
             tail.append(message)
-    return [*head, *context_messages(known), *tail]
+    return [*head, *context_messages(known[:place]), *running, *context_messages(known[place:]), *tail]
 
 
 def role_of(message: Any) -> str | None:
     """The role of a message; None for one of a vendor's own."""
     return message.get("role") if isinstance(message, dict) else None
+
+
+def is_settled(message: Any, returned: set[str]) -> bool:
+    """Whether a message tells the LLM what has become of a tool that ran on, and the memory has it as its result."""
+    content = message.get("content") if role_of(message) == "developer" else None
+    if not isinstance(content, str) or '"tool_call_id"' not in content:
+        return False
+    return any(json.dumps(call_id) in content for call_id in returned)
 
 
 def calls_of(message: Any) -> set[str]:

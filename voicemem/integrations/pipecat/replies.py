@@ -290,10 +290,14 @@ class ReplyTracker:
             while len(self.interruptions) > MAX_SPEECHES:
                 del self.interruptions[next(iter(self.interruptions))]
 
+    def is_interrupting(self) -> bool:
+        """Whether an interruption is on its way that will cut a reply."""
+        return any(one.name in self.open and one.interruptible for met in self.interruptions.values() for one in met)
+
     def interrupted(self, frame_id: int, at: float) -> None:
         """An interruption has come to the output, which throws away what it has not played."""
         self.settle(at)
-        met = self.interruptions.pop(frame_id, [])
+        met, self.interruptions[frame_id] = self.interruptions.get(frame_id, []), []
         self.timeline.interrupted()
         self.last_pts = 0
         self.speeches = deque((one for one in self.speeches if not one[1]), MAX_SPEECHES)

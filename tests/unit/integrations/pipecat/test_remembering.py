@@ -40,6 +40,25 @@ def test_tools_that_run_stay() -> None:
     assert found[-1] is running
 
 
+def test_tools_that_run_stay_before_the_newest_words() -> None:
+    """The LLM answers the caller, and not the tool; where the memory has the caller's words in one, it comes behind."""
+    own = [SYSTEM, user("A pizza"), called("2"), returned("2", "running"), user("A cab")]
+    known = [user("A pizza"), HEARD, user("A cab")]
+    assert rebuilt(own, known, []) == [SYSTEM, *known[:2], called("2"), returned("2", "running"), known[2]]
+    joined = [user("A pizza A cab")]
+    assert rebuilt(own, joined, []) == [SYSTEM, *joined, called("2"), returned("2", "running")]
+
+
+def test_the_result_of_a_tool_that_ran_on_is_told_once() -> None:
+    """Pipecat tells the LLM of it in an instruction; when the next turn comes, the memory has it."""
+    told = {"role": "developer", "content": '{"type": "async_tool", "tool_call_id": "2", "result": "done"}'}
+    own = [SYSTEM, user("A pizza"), called("2"), returned("2", "running"), told]
+    known = [user("A pizza"), called("2"), returned("2")]
+    assert rebuilt(own, known, []) == [SYSTEM, *known, told]
+    later = [*known, HEARD, user("Good")]
+    assert rebuilt([*own, HEARD, user("Good")], later, []) == [SYSTEM, *later]
+
+
 def test_words_whose_transcript_is_on_its_way_are_asked() -> None:
     """Once; with other white space and case they are the same words."""
     own = [SYSTEM, user("Stop  that"), user("please")]
