@@ -142,7 +142,7 @@ async def test_frames_behind_a_key_may_be_large_at_once(app: App) -> None:
 
 
 async def test_all_without_a_key_together_are_bounded_in_bytes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When they have sent too much in all, the oldest go."""
+    """When they have sent too much in all, those that sent the most go, the oldest first."""
     monkeypatch.setattr("voicemem.server.http.connections.MAX_UNAUTHENTICATED_BYTES", 20_000)
     assert MAX_UNAUTHENTICATED_BYTES >= 20_000
     half = websocket_frame(TEXT, BIG[:9_000], length=10_000)

@@ -113,7 +113,7 @@ class PortConnections:
         return True
 
     def count_received(self, client: Client, size: int) -> None:
-        """Count bytes of a connection that may not have shown a key; too many in all push out the oldest."""
+        """Count bytes of a connection that may not have shown a key; too many in all push out who sent the most."""
         arrival = self.unauthenticated.get(client)
         if arrival is None:
             return
@@ -138,9 +138,12 @@ class PortConnections:
     def make_room(self, among_senders: bool = False) -> bool:
         """Close a connection that has shown no key: the oldest idle one of the address that has the most of them.
 
-        `among_senders` spares those that have sent nothing yet: closing them frees none of what was sent.
+        `among_senders` takes the one that has sent the most, and none that has sent nothing: closing it frees nothing.
         """
-        clients = [client for client, arrival in self.unauthenticated.items() if arrival.received or not among_senders]
+        clients = list(self.unauthenticated)
+        if among_senders:
+            clients = [client for client in clients if self.unauthenticated[client].received]
+            clients.sort(key=lambda client: self.unauthenticated[client].received, reverse=True)
         counts = Counter(client.address for client in clients)
         most = max(counts.values(), default=0)
         crowd = [client for client in clients if counts[client.address] == most]
