@@ -17,6 +17,7 @@ from tests.support.services import Serve
 from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
+from voicemem.server.ingest import bare
 from voicemem.sessions.presence import LEFT_MS
 
 PATH = "/v1/ingest/openai-realtime"
@@ -72,11 +73,40 @@ async def test_many_frames_do_not_wait_for_an_id(app: App, api: RestClient) -> N
     async with connect(f"ws://{app.ingest_address}{PATH}") as socket:
         for number in range(64):
             await socket.send(json.dumps(transcript(f"i{number}", "x")))
+        await eventually(1, lambda: count_sessions(api))
 
-        async def sessions() -> int:
-            return len((await api.get("/v1/sessions")).json["sessions"])
 
-        await eventually(1, sessions)
+async def test_large_frames_do_not_wait_for_an_id(app: App, api: RestClient) -> None:
+    """Nor do those that are 1 MiB together."""
+    async with connect(f"ws://{app.ingest_address}{PATH}") as socket:
+        for number in range(6):
+            await socket.send(json.dumps(transcript(f"i{number}", "x" * 200_000)))
+        await eventually(1, lambda: count_sessions(api))
+
+
+async def test_frames_of_all_connections_wait_within_one_bound(
+    app: App, api: RestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that goes beyond it waits no longer; nothing is lost, and what is over leaves room for others."""
+    monkeypatch.setattr(bare, "MAX_WAITING_IN_ALL", 3_000)
+    url = f"ws://{app.ingest_address}{PATH}"
+    async with connect(url) as first:
+        await first.send(json.dumps(transcript("a", "x" * 2_000)))
+        await eventually(True, lambda: has_waiting(app, 2_000))
+        async with connect(url) as second:
+            await second.send(json.dumps(transcript("b", "y" * 2_000)))
+            await eventually(1, lambda: count_sessions(api))
+            assert await has_waiting(app, 2_000)
+    await eventually(2, lambda: count_sessions(api))
+    assert app.ingest.waiting_frame_bytes == 0
+
+
+async def has_waiting(app: App, size: int) -> bool:
+    return size <= app.ingest.waiting_frame_bytes <= size + 500
+
+
+async def count_sessions(api: RestClient) -> int:
+    return len((await api.get("/v1/sessions")).json["sessions"])
 
 
 HOSTILE: list[str | bytes] = [

@@ -34,6 +34,8 @@ from voicemem.sessions.frames import ReducedFrame
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
+MAX_WAITING_IN_ALL = 32 * 1024 * 1024
+"""Bytes of such frames of all connections; one that would add to more waits no longer."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
 """Close codes after which a sender is not expected back."""
 QUERY = ("session_id", "producer", "token", "typed")
@@ -148,7 +150,7 @@ class BareConnection(Connection):
         except VoicememError as error:
             self.fail(error)
         finally:
-            self.frame_task = None
+            self.end_task()
         self.take_received()
         self.resume_if_room()
 
@@ -217,16 +219,28 @@ class BareConnection(Connection):
             asyncio.get_running_loop().call_later(MAX_WAIT_S, self.wait_no_longer)
         self.waiting.append(frame)
         self.waiting_bytes += len(frame.payload)
+        self.host.waiting_frame_bytes += len(frame.payload)
+        is_full = self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > MAX_WAITING_IN_ALL
         said = None if frame.reduced is None else frame.reduced.session_id
         if said:
-            self.frame_task = asyncio.create_task(self.process_id(session_id_of(said)))
-        elif len(self.waiting) >= MAX_WAITING or self.waiting_bytes > MAX_WAITING_BYTES:
+            self.go_on_as(session_id_of(said))
+        elif len(self.waiting) >= MAX_WAITING or is_full:
             self.wait_no_longer()
 
     def wait_no_longer(self) -> None:
         """Go on without the vendor's id: the service makes one."""
-        if self.open_lease is None and self.frame_task is None and not self.reading_stopped:
-            self.frame_task = asyncio.create_task(self.process_id(None))
+        if self.open_lease is None and not self.reading_stopped:
+            self.go_on_as(None)
+
+    def go_on_as(self, session_id: str | None) -> None:
+        """Open the session next; what takes a large frame says so itself, while it is at work."""
+        if self.frame_task is None or self.frame_task is asyncio.current_task():
+            self.frame_task = asyncio.create_task(self.process_id(session_id))
+
+    def end_task(self) -> None:
+        """The task at work is over, and maybe another has begun."""
+        if self.frame_task is asyncio.current_task():
+            self.frame_task = None
 
     async def process_id(self, session_id: str | None) -> None:
         try:
@@ -234,7 +248,7 @@ class BareConnection(Connection):
         except VoicememError as error:
             self.fail(error)
         finally:
-            self.frame_task = None
+            self.end_task()
         self.take_received()
         self.resume_if_room()
 
@@ -242,15 +256,21 @@ class BareConnection(Connection):
         """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
         await self.open(SessionOpen(session_id=session_id, producer=self.door.producer))
         self.open_lease = self.leases.only
-        waiting, self.waiting = self.waiting, []
-        for frame in waiting:
+        for frame in self.end_waiting():
             if self.open_lease is not None:
                 self.enqueue(frame, len(frame.payload))
+
+    def end_waiting(self) -> list[ReducedFrame]:
+        """The frames that waited; they wait no longer."""
+        self.host.waiting_frame_bytes -= self.waiting_bytes
+        waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        return waiting
 
     # The end
 
     async def wind_down(self) -> None:
         await self.finish_waiting()
+        self.end_waiting()
         await super().wind_down()
         left = self.websocket.close_code in LEFT_CLOSES
         if self.open_lease is not None and left and not self.draining:
@@ -258,7 +278,7 @@ class BareConnection(Connection):
 
     async def finish_waiting(self) -> None:
         """A connection that is over says no more which session it is: what it sent is kept under an id of ours."""
-        if self.frame_task is not None:
+        while self.frame_task is not None:
             await self.frame_task
         if self.waiting and self.grant is not None and not self.reading_stopped:
             await self.process_id(None)

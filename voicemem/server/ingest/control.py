@@ -41,6 +41,8 @@ class IngestHost(Protocol):
     metrics: Metrics
     incarnation: str
     decoding: Decoding
+    waiting_frame_bytes: int
+    """Of frames whose session is not known yet, in all connections."""
 
     async def grant(self, token: str | None, address: str | None) -> Grant: ...
 

@@ -82,6 +82,7 @@ class IngestServer:
         self.metrics = recorder.telemetry.metrics
         self.gate = gate
         self.incarnation = incarnation
+        self.waiting_frame_bytes = 0
         self.decoding = decoding
         self.port = PortConnections(limits, self.count_refused)
         self.connections: set[Connection] = set()
