@@ -25,6 +25,8 @@ MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
 """What all connections of a port may send together before they have shown a key."""
 BUSY_S = 1.0
 """A connection that is being answered gives way only after this long: nearly every answer takes less."""
+USUAL_HEAD_BYTES = 16 * 1024
+"""Who has sent more than this without showing a key gives way even while it is being read."""
 MAX_LOOKED_AT = 256
 """How many connections with a key are looked at for an idle one."""
 
@@ -147,7 +149,7 @@ class PortConnections:
         counts = Counter(client.address for client in clients)
         most = max(counts.values(), default=0)
         crowd = [client for client in clients if counts[client.address] == most]
-        return self.close_first(crowd) or self.close_first(clients)
+        return self.close_first(crowd) or self.close_first(clients) or self.close_largest()
 
     def close_first(self, clients: Iterable[Client]) -> bool:
         long_ago = asyncio.get_running_loop().time() - BUSY_S
@@ -156,6 +158,14 @@ class PortConnections:
                 self.close(client)
                 return True
         return False
+
+    def close_largest(self) -> bool:
+        """Close the connection that has sent the most, if that is more than any ordinary one needs to show its key."""
+        largest = max(self.unauthenticated, key=lambda client: self.unauthenticated[client].received, default=None)
+        if largest is None or self.unauthenticated[largest].received <= USUAL_HEAD_BYTES:
+            return False
+        self.close(largest)
+        return True
 
     def close_idle(self) -> bool:
         """Close the connection with a key that has been idle the longest."""
