@@ -9,6 +9,7 @@ from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.keys import keys
 from voicemem.cli.migrate import migrate
+from voicemem.cli.nodes import nodes
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
 from voicemem.version import __version__
@@ -32,5 +33,5 @@ def main() -> None:
 
 
 keys.add_command(agora)
-for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, migrate):
+for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, migrate, nodes):
     main.add_command(command)

@@ -67,11 +67,15 @@ async def running_process(
     program: Sequence[str] = ("-m", "voicemem"),
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
+    url: str | None = None,
 ) -> AsyncIterator[ServiceProcess]:
-    """A process on a file, killed at the end of the block if it still runs. `program` is what Python is to run."""
+    """A process on a file, or on the store with a URL, killed at the end of the block if it still runs.
+
+    `program` is what Python is to run.
+    """
     log = log or store.with_suffix(".log")
     addresses = ("--rest", f"127.0.0.1:{rest}", "--ingest", f"127.0.0.1:{ingest}")
-    process = await start_process(store, *addresses, *arguments, program=program, env=env, log=log)
+    process = await start_process(store, *addresses, *arguments, program=program, env=env, log=log, url=url)
     try:
         yield ServiceProcess(process, store, log, await first_lines(process))
     finally:
@@ -87,12 +91,13 @@ async def start_process(
     log: Path,
     program: Sequence[str] = ("-m", "voicemem"),
     env: Mapping[str, str] | None = None,
+    url: str | None = None,
 ) -> asyncio.subprocess.Process:
     """`serve` on a file, also where it cannot start; what it writes to standard error is added to the log."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
     with log.open("ab") as errors:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, *program, "serve", "--store", f"sqlite:{store}", *arguments),
+            *(sys.executable, *program, "serve", "--store", url or f"sqlite:{store}", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             env={**inherited, **(env or {})},
