@@ -34,14 +34,18 @@ async def nodes(tmp_path: Path, url: str) -> AsyncIterator[tuple[ServiceProcess,
         yield one, other
 
 
-async def states(url: str) -> list[str]:
-    """What `voicemem nodes` says of each node."""
+async def states(url: str) -> dict[str, str]:
+    """What `voicemem nodes` says of each node, by its token."""
     command = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "voicemem", "nodes", "--store", url, stdout=asyncio.subprocess.PIPE
     )
     shown, _ = await command.communicate()
     assert 0 == command.returncode
-    return [line.split()[1] for line in shown.decode().splitlines()]
+    return dict(line.split()[:2] for line in shown.decode().splitlines())
+
+
+async def token(node: ServiceProcess) -> str:
+    return str((await node.api.get("/readyz")).json["node"])
 
 
 async def texts(node: ServiceProcess) -> list[str]:
@@ -55,7 +59,8 @@ async def is_ended(node: ServiceProcess) -> bool:
 async def test_a_call_on_two_nodes_outlives_one(url: str, nodes: tuple[ServiceProcess, ServiceProcess]) -> None:
     """Producers sit on both; one node is killed, its producer goes on at the other, and nothing is lost."""
     one, other = nodes
-    assert ["alive", "alive"] == await states(url)
+    tokens = [await token(one), await token(other)]
+    assert dict.fromkeys(tokens, "alive") == await states(url)
     async with open_producer(one, producer="asr") as asr, open_producer(other, producer="llm") as llm:
         await asr.store(final_transcript(1, "Where is my order?", turn_id=1))
         await llm.store(REPLY)
@@ -66,4 +71,4 @@ async def test_a_call_on_two_nodes_outlives_one(url: str, nodes: tuple[ServicePr
             await llm.store(session_end(2))
             await eventually(True, lambda: is_ended(other))
     assert ["Where is my order?", "It is on its way.", "Thank you."] == await texts(other)
-    await eventually(["alive"], lambda: states(url), timeout_s=60)
+    await eventually({tokens[1]: "alive"}, lambda: states(url), timeout_s=60)

@@ -37,8 +37,13 @@ class SetAsideCount(Struct, frozen=True):
 
 
 class Readiness(Health, frozen=True):
-    """The process should get traffic. `set_aside` is there only when there are such sessions; they do not stop it."""
+    """The process should get traffic.
 
+    `node` is its token where several may serve the store. `set_aside` is there only when there are such sessions; they
+    do not stop it.
+    """
+
+    node: str | UnsetType = UNSET
     set_aside: SetAsideCount | UnsetType = UNSET
 
 
@@ -76,12 +81,13 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("draining")
     if not services.store.healthy:
         raise StoreUnavailable(services.store.trouble)
+    node = UNSET if services.store.is_exclusive else services.node.token
     report = services.memories.set_aside.report
     if not report.streams:
-        return json_response(Readiness())
+        return json_response(Readiness(node=node))
     # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
     ids = UNSET if await services.access.needs_key() else [session_id for _, session_id in report.sessions]
-    return json_response(Readiness(set_aside=SetAsideCount(report.streams, ids)))
+    return json_response(Readiness(node=node, set_aside=SetAsideCount(report.streams, ids)))
 
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
