@@ -25,6 +25,9 @@ MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
 """What all connections of a port may send together before they have shown a key."""
 BUSY_S = 1.0
 """A connection that is being answered gives way only after this long: nearly every answer takes less."""
+BACKLOG = 1_024
+"""Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and whoever
+was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
 USUAL_HEAD_BYTES = 16 * 1024
 """Who has sent more than this without showing a key gives way even while it is being read."""
 MAX_LOOKED_AT = 256
@@ -80,6 +83,8 @@ class PortConnections:
         self.authenticated: dict[Client, None] = {}
         """The one first whose last request is the longest ago."""
         self.by_address: Counter[str | None] = Counter()
+        self.strangers_by_address: Counter[str | None] = Counter()
+        """Likewise, of those in `unauthenticated` alone."""
         self.received = 0
         """Bytes of all that are in `unauthenticated`."""
         self.turns = ReadingTurns()
@@ -97,6 +102,7 @@ class PortConnections:
             client.turn_away()
             return False
         self.unauthenticated[client] = Arrival(asyncio.get_running_loop().time())
+        self.strangers_by_address[client.address] += 1
         self.by_address[client.address] += 1
         return True
 
@@ -108,7 +114,7 @@ class PortConnections:
             if len(self.authenticated) >= self.limits.authenticated and not self.close_idle():
                 self.count_refused()
                 return False
-            self.received -= self.unauthenticated.pop(client).received
+            self.forget_stranger(client, self.unauthenticated.pop(client))
         else:
             return False
         self.authenticated[client] = None
@@ -128,7 +134,7 @@ class PortConnections:
         """Forget a connection that is closed; one that is not here is ignored."""
         arrival = self.unauthenticated.pop(client, None)
         if arrival is not None:
-            self.received -= arrival.received
+            self.forget_stranger(client, arrival)
         elif client in self.authenticated:
             del self.authenticated[client]
         else:
@@ -137,19 +143,24 @@ class PortConnections:
         if not self.by_address[client.address]:
             del self.by_address[client.address]
 
+    def forget_stranger(self, client: Client, arrival: Arrival) -> None:
+        """It was in `unauthenticated`, and is not any more."""
+        self.received -= arrival.received
+        self.strangers_by_address[client.address] -= 1
+        if not self.strangers_by_address[client.address]:
+            del self.strangers_by_address[client.address]
+
     def make_room(self, among_senders: bool = False) -> bool:
         """Close a connection that has shown no key: the oldest idle one of the address that has the most of them.
 
         `among_senders` takes the one that has sent the most, and none that has sent nothing: closing it frees nothing.
         """
-        clients = list(self.unauthenticated)
         if among_senders:
-            clients = [client for client in clients if self.unauthenticated[client].received]
-            clients.sort(key=lambda client: self.unauthenticated[client].received, reverse=True)
-        counts = Counter(client.address for client in clients)
-        most = max(counts.values(), default=0)
-        crowd = [client for client in clients if counts[client.address] == most]
-        return self.close_first(crowd) or self.close_first(clients) or self.close_largest()
+            senders = [client for client in self.unauthenticated if self.unauthenticated[client].received]
+            return self.close_first(sorted(senders, key=lambda one: -self.unauthenticated[one].received))
+        most = max(self.strangers_by_address.values(), default=0)
+        crowd = (client for client in self.unauthenticated if self.strangers_by_address[client.address] == most)
+        return self.close_first(crowd) or self.close_first(self.unauthenticated) or self.close_largest()
 
     def close_first(self, clients: Iterable[Client]) -> bool:
         long_ago = asyncio.get_running_loop().time() - BUSY_S

@@ -20,7 +20,7 @@ from aiohttp.web_request import BaseRequest
 from voicemem.config.service import Address
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.connections import PortConnections
+from voicemem.server.http.connections import BACKLOG, PortConnections
 from voicemem.server.http.paced_reading import Unread
 from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
@@ -209,5 +209,9 @@ async def listen(
     server = runner.server
     assert server is not None
     return await asyncio.get_running_loop().create_server(
-        lambda: ProblemHandler(server, deadlines, connections), address.host, address.port, reuse_address=True
+        lambda: ProblemHandler(server, deadlines, connections),
+        address.host,
+        address.port,
+        backlog=BACKLOG,
+        reuse_address=True,
     )

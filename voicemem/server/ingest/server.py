@@ -25,7 +25,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
 from voicemem.security.gate import Gate
 from voicemem.security.rate_limits import EventBuckets
-from voicemem.server.http.connections import ConnectionLimits, PortConnections
+from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
 from voicemem.server.ingest.bare import BareConnection, Door, find_door
@@ -108,6 +108,7 @@ class IngestServer:
             close_timeout=CLOSE_TIMEOUT_S,
             logger=LOG,
             server_header=SERVER,
+            backlog=BACKLOG,
         )
         return Address(address.host, next(iter(self.server.sockets)).getsockname()[1])
 
