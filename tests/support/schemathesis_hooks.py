@@ -60,8 +60,16 @@ def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
     if isinstance(case.body, dict) and isinstance(case.body.get("memory"), dict):
         case.body["memory"] = {"policy": "recent"}
     if isinstance(case.body, dict):
+        write_whole_numbers(case.body)
         in_form(case.path, case.body)
     return case
+
+
+def write_whole_numbers(body: dict[str, Any]) -> None:
+    """To JSON Schema 5.0 is an integer; here integers are written without a fraction."""
+    for name, value in body.items():
+        if isinstance(value, float) and value.is_integer():
+            body[name] = int(value)
 
 
 def in_form(path: str, body: dict[str, Any]) -> None:

@@ -205,7 +205,8 @@ def test_what_cannot_be_copied_is_said_plainly(store: str, file: Path) -> None:
     for url, why in (
         (store, "There is no database"),
         ("memory:", "A store in memory"),
-        ("postgresql://x", "unknown"),
+        ("postgresql://x", "files of SQLite"),
+        ("mysql://x", "unknown"),
     ):
         code, output = command("backup", "--store", url, file)
         assert (1, True) == (code, why in output), output
