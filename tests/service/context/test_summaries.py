@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, done, final, interrupt
-from tests.support.servers.llm_server import Script, llm_server
+from tests.support.servers.llm_server import LlmServer, Script, llm_server
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
