@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -42,7 +43,7 @@ async def call_everything(app: App, folder: Path, examples: int, *options: str, 
             process.kill()
             await process.wait()
     assert process.returncode == 0, report.decode()
-    assert b"No issues found" in report, report.decode()
+    assert re.search(rb"(\d+) generated, \1 passed", report), report.decode()  # it may warn that it met many 404s
 
 
 async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_path: Path) -> None:
