@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+BELOW_EPHEMERAL = range(20_000, 32_000)
+"""The system gives none of these to whoever asks for any port, so they stay free while a service is away."""
 
 
 def free_ports(count: int) -> list[int]:
     """Ports on which nobody listens, for services that follow each other on the same ones."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().choice(BELOW_EPHEMERAL)  # each process of the tests has others
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        if port not in ports:
+            ports.append(port)
     return ports
