@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.journal.new_streams import RELEASE_NAME
-from voicemem.store.postgresql.journal.rows import DELETE_LABELS, Rows
+from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
 from voicemem.store.streams import USER_KIND, Stream
 
 

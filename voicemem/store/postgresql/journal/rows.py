@@ -19,7 +19,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import split_array
 from voicemem.store.batch_append import Originals
 from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.enqueue import enqueue_start
+from voicemem.store.postgresql.enqueue import enqueue_close, enqueue_start
 from voicemem.store.postgresql.guesses import Guesses
 from voicemem.store.postgresql.journal.runs import (
     INSERT_RUNS,
@@ -30,8 +30,10 @@ from voicemem.store.postgresql.journal.runs import (
     next_stored_seq,
 )
 from voicemem.store.postgresql.keys import KeySource
+from voicemem.store.postgresql.retention_plans import schedule_retention
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun
+from voicemem.store.stream_changes import reopen
 from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
@@ -72,6 +74,10 @@ MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
 PRODUCER_COLUMNS = "epoch, next_seq, unsequenced, ended, node, expected_until_ms"
 SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where bucket = $1 % 64 and stream = $1 and name = $2"
 SELECT_PRODUCER_NAMES = "select name from producers where bucket = $1 % 64 and stream = $1"
+SELECT_IS_CONNECTED = """
+    select 1 from producers where bucket = $1 % 64 and stream = $1 and node is not null limit 1
+"""
+SELECT_PRODUCERS_NOT_ENDED = "select name from producers where bucket = $1 % 64 and stream = $1 and not ended"
 SAVE_PRODUCER = """
     insert into producers values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8)
     on conflict (bucket, stream, name) do update set epoch = excluded.epoch, next_seq = excluded.next_seq,
@@ -90,6 +96,7 @@ INSERT_SESSION_ENDPOINT = """
     insert into endpoints (key, stream, url, secret, contents, event_types, public_only)
     values ($6, $1, $2, $3, $4, $5, true)
 """
+RELEASE_NAME = "delete from names where stream = $1"
 DELETE_RETENTION = "delete from retention where bucket = $1 % 64 and stream = $1"
 
 
@@ -200,6 +207,14 @@ class Rows:
         for (name,) in self.session.rows(SELECT_PRODUCER_NAMES, (key,)):
             self.save_producer(key, self.producer(key, name.decode()))
 
+    def is_connected(self, key: int) -> bool:
+        """See `voicemem.store.stream_changes.StreamRows`."""
+        return self.session.row(SELECT_IS_CONNECTED, (key,)) is not None
+
+    def names_not_ended(self, key: int) -> list[str]:
+        """See `voicemem.store.stream_changes.StreamRows`."""
+        return [name.decode() for (name,) in self.session.rows(SELECT_PRODUCERS_NOT_ENDED, (key,))]
+
     # Journals
 
     def add_run(self, run: JournalRun) -> None:
@@ -239,11 +254,16 @@ class Rows:
 
     def reopen(self, stream: Stream, now_ms: int) -> None:
         """See `voicemem.store.batch_append.AppendRows`."""
-        self.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
-        stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
-        stream.silent_since_ms = now_ms
+        reopen(self, stream, now_ms)
         self.session.execute(DELETE_RETENTION, (stream.key,))
         enqueue_start(self.session, self.shared.keys, stream, now_ms)
+
+    def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
+        """See `voicemem.store.stream_changes.StreamRows`."""
+        self.save_producers(stream.key)
+        self.session.execute(RELEASE_NAME, (stream.key,))
+        schedule_retention(self.session, stream)
+        enqueue_close(self.session, self.shared.keys, stream, notice_id, now_ms)
 
     def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
         """See `voicemem.store.batch_append.AppendRows`."""

@@ -8,36 +8,30 @@ from collections.abc import Sequence
 from typing import Literal
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
-from voicemem.store.batch_append import BatchAppend, declare_gap
-from voicemem.store.postgresql.enqueue import enqueue_close
+from voicemem.store.batch_append import BatchAppend
 from voicemem.store.postgresql.journal.new_streams import (
-    RELEASE_NAME,
     create_stream,
     create_user_stream,
     restore_stream,
 )
 from voicemem.store.postgresql.journal.reads import PostgresqlJournalReads
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.retention_plans import schedule_retention
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
-from voicemem.store.streams import (
-    USER_KIND,
-    SessionEnding,
-    Stream,
-    ending_if_due,
-    is_expected,
-    may_reopen,
+from voicemem.store.stream_changes import (
+    append_expected,
+    change_config,
+    close_if_complete,
+    close_if_due,
+    compare,
+    connect,
+    disconnect,
+    refuse_erased,
 )
+from voicemem.store.streams import USER_KIND, SessionEnding, Stream
 
 SELECT_SECRETS = "select name, value from secrets where bucket = $1 % 64 and stream = $1"
-SELECT_IS_CONNECTED = """
-    select 1 from producers where bucket = $1 % 64 and stream = $1 and node is not null limit 1
-"""
-SELECT_PRODUCERS_NOT_ENDED = "select name from producers where bucket = $1 % 64 and stream = $1 and not ended"
 SLOW_STREAMS = 16
 """Streams in one transaction of appends that are looked at: they are locked until it commits."""
 INLINE_BYTES = 64 * 1024
@@ -70,13 +64,8 @@ class PostgresqlJournal(PostgresqlJournalReads):
             if stream is None:
                 stream = create_stream(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
                 return stream, "created"
-            refuse_erased(stream)
             stored = rows.session.rows(SELECT_SECRETS, (stream.key,))
-            secrets = {name.decode(): value.decode() for name, value in stored}
-            new_secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
-            new = [apply_patch({}, session_patch.public), new_secrets]
-            same = SORTED.encode([stream.config, secrets]) == SORTED.encode(new)  # as JSON: in Python 1 == True
-            return stream, "same" if same else "different"
+            return stream, compare(stream, {name.decode(): value.decode() for name, value in stored}, session_patch)
 
         return await self.database.write(job)
 
@@ -114,20 +103,7 @@ class PostgresqlJournal(PostgresqlJournalReads):
             created = stream is None
             if stream is None:
                 stream = create_stream(rows, project, session_id, session_patch, now_ms, key_id)
-            refuse_erased(stream)
-            reopened = may_reopen(stream, now_ms)
-            if reopened:
-                rows.reopen(stream, now_ms)
-            lease = rows.producer(stream.key, producer)
-            lease.epoch += 1
-            lease.node, lease.expected_until_ms = node, None
-            if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
-                declare_gap(rows, stream, lease, from_seq, now_ms)
-            if stream.state == "running":
-                stream.silent_since_ms = None
-            rows.save_producer(stream.key, lease)
-            rows.save_stream(stream)
-            return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
+            return connect(rows, stream, created, producer, node, from_seq, now_ms)
 
         return await self.database.write(job)
 
@@ -167,70 +143,21 @@ class PostgresqlJournal(PostgresqlJournalReads):
     async def leave(
         self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
     ) -> Stream | None:
-        def job(rows: Rows) -> Stream | None:
-            stream = rows.stream(key)
-            if stream is None or stream.state == "erased":
-                return None
-            lease = rows.producer(key, producer)
-            if lease.epoch != epoch or lease.node is None:
-                return None
-            lease.node, lease.expected_until_ms = None, expected_until_ms
-            rows.save_producer(key, lease)
-            if stream.state == "running" and rows.session.row(SELECT_IS_CONNECTED, (key,)) is None:
-                stream.silent_since_ms = now_ms
-                rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.database.write(lambda rows: disconnect(rows, key, producer, epoch, expected_until_ms, now_ms))
 
     async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
-        def job(rows: Rows) -> Stream:
-            stream = rows.stream(key)
-            if stream is None or stream.state == "erased":
-                raise Refused("unknown_session")
-            if stream.state == "ended":
-                raise Refused("session_ended")
-            rows.apply_patch(stream, session_patch, now_ms)
-            rows.append_server_event(stream, now_ms, payload)
-            rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.database.write(lambda rows: change_config(rows, key, session_patch, payload, now_ms))
 
     async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
-        def job(rows: Rows) -> Stream | None:
-            stream = rows.stream(key)
-            if stream is None or stream.state == "erased":
-                raise Refused("unknown_session")
-            if stream.position != expected:
-                return None
-            rows.append_server_event(stream, now_ms, payload)
-            rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.database.write(lambda rows: append_expected(rows, key, payload, expected, now_ms))
 
     async def close_session(
         self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
     ) -> Stream | None:
-        def job(rows: Rows) -> Stream | None:
-            stream = rows.stream(key)
-            if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
-                return None
-            close = ending or ending_if_due(stream, now_ms) or ending_if_complete(rows, stream, now_ms)
-            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
-
-        return await self.database.write(job)
+        return await self.database.write(lambda rows: close_if_due(rows, key, ending, notice_id, now_ms, if_silent))
 
     async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
-        def job(rows: Rows) -> Stream | None:
-            stream = rows.stream(key)
-            if stream is None or stream.state != "running":
-                return None
-            close = ending_if_complete(rows, stream, now_ms)
-            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
-
-        return await self.database.write(job)
+        return await self.database.write(lambda rows: close_if_complete(rows, key, notice_id, now_ms))
 
     async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
         def job(rows: Rows) -> Stream:
@@ -257,29 +184,3 @@ def append_one(rows: Rows, batch: Batch, now_ms: int) -> AppendResult:
     if stream is None:
         raise Refused("unknown_session")
     return BatchAppend(rows, stream, rows.producer(batch.key, batch.producer), batch, now_ms, full=False).run()
-
-
-def refuse_erased(stream: Stream) -> None:
-    if stream.state == "erased":
-        raise Refused("session_erased")
-
-
-def ending_if_complete(rows: Rows, stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The committed end of a session for whose producers nothing more is expected; otherwise None."""
-    if stream.ending is None:
-        return None
-    names = [name.decode() for (name,) in rows.session.rows(SELECT_PRODUCERS_NOT_ENDED, (stream.key,))]
-    return None if any(is_expected(rows.producer(stream.key, name), now_ms) for name in names) else stream.ending
-
-
-def close_stream(rows: Rows, stream: Stream, close: SessionEnding, notice_id: str, now_ms: int) -> Stream:
-    """Journal the close, and add the notices for the endpoints that subscribed to it."""
-    rows.append_server_event(stream, now_ms, {"type": "session.closed", "ts": close.ts, "reason": close.reason})
-    stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, close.reason, close.provisional
-    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-    rows.save_stream(stream)
-    rows.save_producers(stream.key)
-    rows.session.execute(RELEASE_NAME, (stream.key,))
-    schedule_retention(rows.session, stream)
-    enqueue_close(rows.session, rows.shared.keys, stream, notice_id, now_ms)
-    return stream

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
@@ -14,15 +12,17 @@ from voicemem.store.admission import Batch, admits_all
 from voicemem.store.batch_append import BatchAppend, Originals
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import JournalRun
-from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.enqueue import enqueue_close, enqueue_start
 from voicemem.store.sqlite.journal.archive import archived_around
 from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
 from voicemem.store.sqlite.journal.runs import find_run, next_stored_seq
 from voicemem.store.sqlite.journal.stored_bytes import is_full
-from voicemem.store.sqlite.retention import cancel_retention
+from voicemem.store.sqlite.retention import cancel_retention, schedule_retention
+from voicemem.store.stream_changes import reopen
 from voicemem.store.streams import ProducerState, Stream
 
-OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
+SELECT_IS_CONNECTED = "select 1 from producers where stream = ? and node is not null limit 1"
+SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = ? and not ended"
 SELECT_FROM_SECRETS = "select value from secrets where stream = ? and name = ?"
 DELETE_FROM_SECRETS = "delete from secrets where stream = ? and name = ?"
 INSERT_INTO_SECRETS = "insert into secrets values (?, ?, ?)"
@@ -40,7 +40,7 @@ def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
     """Add a batch to its journal, and return what became of it. Raises `Refused` (`unknown_session`).
 
     This is the hot path. A batch of plain events in order, of a producer that is known, over a connection, needs no
-    look at each event and no row but the run itself. All else goes through `Append`.
+    look at each event and no row but the run itself. All else goes through `BatchAppend`.
     """
     stream = rows.stream(batch.key)
     if stream is None:
@@ -50,7 +50,7 @@ def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
     quota = rows.quotas.stored_bytes
     full = quota > 0 and is_full(rows.connection, stream.project, quota)
     if full or not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
-        return BatchAppend(AppendView(rows), stream, producer, batch, now_ms, full).run()
+        return BatchAppend(StreamView(rows), stream, producer, batch, now_ms, full).run()
     first, count = stream.position + 1, len(batch.payloads)
     rows.add_run(JournalRun(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads))
     stream.position += count
@@ -58,11 +58,13 @@ def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
     return AppendResult(stream, producer.next_seq, first)
 
 
-class AppendView:
-    """The rows of a transaction as an append that looks at each event needs them (`AppendRows`)."""
+class StreamView:
+    """The rows of a transaction as changes of streams need them (`StreamRows`)."""
 
     def __init__(self, rows: RowCache) -> None:
         self.rows = rows
+        self.stream = rows.stream
+        self.producer = rows.producer
         self.add_run = rows.add_run
         self.append_server_event = rows.append_server_event
         self.save_stream = rows.save_stream
@@ -71,9 +73,25 @@ class AppendView:
 
     def reopen(self, stream: Stream, now_ms: int) -> None:
         reopen(self.rows, stream, now_ms)
+        cancel_retention(self.rows.connection, stream)
+        enqueue_start(self.rows, stream, now_ms)
 
     def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
-        apply_session_patch(self.rows, stream, session_patch, now_ms)
+        stream.config = apply_patch(stream.config, session_patch.public)
+        if not IN_OVERVIEW.isdisjoint(session_patch.public):
+            self.rows.save_overview(stream)
+        save_secrets(self.rows, stream, session_patch, now_ms)
+
+    def is_connected(self, key: int) -> bool:
+        return self.rows.connection.execute(SELECT_IS_CONNECTED, (key,)).fetchone() is not None
+
+    def names_not_ended(self, key: int) -> list[str]:
+        return [str(name) for (name,) in self.rows.connection.execute(SELECT_PRODUCERS_NOT_ENDED, (key,))]
+
+    def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
+        self.rows.save_producers(stream.key)
+        schedule_retention(self.rows.connection, stream)
+        enqueue_close(self.rows, stream, notice_id, now_ms)
 
     def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
         self.rows.flush()
@@ -88,23 +106,6 @@ class AppendView:
             stop = next_stored_seq(self.rows.connection, key, producer.name, seq) or producer.next_seq
             gap = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
         return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
-
-
-def reopen(rows: RowCache, stream: Stream, now_ms: int) -> None:
-    """Undo an idle close. The caller saves the stream's row."""
-    rows.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
-    stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
-    stream.silent_since_ms = now_ms
-    cancel_retention(rows.connection, stream)
-    enqueue_start(rows, stream, now_ms)
-
-
-def apply_session_patch(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
-    """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
-    stream.config = apply_patch(stream.config, session_patch.public)
-    if not IN_OVERVIEW.isdisjoint(session_patch.public):
-        rows.save_overview(stream)
-    save_secrets(rows, stream, session_patch, now_ms)
 
 
 def save_secrets(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.types import JsonObject
 from voicemem.store.records import RestoredSession
 from voicemem.store.runs import group_runs
 from voicemem.store.sqlite.enqueue import enqueue_start
-from voicemem.store.sqlite.journal.append import save_secrets
+from voicemem.store.sqlite.journal.append import StreamView, save_secrets
 from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.retention import schedule_retention
+from voicemem.store.stream_changes import new_session, new_stream, restored_session, source_of_secrets
 from voicemem.store.streams import NAME_TAKEN, SESSION_KIND, USER_KIND, Stream
 
 SELECT_IS_NAME_TAKEN = f"""
@@ -22,28 +21,8 @@ SELECT_IS_NAME_TAKEN = f"""
 COPY_SECRETS = "insert into secrets select ?, name, value from secrets where stream = ?"
 
 
-def make_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
-    """A stream that starts now; it gets its key when it is added."""
-    return Stream(
-        key=0,
-        project=project,
-        kind=kind,
-        id=name,
-        state="running",
-        position=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        reason=None,
-        config=config,
-        silent_since_ms=now_ms if kind == SESSION_KIND else None,
-        ending_ms=None,
-        ending_ts=None,
-        ending_reason=None,
-    )
-
-
 def create_user_stream(rows: RowCache, project: str, user_id: str, now_ms: int) -> Stream:
-    stream = make_stream(project, USER_KIND, user_id, {}, now_ms)
+    stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
     rows.add_stream(stream)
     return stream
 
@@ -59,7 +38,7 @@ def create_stream(
     rows: RowCache, project: str, session_id: str, session_patch: SessionPatch, now_ms: int, key_id: str | None
 ) -> Stream:
     is_counted = check_quotas(rows, project, key_id, now_ms)
-    stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
+    stream = new_session(project, session_id, session_patch, now_ms)
     rows.add_stream(stream)
     if is_counted:
         note_key(rows.connection, stream.key, key_id)
@@ -82,17 +61,9 @@ def restore_stream(
     Raises `Refused` (`unknown_session`, of the one that has the secrets), and `QuotaExceeded`, before anything
     is written.
     """
-    source = None if restored.secrets_of is None else rows.stream(restored.secrets_of)
-    if restored.secrets_of is not None and (source is None or source.state == "erased"):
-        raise Refused("unknown_session")
+    source = source_of_secrets(StreamView(rows), restored)
     is_counted = check_quotas(rows, project, key_id, now_ms)
-    stream = make_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
-    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
-    if restored.ended_ms is not None:
-        stream.state, stream.silent_since_ms = "ended", None
-        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
-    elif restored.ending is not None:
-        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
+    stream = restored_session(project, session_id, session_patch, restored, now_ms)
     rows.add_stream(stream)
     rows.save_stream(stream)
     if is_counted:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import apsw
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch
-from voicemem.errors import Refused
-from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import Batch
-from voicemem.store.batch_append import declare_gap
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
-from voicemem.store.sqlite.enqueue import enqueue_close
-from voicemem.store.sqlite.journal.append import append, apply_session_patch, reopen
+from voicemem.store.sqlite.journal.append import StreamView, append
 from voicemem.store.sqlite.journal.new_streams import (
     create_stream,
     create_user_stream,
@@ -25,20 +20,21 @@ from voicemem.store.sqlite.journal.new_streams import (
     restore_stream,
 )
 from voicemem.store.sqlite.journal.reads import SqliteJournalReads
-from voicemem.store.sqlite.journal.row_cache import RowCache
-from voicemem.store.sqlite.retention import schedule_retention
-from voicemem.store.streams import (
-    USER_KIND,
-    SessionEnding,
-    Stream,
-    ending_if_due,
-    is_expected,
-    may_reopen,
+from voicemem.store.stream_changes import (
+    append_expected,
+    change_config,
+    close_if_complete,
+    close_if_due,
+    compare,
+    connect,
+    disconnect,
+    refuse_erased,
 )
+from voicemem.store.streams import USER_KIND, SessionEnding, Stream
+
+T = TypeVar("T")
 
 SELECT_SECRETS = "select name, value from secrets where stream = ?"
-SELECT_IS_CONNECTED = "select 1 from producers where stream = ? and node is not null limit 1"
-SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = ? and not ended"
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 SAVE_SNAPSHOT = """
@@ -68,12 +64,7 @@ class SqliteJournal(SqliteJournalReads):
                 if takes_name:
                     refuse_taken_name(self.database.rows, project, session_patch)
                 return create_stream(self.database.rows, project, session_id, session_patch, now_ms, key_id), "created"
-            refuse_erased(stream)
-            secrets = dict(connection.execute(SELECT_SECRETS, (stream.key,)))
-            new_secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
-            new = [apply_patch({}, session_patch.public), new_secrets]
-            same = SORTED.encode([stream.config, secrets]) == SORTED.encode(new)  # as JSON: in Python 1 == True
-            return stream, "same" if same else "different"
+            return stream, compare(stream, dict(connection.execute(SELECT_SECRETS, (stream.key,))), session_patch)
 
         return await self.database.write(job)
 
@@ -113,20 +104,7 @@ class SqliteJournal(SqliteJournalReads):
             created = stream is None
             if stream is None:
                 stream = create_stream(rows, project, session_id, session_patch, now_ms, key_id)
-            refuse_erased(stream)
-            reopened = may_reopen(stream, now_ms)
-            if reopened:
-                reopen(rows, stream, now_ms)
-            lease = rows.producer(stream.key, producer)
-            lease.epoch += 1
-            lease.node, lease.expected_until_ms = node, None
-            if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
-                declare_gap(rows, stream, lease, from_seq, now_ms)
-            if stream.state == "running":
-                stream.silent_since_ms = None
-            rows.save_producer(stream.key, lease)
-            rows.save_stream(stream)
-            return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
+            return connect(StreamView(rows), stream, created, producer, node, from_seq, now_ms)
 
         return await self.database.write(job)
 
@@ -136,71 +114,25 @@ class SqliteJournal(SqliteJournalReads):
     async def leave(
         self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
     ) -> Stream | None:
-        def job(connection: apsw.Connection) -> Stream | None:
-            rows = self.database.rows
-            stream, lease = rows.stream(key), rows.producer(key, producer)
-            if stream is None or stream.state == "erased" or lease.epoch != epoch or lease.node is None:
-                return None
-            lease.node, lease.expected_until_ms = None, expected_until_ms
-            rows.save_producer(key, lease)
-            if stream.state == "running" and not is_connected(connection, key):
-                stream.silent_since_ms = now_ms
-                rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.change(lambda rows: disconnect(rows, key, producer, epoch, expected_until_ms, now_ms))
 
     async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
-        def job(connection: apsw.Connection) -> Stream:
-            stream = self.database.rows.stream(key)
-            if stream is None or stream.state == "erased":
-                raise Refused("unknown_session")
-            if stream.state == "ended":
-                raise Refused("session_ended")
-            rows = self.database.rows
-            apply_session_patch(rows, stream, session_patch, now_ms)
-            rows.append_server_event(stream, now_ms, payload)
-            rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.change(lambda rows: change_config(rows, key, session_patch, payload, now_ms))
 
     async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
-        def job(connection: apsw.Connection) -> Stream | None:
-            stream = self.database.rows.stream(key)
-            if stream is None or stream.state == "erased":
-                raise Refused("unknown_session")
-            if stream.position != expected:
-                return None
-            self.database.rows.append_server_event(stream, now_ms, payload)
-            self.database.rows.save_stream(stream)
-            return stream
-
-        return await self.database.write(job)
+        return await self.change(lambda rows: append_expected(rows, key, payload, expected, now_ms))
 
     async def close_session(
         self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
     ) -> Stream | None:
-        def job(connection: apsw.Connection) -> Stream | None:
-            rows = self.database.rows
-            stream = rows.stream(key)
-            if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
-                return None
-            close = ending or ending_if_due(stream, now_ms) or ending_if_complete(rows, stream, now_ms)
-            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
-
-        return await self.database.write(job)
+        return await self.change(lambda rows: close_if_due(rows, key, ending, notice_id, now_ms, if_silent))
 
     async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
-        def job(connection: apsw.Connection) -> Stream | None:
-            rows = self.database.rows
-            stream = rows.stream(key)
-            if stream is None or stream.state != "running":
-                return None
-            close = ending_if_complete(rows, stream, now_ms)
-            return None if close is None else close_stream(rows, stream, close, notice_id, now_ms)
+        return await self.change(lambda rows: close_if_complete(rows, key, notice_id, now_ms))
 
-        return await self.database.write(job)
+    async def change(self, job: Callable[[StreamView], T]) -> T:
+        """Change streams in the next transaction."""
+        return await self.database.write(lambda _: job(StreamView(self.database.rows)))
 
     async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
         def job(connection: apsw.Connection) -> Stream:
@@ -220,34 +152,3 @@ class SqliteJournal(SqliteJournalReads):
             connection.execute(DELETE_UNREAD_SNAPSHOTS, (key, snapshot.version))
 
         await self.database.write(job)
-
-
-def is_connected(connection: apsw.Connection, key: int) -> bool:
-    """Whether any producer of a session is connected."""
-    return connection.execute(SELECT_IS_CONNECTED, (key,)).fetchone() is not None
-
-
-def refuse_erased(stream: Stream) -> None:
-    if stream.state == "erased":
-        raise Refused("session_erased")
-
-
-def ending_if_complete(rows: RowCache, stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The committed end of a session for whose producers nothing more is expected; otherwise None."""
-    if stream.ending is None:
-        return None
-    names = [str(name) for (name,) in rows.connection.execute(SELECT_PRODUCERS_NOT_ENDED, (stream.key,))]
-    awaited = any(is_expected(rows.producer(stream.key, name), now_ms) for name in names)
-    return None if awaited else stream.ending
-
-
-def close_stream(rows: RowCache, stream: Stream, close: SessionEnding, notice_id: str, now_ms: int) -> Stream:
-    """Journal the close, and add the notices for the endpoints that subscribed to it."""
-    rows.append_server_event(stream, now_ms, {"type": "session.closed", "ts": close.ts, "reason": close.reason})
-    stream.state, stream.ended_ms, stream.reason, stream.provisional = "ended", now_ms, close.reason, close.provisional
-    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-    rows.save_stream(stream)
-    rows.save_producers(stream.key)
-    schedule_retention(rows.connection, stream)
-    enqueue_close(rows, stream, notice_id, now_ms)
-    return stream
